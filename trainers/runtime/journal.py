@@ -1,0 +1,69 @@
+"""The event log on disk: one JSON object a line in `events.jsonl` of the run directory."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainers.events import Event, EventType
+
+FILE_NAME = "events.jsonl"
+
+
+class Journal:
+    """Appends events; there is one writer a run. A line that a crash cut in half is cut off before the next."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / FILE_NAME
+        self.seq = repair(self.path)
+        self.file = self.path.open("ab", buffering=0)
+
+    def append(self, event_type: EventType, data: dict[str, Any]) -> Event:
+        """Write one event and return it with its number."""
+        event = Event(seq=self.seq + 1, time=time.time(), type=event_type, data=data)
+        self.file.write(event.model_dump_json().encode() + b"\n")
+        self.seq = event.seq
+        return event
+
+    def close(self) -> None:
+        """Flush to the disk and close."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+
+
+def repair(path: Path) -> int:
+    """Cut off a half-written last line. Returns the number of the last whole event."""
+    if not path.exists():
+        return 0
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    lines = whole.splitlines()
+    return int(json.loads(lines[-1])["seq"]) if lines else 0
+
+
+class JournalReader:
+    """Reads a log from a position on, again and again as it grows; never a half-written line."""
+
+    def __init__(self, run_dir: Path, after: int = 0) -> None:
+        self.path = run_dir / FILE_NAME
+        self.after = after
+        self.offset = 0
+
+    def read(self) -> Iterator[Event]:
+        """All whole events that have come since the last call and have a number above `after`."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self.offset += len(line)
+                event = Event.model_validate_json(line)
+                if event.seq > self.after:
+                    self.after = event.seq
+                    yield event
