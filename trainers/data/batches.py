@@ -1,0 +1,82 @@
+"""What every dataset gives: minibatches in the order of a plan."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+from torchvision.transforms.v2 import functional
+
+from trainers.data.draws import Int64Array
+
+Plan = Iterable[tuple[int, Int64Array]]
+"""For each minibatch: the epoch and the ids of its examples, (B,) int64, which may be uneven."""
+
+EVALUATION = -1
+"""The epoch of a minibatch of the test set."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One minibatch, normalised, on the device of its dataset."""
+
+    images: torch.Tensor  # (B, C, H, W) float32
+    labels: torch.Tensor  # (B,) int64
+    epoch: int  # EVALUATION for the test set
+    examples: Int64Array  # (B,): ids in the training set, or in the test set
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation of a training set, per channel, in units of full scale."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W): uint8 in, float32 of zero mean and unit variance out."""
+        scaled = functional.to_dtype(images, torch.float32, scale=True)
+        normalised: torch.Tensor = functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
+        return normalised
+
+
+class Dataset(ABC):
+    """A training and a test set. Ids of examples run from 0 to num_train - 1, from 0 to num_test - 1."""
+
+    num_train: int
+    num_test: int
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    """C, H, W as the model sees them, after any crop and resize."""
+
+    fits_in_memory: bool
+    """Whether the set is held as uint8; otherwise it is streamed through DataLoader processes."""
+
+    @abstractmethod
+    def batches(self, plan: Plan) -> Iterator[Batch]:
+        """One minibatch for each item of the plan, in its order, augmented.
+
+        In memory, an item is taken from the plan when the consumer asks for its minibatch and no sooner; a streamed
+        set takes items ahead of need.
+        """
+
+    @abstractmethod
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        """The test set in its order, `batch` examples at a time, the last one smaller; never augmented."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends whatever processes there are and lets the memory go; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,52 @@
+"""Sets that fit in memory: minibatches are cut out of one uint8 array in the calling thread."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from trainers.data.augmentation import Augmentation
+from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
+from trainers.data.sources import Arrays
+
+
+class MemoryDataset(Dataset):
+    """Arrays, private or mapped from the node's shared memory, and what is done to a minibatch of them."""
+
+    fits_in_memory = True
+
+    def __init__(self, arrays: Arrays, augmentation: Augmentation, device: torch.device) -> None:
+        channels, height, width = arrays.train_images.shape[1:]
+        self.num_train = len(arrays.train_labels)
+        self.num_test = len(arrays.test_labels)
+        self.num_classes = arrays.num_classes
+        self.image_shape = (channels, augmentation.side or height, augmentation.side or width)
+        self._arrays: Arrays | None = arrays
+        self._augmentation = augmentation
+        self._device = device
+
+    def batches(self, plan: Plan) -> Iterator[Batch]:
+        for epoch, examples in plan:
+            arrays = self._opened()
+            images = self._on_device(arrays.train_images.take(examples, axis=0))  # (B, C, H, W) uint8, a copy
+            images = arrays.normalisation(self._augmentation.train(images, epoch, examples))
+            yield Batch(images, self._on_device(arrays.train_labels.take(examples)), epoch, examples)
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        for start in range(0, self.num_test, batch):
+            arrays = self._opened()
+            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
+            images = self._on_device(arrays.test_images.take(examples, axis=0))
+            images = arrays.normalisation(self._augmentation.evaluate(images))
+            yield Batch(images, self._on_device(arrays.test_labels.take(examples)), EVALUATION, examples)
+
+    def close(self) -> None:
+        self._arrays = None
+
+    def _opened(self) -> Arrays:
+        assert self._arrays is not None, "a minibatch was asked of a dataset after close()"
+        return self._arrays
+
+    def _on_device(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)

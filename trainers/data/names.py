@@ -1,0 +1,17 @@
+"""The datasets that have a name. Imports no torch, so that the service can list them."""
+
+DATASETS: dict[str, str] = {
+    "digits": "8x8 grey digits from scikit-learn, 10 classes, 1,437 training and 360 test images; no network",
+    "mnist": "28x28 grey digits, 10 classes, 60,000 and 10,000 images",
+    "fashion_mnist": "28x28 grey clothes, 10 classes, 60,000 and 10,000 images",
+    "cifar10": "32x32 colour photographs, 10 classes, 50,000 and 10,000 images",
+    "cifar100": "32x32 colour photographs, 100 classes, 50,000 and 10,000 images",
+    "imagenet": "ILSVRC 2012, 1,000 classes; the folder holds the archives or what torchvision unpacked",
+    "image_folder": "your own photographs: root/train/<class>/... and root/val/<class>/...",
+}
+"""Name and one line each."""
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Every name that `data.name` may hold besides `module:function`."""
+    return tuple(DATASETS)

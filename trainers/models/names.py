@@ -1,0 +1,38 @@
+"""The models that have a name. Imports no torch, so that the service can list them."""
+
+OWN: dict[str, str] = {
+    "lenet5": "LeCun et al. 1998 with ReLU and max pooling; 61,706 parameters on 28x28 grey images",
+    "convnet": "two convolutions and three fully connected layers, an AlexNet in small; 4.3 M parameters on 28x28",
+    "mlp": "one hidden layer of 128",
+}
+"""Name and one line each."""
+
+_FAMILIES: dict[str, str] = {
+    "": "alexnet googlenet inception_v3 maxvit_t",
+    "convnext_": "base large small tiny",
+    "densenet": "121 161 169 201",
+    "efficientnet_": "b0 b1 b2 b3 b4 b5 b6 b7 v2_l v2_m v2_s",
+    "mnasnet": "0_5 0_75 1_0 1_3",
+    "mobilenet_": "v2 v3_large v3_small",
+    "regnet_x_": "16gf 1_6gf 32gf 3_2gf 400mf 800mf 8gf",
+    "regnet_y_": "128gf 16gf 1_6gf 32gf 3_2gf 400mf 800mf 8gf",
+    "resnet": "101 152 18 34 50",
+    "resnext": "101_32x8d 101_64x4d 50_32x4d",
+    "shufflenet_": "v2_x0_5 v2_x1_0 v2_x1_5 v2_x2_0",
+    "squeezenet": "1_0 1_1",
+    "swin_": "b s t v2_b v2_s v2_t",
+    "vgg": "11 11_bn 13 13_bn 16 16_bn 19 19_bn",
+    "vit_": "b_16 b_32 h_14 l_16 l_32",
+    "wide_resnet": "101_2 50_2",
+}
+"""torchvision's classification models, written down because asking torchvision imports torch (a test compares)."""
+
+
+def torchvision_names() -> tuple[str, ...]:
+    """torchvision's classification models, in alphabetical order."""
+    return tuple(sorted(prefix + end for prefix, ends in _FAMILIES.items() for end in ends.split()))
+
+
+def model_names() -> tuple[str, ...]:
+    """Every name that `model.name` may hold besides `module:function`."""
+    return (*OWN, *torchvision_names())

@@ -1,0 +1,140 @@
+"""Models by name: `build_model`."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers import usercode
+from trainers.errors import SpecRejected, UserCodeFailed
+from trainers.models.names import model_names
+from trainers.models.small import ConvNet, LeNet5, Mlp
+from trainers.models.weights import initialise
+from trainers.spec import ModelSpec
+
+Shape = tuple[int, int, int]
+"""C, H, W of an image."""
+
+_SMALL: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "convnet": ConvNet, "mlp": Mlp}
+
+
+def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: int) -> nn.Module:
+    """The model of a spec with its initial weights, on the CPU, in training mode; (B, C, H, W) to logits (B, classes).
+
+    The weights are a function of `seed` alone, or come from `model.weights`; torch's own generator is left as it was.
+    One image of zeros is sent through, so that a model that cannot work on this data is refused here.
+
+    Raises SpecRejected (unknown name, arguments, images or weights that do not fit) and UserCodeFailed.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if usercode.is_user_name(model.name):
+            module = _user(model, num_classes, image_shape)
+        elif model.name in _SMALL:
+            module = _small(model, num_classes, image_shape)
+        else:
+            module = _torchvision(model, num_classes, image_shape)
+        _try(model, module, num_classes, image_shape)
+    if model.weights is not None:
+        initialise(module, Path(model.weights))
+    return module.train()
+
+
+def _small(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+    constructor = _SMALL[model.name]
+    allowed = list(inspect.signature(constructor).parameters)[2:]
+    for argument in model.kwargs:
+        if argument not in allowed:
+            raise SpecRejected(f"model.kwargs: {model.name} takes {' and '.join(allowed) or 'none'}, not {argument!r}")
+    try:
+        return constructor(num_classes, image_shape, **model.kwargs)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise _unfit(model, image_shape, error) from error
+
+
+def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+    """A classification model of torchvision's, its first convolution brought to the channels of the images."""
+    import torchvision.models
+
+    if model.name not in torchvision.models.list_models(module=torchvision.models):
+        raise usercode.unknown("model", model.name, model_names())
+    arguments = {**_defaults(model.name, image_shape), **model.kwargs}
+    try:
+        module: nn.Module = torchvision.models.get_model(model.name, weights=None, num_classes=num_classes, **arguments)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise SpecRejected(
+            f"model {model.name} cannot be made for images of {_size(image_shape)} with "
+            f"{arguments or 'its defaults'}: {error}"
+        ) from error
+    if image_shape[0] != 3:
+        _adapt_first_convolution(model.name, module, image_shape[0])
+    return module
+
+
+def _defaults(name: str, image_shape: Shape) -> dict[str, Any]:
+    """Arguments without which a model would not be a plain classifier of these images."""
+    if name in ("googlenet", "inception_v3"):  # one output, not three; and the initialisation without SciPy
+        return {"aux_logits": False, "init_weights": True}
+    if name.startswith("vit_"):
+        return {"image_size": image_shape[1]}
+    if name.startswith("maxvit_"):
+        return {"input_size": image_shape[1:]}
+    return {}
+
+
+def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> None:
+    """Replaces a first convolution over three colours by one over grey: its filters summed over the colours.
+
+    It computes what the model would for the same grey image in all three channels, so the variance of the initial
+    weights fits the model's own initialisation. Raises SpecRejected when there is no such convolution.
+    """
+    for path, layer in module.named_modules():
+        if not isinstance(layer, nn.Conv2d):
+            continue
+        if layer.in_channels != 3 or layer.groups != 1 or channels != 1:
+            break
+        layer.weight = nn.Parameter(layer.weight.detach().sum(dim=1, keepdim=True))
+        layer.in_channels = 1
+        assert path
+        return
+    raise SpecRejected(
+        f"model {name} cannot be made for images of {channels} channels; "
+        "give a model of your own as module:function (it is told in_channels)"
+    )
+
+
+def _user(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+    module = usercode.call(model.name, num_classes=num_classes, in_channels=image_shape[0], **model.kwargs)
+    if not isinstance(module, nn.Module):
+        raise UserCodeFailed(f"{model.name} returned {type(module).__name__}; it must return a torch.nn.Module")
+    return module.cpu()
+
+
+def _try(model: ModelSpec, module: nn.Module, num_classes: int, image_shape: Shape) -> None:
+    """One image of zeros through the model: in evaluation mode, so that no statistics move."""
+    try:
+        with torch.no_grad():
+            output = module.eval()(torch.zeros(1, *image_shape))
+    except Exception as error:
+        if usercode.is_user_name(model.name):
+            raise usercode.failed(f"{model.name}, on one image of {_size(image_shape)},", error) from error
+        raise _unfit(model, image_shape, error) from error
+    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if shape != (1, num_classes):
+        kind = UserCodeFailed if usercode.is_user_name(model.name) else SpecRejected
+        raise kind(f"model {model.name} gives {shape} for one image; it must give logits of shape (1, {num_classes})")
+
+
+def _unfit(model: ModelSpec, image_shape: Shape, error: Exception) -> SpecRejected:
+    return SpecRejected(
+        f"model {model.name} cannot work on images of {_size(image_shape)} ({error}); choose another model, or "
+        "larger images with data.random_resized_crop (224 for most of torchvision's)"
+    )
+
+
+def _size(image_shape: Shape) -> str:
+    channels, height, width = image_shape
+    return f"{height}x{width} pixels and {channels} channel{'s' if channels > 1 else ''}"

@@ -1,0 +1,80 @@
+"""Small models of our own: lenet5, convnet, mlp. Their parameters have plain names, as in any torch module."""
+
+import torch
+from torch import nn
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 (LeCun et al. 1998, section II.B) as it is used today.
+
+    Differs from the paper: ReLU instead of a scaled tanh; max pooling without weights instead of trained
+    subsampling; every map of the second convolution sees all six maps below; a linear last layer for softmax cross
+    entropy instead of Gaussian connections.
+
+    The paper's input is 32x32. Images of 28x28 are padded by the first convolution to the same maps; smaller ones
+    (8x8 digits) are padded by both, else nothing would be left of them.
+    """
+
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        side = min(height, width)
+        first, second = (2 if side < 32 else 0), (2 if side < 28 else 0)
+        self.conv1 = nn.Conv2d(channels, 6, 5, padding=first)
+        self.conv2 = nn.Conv2d(6, 16, 5, padding=second)
+        self.pool = nn.MaxPool2d(2)
+        rows, columns = (((size + 2 * first - 4) // 2 + 2 * second - 4) // 2 for size in (height, width))
+        self.fc1 = nn.Linear(16 * rows * columns, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to (B, classes), logits."""
+        x = self.pool(torch.relu(self.conv1(images)))
+        x = self.pool(torch.relu(self.conv2(x)))
+        x = torch.relu(self.fc1(x.flatten(1)))
+        x = torch.relu(self.fc2(x))
+        logits: torch.Tensor = self.fc3(x)
+        return logits
+
+
+class ConvNet(nn.Module):
+    """Two convolutions and three fully connected layers: on 28x28 4.3 M parameters, 98 % of them fully connected.
+
+    The proportions are those of AlexNet, on which papers 1 and 3 show where data parallelism is dear: few
+    parameters and most of the work in the convolutions, the reverse in the fully connected layers.
+    """
+
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), 1024)
+        self.fc2 = nn.Linear(1024, 1024)
+        self.fc3 = nn.Linear(1024, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to (B, classes), logits."""
+        x = self.pool(torch.relu(self.conv1(images)))
+        x = self.pool(torch.relu(self.conv2(x)))
+        x = torch.relu(self.fc1(x.flatten(1)))
+        x = torch.relu(self.fc2(x))
+        logits: torch.Tensor = self.fc3(x)
+        return logits
+
+
+class Mlp(nn.Module):
+    """One hidden layer."""
+
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int], hidden: int = 128) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        self.fc1 = nn.Linear(channels * height * width, hidden)
+        self.fc2 = nn.Linear(hidden, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to (B, classes), logits."""
+        logits: torch.Tensor = self.fc2(torch.relu(self.fc1(images.flatten(1))))
+        return logits

@@ -1,0 +1,67 @@
+"""A user's own `module:function`: found, called, and its errors told in the user's words. Imports no torch."""
+
+import difflib
+import importlib
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trainers.errors import SpecRejected, UserCodeFailed
+
+NUM_FRAMES = 4
+"""Frames of a user's traceback that are told: the last ones, where it happened."""
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a name of a spec means a function of the user's (`module:function`)."""
+    return ":" in name
+
+
+def last_frames(error: BaseException) -> str:
+    """The last frames of the traceback, indented, innermost last; the caller in this file is left out."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    return "".join(traceback.format_list(frames[-NUM_FRAMES:])).rstrip()
+
+
+def failed(name: str, error: BaseException, doing: str = "raised") -> UserCodeFailed:
+    """The error of a user's function as a sentence with the last frames: what is put into the event log."""
+    return UserCodeFailed(f"{name} {doing} {type(error).__name__}: {error}\n{last_frames(error)}".rstrip())
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function behind `module:function`.
+
+    Raises UserCodeFailed when the module cannot be imported or has no such function.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserCodeFailed(
+            f"{name}: module {error.name!r} is not on the path; set `code` in the spec to the folder that holds it"
+        ) from error
+    except Exception as error:
+        raise failed(name, error, "could not be imported:") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(function_name, dir(module), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserCodeFailed(f"{name}: module {module_name!r} has no function {function_name!r}{hint}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def call(name: str, **arguments: Any) -> Any:
+    """What the user's `module:function` returns for these keyword arguments. Raises UserCodeFailed when it raises."""
+    function = resolve(name)
+    try:
+        return function(**arguments)
+    except (Exception, SystemExit) as error:
+        raise failed(name, error) from error
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> SpecRejected:
+    """The error for a name that nobody knows: near matches, and how to give a function of one's own."""
+    near = difflib.get_close_matches(name, list(names), n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return SpecRejected(f"no {kind} is named {name!r}; {hint}A function of your own is given as module:function")
