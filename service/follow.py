@@ -1,0 +1,142 @@
+"""One follower a live job: reads its log as it grows, for everybody who watches, and notices a lost coordinator."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import islice
+from pathlib import Path
+
+from service.progress import Progress
+from service.runs import RunHandle
+from trainers.events import Event
+from trainers.runtime.journal import JournalReader
+
+TAIL = 1000  # events held in memory for those who are up to date; who is further behind reads the file
+BATCH = 500
+ALIVE_EVERY_S = 2.0
+TELL_AGAIN_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class LiveLog:
+    """The log of one job while it grows. Any number may read it from any number on; each event is parsed once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.reader = JournalReader(run_dir)
+        self.progress = Progress()
+        self.tail: deque[Event] = deque(maxlen=TAIL)
+        self.ended = False
+        self.grown = asyncio.Event()
+
+    async def read(self) -> list[Event]:
+        """Take in what was written since the last call, at most BATCH events, and wake whoever waits for it."""
+        try:
+            if self.reader.path.stat().st_size <= self.reader.offset:
+                return []
+        except FileNotFoundError:
+            return []
+        events = await asyncio.to_thread(lambda: list(islice(self.reader.read(), BATCH)))
+        for event in events:
+            self.progress.add(event)
+            self.tail.append(event)
+        if events:
+            self.ended = self.ended or events[-1].is_terminal
+            self.wake()
+        return events
+
+    def end(self) -> None:
+        """Nothing will follow, whatever the last event was."""
+        self.ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everybody look again."""
+        self.grown.set()
+        self.grown = asyncio.Event()
+
+    async def follow(self, after: int) -> AsyncIterator[list[Event]]:
+        """All events with a number above `after`, in batches, to the end of the log."""
+        while True:
+            grown = self.grown
+            if self.tail and after + 1 < self.tail[0].seq:
+                async for batch in read_batches(self.run_dir, after):
+                    yield batch
+                    after = batch[-1].seq
+                continue
+            start = max(0, after + 1 - self.tail[0].seq) if self.tail else 0
+            events = list(islice(self.tail, start, None))
+            if events:
+                yield events
+                after = events[-1].seq
+            elif self.ended:
+                return
+            else:
+                await grown.wait()
+
+
+async def read_batches(run_dir: Path, after: int = 0) -> AsyncIterator[list[Event]]:
+    """What a log holds now above `after`, in batches, read in a thread."""
+    reader = JournalReader(run_dir, after)
+    while events := await asyncio.to_thread(lambda: list(islice(reader.read(), BATCH))):
+        yield events
+
+
+class Follower:
+    """Follows one live run to its end."""
+
+    def __init__(
+        self,
+        log: LiveLog,
+        handle: RunHandle,
+        on_state: Callable[[Event], Awaitable[None]],
+        on_lost: Callable[[], Awaitable[None]],
+        poll_s: float,
+    ) -> None:
+        self.log = log
+        self.handle = handle
+        self.on_state = on_state
+        self.on_lost = on_lost
+        self.poll_s = poll_s
+
+    async def run(self) -> None:
+        """Read on until the log has ended; if its writer is dead without an end, say so once."""
+        checked_s = time.monotonic()
+        while not self.log.ended:
+            events = await self._read()
+            if events:
+                continue
+            if time.monotonic() - checked_s >= ALIVE_EVERY_S:
+                checked_s = time.monotonic()
+                # What it wrote before it died comes first: it may have ended well, then gone.
+                if not await self._alive() and not await self._read():
+                    await self.on_lost()
+                    return
+            await asyncio.sleep(self.poll_s)
+
+    async def _read(self) -> list[Event]:
+        events = await self.log.read()
+        for event in events:
+            if event.type == "state":
+                await self._tell(event)
+        return events
+
+    async def _tell(self, event: Event) -> None:
+        while True:  # the log comes by once, so a database that is busy for a moment must not lose a state
+            try:
+                await self.on_state(event)
+            except Exception:
+                logger.exception("could not note the state of %s", self.log.run_dir.name)
+                await asyncio.sleep(TELL_AGAIN_S)
+            else:
+                return
+
+    async def _alive(self) -> bool:
+        try:
+            return await asyncio.to_thread(self.handle.is_alive)
+        except Exception:  # an unreachable cluster is no dead coordinator; only a clear no counts
+            logger.exception("could not ask whether the coordinator of %s lives", self.log.run_dir.name)
+            return True

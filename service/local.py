@@ -1,0 +1,69 @@
+"""One run without a server: start it on the connected Ray, follow its log, hand back its result."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from service.progress import Progress
+from service.runs import RunHandle, Runs
+from service.spec import JobSpec
+from trainers.events import Event, Result
+from trainers.runtime.journal import Journal, JournalReader
+
+POLL_S = 0.1
+ALIVE_EVERY_S = 1.0
+
+
+class LocalRun:
+    """A run that this process waits for. `cancel` asks it to stop cleanly and may be called from a signal handler."""
+
+    def __init__(self, runs: Runs, job_id: str, spec: JobSpec, run_dir: Path) -> None:
+        self.runs = runs
+        self.job_id = job_id
+        self.spec = spec
+        self.run_dir = run_dir
+        self.progress = Progress()
+        self.reader = JournalReader(run_dir)
+        self.cancelling = False
+
+    def cancel(self) -> None:
+        """Ask for a clean stop with a checkpoint; only leaves word, the waiting loop passes it on."""
+        self.cancelling = True
+
+    def run(self, on_event: Callable[[Event], None]) -> Result:
+        """Start, and wait for the end. Whatever interrupts the waiting takes the run down with it."""
+        try:
+            handle = self.runs.start_run(self.job_id, self.spec.train, self.run_dir)
+            self._wait(handle, on_event)
+        except BaseException:
+            self.runs.sweep_run(self.job_id)
+            raise
+        return self.progress.result_so_far(self.job_id, self.spec.model_dump(mode="json"))
+
+    def _wait(self, handle: RunHandle, on_event: Callable[[Event], None]) -> None:
+        asked = False
+        checked_s = time.monotonic()
+        while not self._read(on_event):
+            if self.cancelling and not asked:
+                asked = True
+                handle.cancel()
+            if time.monotonic() - checked_s >= ALIVE_EVERY_S:
+                checked_s = time.monotonic()
+                if not handle.is_alive() and not self._read(on_event):
+                    self._lost(on_event)
+                    return
+            time.sleep(POLL_S)
+
+    def _read(self, on_event: Callable[[Event], None]) -> bool:
+        for event in self.reader.read():
+            self.progress.add(event)
+            on_event(event)
+        return self.progress.state.is_terminal
+
+    def _lost(self, on_event: Callable[[Event], None]) -> None:
+        self.runs.sweep_run(self.job_id)
+        journal = Journal(self.run_dir)
+        told = "the run's coordinator died; its last checkpoint is in the run directory"
+        journal.append("state", {"state": "FAILED", "reason": "CoordinatorLost", "message": told})
+        journal.close()
+        self._read(on_event)

@@ -1,0 +1,118 @@
+"""What an event log says so far, folded into a few figures. The only reader of events that shows or stores anything."""
+
+import time
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainers.events import Event, Metrics, Result, State
+
+
+class Progress(BaseModel):
+    """How far a run is. Feed it every event once, in order."""
+
+    state: State = State.QUEUED
+    reason: str = ""
+    message: str = ""
+    seq: int = 0
+    """The last event's number."""
+    started: float | None = None
+    """When the first event came, in seconds since 1970."""
+    ended: float | None = None
+    """When the last event came."""
+    first_step: tuple[float, float] | None = None
+    """Time and epochs of the first report."""
+    metrics: Metrics | None = None
+    metrics_time: float = 0.0
+    epoch_loss: float | None = None
+    """Mean training loss over the last whole epoch."""
+    evaluation: dict[str, Any] | None = None
+    workers: list[str] = []
+    """Names of the workers, as in Ray's dashboard."""
+    shards: list[str] = []
+    result: Result | None = None
+
+    def add(self, event: Event) -> None:
+        """Take in one more event."""
+        self.seq = event.seq
+        self.started = event.time if self.started is None else self.started
+        self.ended = event.time
+        match event.type:
+            case "state":
+                self.state = State(event.data["state"])
+                self.reason, self.message = event.data.get("reason", ""), event.data.get("message", "")
+            case "step":
+                self.metrics, self.metrics_time = Metrics.model_validate(event.data), event.time
+                self.first_step = self.first_step or (event.time, self.metrics.epoch)
+            case "epoch":
+                self.epoch_loss = event.data.get("train_loss")
+            case "evaluation":
+                self.evaluation = event.data
+            case "actors":
+                self.workers = [_name(actor) for actor in event.data.get("workers", [])]
+                self.shards = [_name(actor) for actor in event.data.get("shards", [])]
+            case "result":
+                self.result = Result.model_validate(event.data)
+            case _:
+                pass
+
+    def share(self, epochs: float) -> float:
+        """0 to 1: how much of the training is done."""
+        if self.state is State.SUCCEEDED:
+            return 1.0
+        return min(1.0, self.metrics.epoch / epochs) if self.metrics else 0.0
+
+    def eta_s(self, epochs: float, now: float | None = None) -> float | None:
+        """Seconds until the last epoch ends, at the mean pace so far; none while nothing is known."""
+        if self.metrics is None or self.first_step is None or self.state.is_terminal:
+            return None
+        begin_s, begin_epoch = self.first_step
+        done, elapsed_s = self.metrics.epoch - begin_epoch, self.metrics_time - begin_s
+        if done <= 0 or elapsed_s <= 0:
+            return None
+        since_s = (time.time() if now is None else now) - self.metrics_time
+        return max(0.0, (epochs - self.metrics.epoch) * elapsed_s / done - since_s)
+
+    def result_so_far(self, job_id: str, spec: dict[str, Any]) -> Result:
+        """The run's own result, or the same figures of a run that has none (yet)."""
+        if self.result is not None:
+            return self.result.model_copy(update={"state": self.state, "message": self.message or self.result.message})
+        metrics, evaluation = self.metrics, self.evaluation or {}
+        return Result(
+            job_id=job_id,
+            state=self.state,
+            epochs=metrics.epoch if metrics else 0.0,
+            examples=metrics.examples if metrics else 0,
+            test_accuracy=evaluation.get("test_accuracy"),
+            test_loss=evaluation.get("test_loss"),
+            train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
+            examples_per_s=self._mean_rate(),
+            wall_s=(self.ended or 0.0) - (self.started or 0.0),
+            algorithm=spec["algorithm"]["name"],
+            workers=metrics.workers if metrics else len(self.workers),
+            model_path=None,
+            message=self.message,
+        )
+
+    def _mean_rate(self) -> float:
+        if self.metrics is None or self.first_step is None:
+            return 0.0
+        elapsed_s = self.metrics_time - self.first_step[0]
+        share = 1 - self.first_step[1] / self.metrics.epoch if self.metrics.epoch else 0.0
+        return self.metrics.examples * share / elapsed_s if elapsed_s > 0 else self.metrics.examples_per_s
+
+
+def log_line(event: Event) -> str | None:
+    """What a log for people shows of an event: log lines and changes of state."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+    data = event.data
+    if event.type == "log":
+        return f"{when} {str(data.get('level', 'info')).upper()} {data.get('message', '')}"
+    if event.type == "state":
+        told = " ".join(part for part in (data.get("reason", ""), data.get("message", "")) if part)
+        return f"{when} STATE {data['state']} {told}".rstrip()
+    return None
+
+
+def _name(actor: Any) -> str:
+    return str(actor.get("name", "")) if isinstance(actor, dict) else str(actor)

@@ -1,0 +1,128 @@
+"""JobSpec: a TrainSpec with what a queue needs to know, and how it is read from YAML, JSON and `--set a.b=c`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+
+from service.errors import SpecInvalid
+from trainers.spec import FieldError, TrainSpec, field_errors
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")
+LABEL_LENGTH = 200
+MAX_LABELS = 32
+QUEUE_FIELDS = {"name", "labels", "priority"}
+SHORTHAND = {"workers": "count", "batch": "per_worker", "ps": "shards"}
+"""What a scalar in place of a section stands for, where it is not its `name`."""
+
+
+class JobSpec(TrainSpec):
+    """A job: one training run, with a name, labels and a place in the queue."""
+
+    name: str = Field(default="", pattern=NAME + "|^$")
+    """Letters, digits, dots, dashes and underscores, at most 63; left out: the algorithm's and the dataset's names."""
+
+    labels: dict[str, str] = Field(default={}, max_length=MAX_LABELS)
+    """Words of your own to find jobs by: at most 32, keys of at most 63 characters, values of at most 200."""
+
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Of the waiting jobs, the one with the highest priority starts first; within one, first come, first served."""
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, name: str, info: ValidationInfo) -> str:
+        algorithm, data = info.data.get("algorithm"), info.data.get("data")
+        if name or algorithm is None or data is None:
+            return name
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm.name}-{data.name}")[:63]
+
+    @field_validator("labels")
+    @classmethod
+    def _short(cls, labels: dict[str, str]) -> dict[str, str]:
+        for key, value in labels.items():
+            if not LABEL_KEY.match(key):
+                raise ValueError(f"{key!r} is no key: use letters, digits, dots, dashes, slashes; at most 63")
+            if len(value) > LABEL_LENGTH:
+                raise ValueError(f"the value of {key!r} has {len(value)} characters; use at most {LABEL_LENGTH}")
+        return labels
+
+    @property
+    def train(self) -> TrainSpec:
+        """What the run itself needs."""
+        return TrainSpec.model_validate(self.model_dump(exclude=QUEUE_FIELDS))
+
+
+def read_spec(text: str | bytes, overrides: list[str] | None = None) -> JobSpec:
+    """A spec from YAML (of which JSON is a part) and `a.b=c` overrides. Raises SpecInvalid."""
+    return parse_spec(apply_overrides(load_yaml(text), overrides or []))
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """A spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
+    if not isinstance(data, dict):
+        raise SpecInvalid([FieldError(pointer="", message=f"a spec is a mapping of fields, not {_kind(data)}")])
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        raise SpecInvalid(field_errors(error)) from None
+    except RecursionError:
+        raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Plain data from YAML; nothing in it can name a Python object. Raises SpecInvalid."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        message = f"not valid YAML{place}: {getattr(error, 'problem', None) or error}"
+    except (RecursionError, ValueError) as error:  # ValueError: a date that no calendar has, bytes that are no UTF-8
+        message = f"not readable as YAML: {error}"
+    else:
+        return {} if data is None else data
+    raise SpecInvalid([FieldError(pointer="", message=message)])
+
+
+def apply_overrides(data: Any, overrides: list[str]) -> Any:
+    """The same data with each `a.b=value` set; the value is read as YAML. A scalar on the way is spelt out first."""
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            raise SpecInvalid([FieldError(pointer="", message=f"{override!r} is not of the form field.field=value")])
+        data = _with(data if isinstance(data, dict) else {}, keys, load_yaml(value) if value.strip() else None, ())
+    return data
+
+
+def _with(section: dict[str, Any], keys: list[str], value: Any, above: tuple[str, ...]) -> dict[str, Any]:
+    key, rest = keys[0], keys[1:]
+    if not rest:
+        return {**section, key: value}
+    inner = section.get(key)
+    if not isinstance(inner, dict):
+        inner = _spelt_out(key, inner) if not above else {}
+    return {**section, key: _with(inner, rest, value, (*above, key))}
+
+
+def _spelt_out(key: str, scalar: Any) -> dict[str, Any]:
+    """`algorithm: downpour` as `{name: downpour}`; of a section that is not there, the default's name."""
+    if scalar is not None:
+        return {SHORTHAND.get(key, "name"): scalar}
+    return {"name": JobSpec.model_fields[key].default.name} if key in JobSpec.UNIONS else {}
+
+
+def read_spec_file(path: Path, overrides: list[str] | None = None) -> JobSpec:
+    """A spec from a file. Raises SpecInvalid, also when there is no such file."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SpecInvalid([FieldError(pointer="", message=f"cannot be read: {error.strerror}")]) from None
+    return read_spec(text, overrides)
+
+
+def _kind(data: Any) -> str:
+    return {list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}.get(type(data), "a number")
