@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torchvision.transforms.v2 import functional
 
 from trainers.data.draws import Int64Array
 
@@ -29,20 +28,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.examples)
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """Mean and standard deviation of a training set, per channel, in units of full scale."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W): uint8 in, float32 of zero mean and unit variance out."""
-        scaled = functional.to_dtype(images, torch.float32, scale=True)
-        normalised: torch.Tensor = functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
-        return normalised
 
 
 class Dataset(ABC):

@@ -6,9 +6,10 @@ import torch
 
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import Batch, Dataset
+from trainers.data.examples import Arrays
 from trainers.data.memory import MemoryDataset
 from trainers.data.node_memory import share
-from trainers.data.sources import Arrays, read_source
+from trainers.data.sources import read_source
 from trainers.data.streamed import StreamedDataset, side_of
 from trainers.spec import DataSpec
 

@@ -7,7 +7,8 @@ import torch
 
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
-from trainers.data.sources import Arrays
+from trainers.data.draws import Int64Array
+from trainers.data.examples import Arrays
 
 
 class MemoryDataset(Dataset):
@@ -28,6 +29,9 @@ class MemoryDataset(Dataset):
     def batches(self, plan: Plan) -> Iterator[Batch]:
         for epoch, examples in plan:
             arrays = self._opened()
+            if not len(examples):  # the last minibatch of an epoch may leave nothing for a virtual worker
+                yield self._empty(epoch, examples)
+                continue
             images = self._on_device(arrays.train_images.take(examples, axis=0))  # (B, C, H, W) uint8, a copy
             images = arrays.normalisation(self._augmentation.train(images, epoch, examples))
             yield Batch(images, self._on_device(arrays.train_labels.take(examples)), epoch, examples)
@@ -42,6 +46,10 @@ class MemoryDataset(Dataset):
 
     def close(self) -> None:
         self._arrays = None
+
+    def _empty(self, epoch: int, examples: Int64Array) -> Batch:
+        images = torch.empty(0, *self.image_shape, device=self._device)
+        return Batch(images, torch.empty(0, dtype=torch.int64, device=self._device), epoch, examples)
 
     def _opened(self) -> Arrays:
         assert self._arrays is not None, "a minibatch was asked of a dataset after close()"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainers.data.batches import Normalisation
-from trainers.data.sources import Arrays, Source
+from trainers.data.examples import Arrays, Normalisation, Source
 from trainers.spec import DataSpec
 
 log = logging.getLogger(__name__)
@@ -24,31 +23,33 @@ ARRAYS = {"train_images": np.uint8, "train_labels": np.int64, "test_images": np.
 def share(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source]) -> Source:
     """The set that `data` names, mapped read-only from `folder`; the first process of the node reads and writes it.
 
-    The others wait for it under a file lock. A set that is streamed, or for which there is no room, is returned as
-    it was read. Raises what `read` raises.
+    The others wait for it under a file lock. A set that is streamed, or for which there is no room, each process reads
+    for itself, without waiting. Raises what `read` raises.
     """
     folder.mkdir(parents=True, exist_ok=True)
     home = folder / f"{data.name.replace(':', '.')}-{_digest(data)}"
-    if not home.is_dir():
+    unshared = home.with_suffix(".unshared")  # a mark for the others
+    if not home.is_dir() and not unshared.exists():
         with open(home.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when its holder dies
-            if not home.is_dir():
+            if not home.is_dir() and not unshared.exists():
                 source = read(data)
-                if not isinstance(source, Arrays) or source.num_bytes > data.memory_limit_bytes:
+                if not isinstance(source, Arrays) or not _write(source, home, data.memory_limit_bytes):
+                    unshared.touch()
                     return source
-                if not _write(source, home):
-                    return source
-    return _map(home)
+    return _map(home) if home.is_dir() else read(data)
 
 
 def _digest(data: DataSpec) -> str:
     """What distinguishes two sets that lie in the same folder."""
-    identity = json.dumps([data.name, data.root, data.limit])
+    identity = json.dumps([data.name, data.root, data.limit, data.memory_limit_bytes])
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def _write(arrays: Arrays, home: Path) -> bool:
+def _write(arrays: Arrays, home: Path, limit_bytes: int) -> bool:
     """Whether the set now lies in `home`: written beside it and renamed, so that a killed writer leaves no half set."""
+    if arrays.num_bytes > limit_bytes:
+        return False
     part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: the lock is ours
     part.mkdir()

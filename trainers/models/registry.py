@@ -91,14 +91,13 @@ def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> Non
     It computes what the model would for the same grey image in all three channels, so the variance of the initial
     weights fits the model's own initialisation. Raises SpecRejected when there is no such convolution.
     """
-    for path, layer in module.named_modules():
+    for layer in module.modules():
         if not isinstance(layer, nn.Conv2d):
             continue
         if layer.in_channels != 3 or layer.groups != 1 or channels != 1:
             break
         layer.weight = nn.Parameter(layer.weight.detach().sum(dim=1, keepdim=True))
         layer.in_channels = 1
-        assert path
         return
     raise SpecRejected(
         f"model {name} cannot be made for images of {channels} channels; "

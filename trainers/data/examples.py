@@ -1,0 +1,114 @@
+"""The two forms in which a source gives its examples, arrays or streams, and what must hold of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torchvision.transforms.v2 import functional
+
+from trainers.data.draws import Int64Array
+from trainers.errors import UserCodeFailed
+
+UInt8Array = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation of a training set, per channel, in units of full scale."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W): uint8 in, float32 of zero mean and unit variance out."""
+        scaled = functional.to_dtype(images, torch.float32, scale=True)
+        normalised: torch.Tensor = functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
+        return normalised
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A whole set, held in memory."""
+
+    train_images: UInt8Array  # (N, C, H, W)
+    train_labels: Int64Array  # (N,)
+    test_images: UInt8Array
+    test_labels: Int64Array
+    num_classes: int
+    normalisation: Normalisation
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all images as uint8."""
+        return self.train_images.nbytes + self.test_images.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """Two torch map-style datasets of (image, label), read example by example."""
+
+    train: Any
+    test: Any
+    num_classes: int
+    normalisation: Normalisation
+    one_size: bool
+    """Whether all images have the same size, which they may then keep."""
+
+
+Source = Arrays | Streams
+
+
+def checked_labels(labels: Any, num_classes: int | None, name: str) -> Int64Array:
+    """(N,) int64, each in 0..num_classes - 1 (None: not negative). Raises UserCodeFailed otherwise."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise UserCodeFailed(f"{name}: labels are {array.dtype} of shape {array.shape}; they must be integers, (N,)")
+    array = array.astype(np.int64)
+    highest = array.max(initial=0) if num_classes is None else num_classes - 1
+    if len(array) and (array.min() < 0 or array.max() > highest):
+        raise UserCodeFailed(f"{name}: labels run from {array.min()} to {array.max()}; they must be in 0..{highest}")
+    return array
+
+
+def image_tensor(image: Any, name: str, channels: int | None = None) -> torch.Tensor:
+    """uint8 (C, h, w) from a PIL image, a tensor or an array (C, h, w) or (h, w).
+
+    channels: photographs are brought to as many (1 or 3); None: grey ones stay grey, all others become colour.
+    Raises UserCodeFailed for anything else.
+    """
+    if hasattr(image, "getbands"):  # PIL
+        grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
+        photograph: torch.Tensor = functional.pil_to_tensor(image.convert("L" if grey else "RGB"))
+        return photograph
+    if isinstance(image, np.ndarray):
+        image = torch.from_numpy(np.array(image))  # a copy: a map of a file cannot be written, which torch warns about
+    if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim not in (2, 3):
+        kind = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
+        raise UserCodeFailed(
+            f"{name}: an image is {kind}; it must be a PIL image or uint8 of shape (C, H, W) or (H, W) "
+            "(images are normalised while training)"
+        )
+    return image[None] if image.ndim == 2 else image
+
+
+def measured(images: UInt8Array) -> Normalisation:
+    """Mean and deviation of each channel, counted by pixel value, so that no float copy of the set is made."""
+    levels = np.arange(256) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        counts = np.zeros(256, dtype=np.int64)
+        for part in _parts(images):
+            counts += np.bincount(part[:, channel].ravel(), minlength=256)
+        share = counts / counts.sum()
+        mean = float((share * levels).sum())
+        means.append(mean)
+        deviations.append(float(np.sqrt((share * (levels - mean) ** 2).sum())) or 1.0)
+    return Normalisation(tuple(means), tuple(deviations))
+
+
+def _parts(images: UInt8Array, size: int = 4096) -> Iterator[UInt8Array]:
+    for start in range(0, len(images), size):
+        yield images[start : start + size]

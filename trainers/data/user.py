@@ -1,0 +1,98 @@
+"""A dataset of the user's own: what a `module:function` returned, checked and told in sentences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainers import usercode
+from trainers.data.examples import (
+    Arrays,
+    Normalisation,
+    Source,
+    Streams,
+    UInt8Array,
+    checked_labels,
+    image_tensor,
+    measured,
+)
+from trainers.errors import UserCodeFailed
+from trainers.spec import DataSpec
+
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+GREY = Normalisation((0.449,), (0.226,))
+"""ImageNet's numbers averaged over its channels: for streamed images whose pixels nobody has counted."""
+
+
+def read_user(data: DataSpec) -> Source:
+    """What the user's function returns for `root`: four arrays, or two map-style datasets.
+
+    Raises UserCodeFailed when it raises or returns something else.
+    """
+    returned = usercode.call(data.name, root=data.root)
+    parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
+    if len(parts) == 4:
+        return _arrays(data.name, parts)
+    if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
+        return _streams(data.name, *parts)
+    raise UserCodeFailed(
+        f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
+        "test_labels) or two datasets with __getitem__ and __len__"
+    )
+
+
+def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
+    """Four arrays, checked; the classes are 0 to the largest training label."""
+    train_images, test_images = _images(parts[0], name), _images(parts[2], name)
+    _both_needed(name, len(train_images), len(test_images))
+    if train_images.shape[1:] != test_images.shape[1:]:
+        shapes = f"{train_images.shape[1:]}, test images {test_images.shape[1:]}"
+        raise UserCodeFailed(f"{name}: training images are {shapes}; both must have one shape")
+    train_labels = checked_labels(parts[1], None, name)
+    num_classes = int(train_labels.max(initial=0)) + 1
+    test_labels = checked_labels(parts[3], num_classes, name)
+    if len(train_labels) != len(train_images) or len(test_labels) != len(test_images):
+        raise UserCodeFailed(f"{name}: there must be one label for each image")
+    return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
+
+
+def _streams(name: str, train: Any, test: Any) -> Streams:
+    """Two map-style datasets; the number of classes comes from `classes` or `targets`.
+
+    Photographs (PIL) are taken to have different sizes, tensors and arrays to have one.
+    """
+    _both_needed(name, len(train), len(test))
+    if hasattr(train, "classes"):
+        num_classes = len(train.classes)
+    elif hasattr(train, "targets"):
+        num_classes = int(max(train.targets)) + 1
+    else:
+        raise UserCodeFailed(f"{name}: give the training set an attribute `classes` (names) or `targets` (labels)")
+    try:
+        image, _ = train[0]
+    except Exception as error:
+        raise usercode.failed(f"{name}, example 0,", error) from error
+    channels = image_tensor(image, name).shape[0]
+    grey = Normalisation(GREY.mean * channels, GREY.std * channels)
+    one_size = isinstance(image, torch.Tensor | np.ndarray)
+    return Streams(train, test, num_classes, IMAGENET if channels == 3 else grey, one_size)
+
+
+def _both_needed(name: str, num_train: int, num_test: int) -> None:
+    if not num_train or not num_test:
+        raise UserCodeFailed(f"{name}: {num_train} training and {num_test} test examples; both are needed")
+
+
+def _images(images: Any, name: str) -> UInt8Array:
+    """(N, C, H, W) uint8, from (N, C, H, W) or (N, H, W)."""
+    array = np.asarray(images)
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        raise UserCodeFailed(
+            f"{name}: images are {array.dtype} of shape {array.shape}; they must be uint8 of shape (N, C, H, W) or "
+            "(N, H, W) (they are normalised while training)"
+        )
+    array = array[:, None] if array.ndim == 3 else array
+    if array.shape[1] > 4 and array.shape[3] in (1, 3):
+        raise UserCodeFailed(f"{name}: images of shape {array.shape} have their channels last; transpose(0, 3, 1, 2)")
+    return array
