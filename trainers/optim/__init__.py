@@ -1,1 +1,1 @@
-""""""
+"""Update rules and schedules: pure functions and elementwise state."""

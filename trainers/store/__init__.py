@@ -1,1 +1,1 @@
-""""""
+"""The parameter server's logic: layout, versions, clocks, staleness, quorum and applied identities. No machines."""

@@ -1,0 +1,208 @@
+"""Runs an algorithm on the local transport, and the serial programs that it must equal."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from trainers.algorithms.base import Algorithm, Context, Start, StepReport
+from trainers.data.batches import Batch, Dataset
+from trainers.data.datasets import open_dataset
+from trainers.elastic.ledger import Ledger
+from trainers.elastic.order import Order
+from trainers.feed import leased, synchronous
+from trainers.models.dropout import replace_dropout
+from trainers.optim.rules import UpdateRule, build_rule
+from trainers.optim.schedules import build_schedule
+from trainers.optim.update import Buffers, SliceUpdate, zero_state
+from trainers.replica import Replica
+from trainers.spec import TrainSpec
+from trainers.store.layout import Layout, lay_out
+from trainers.store.shard import Shard, ShardConfig
+from trainers.transport.canonical import block
+from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_collectives, local_shard
+
+CPU = torch.device("cpu")
+
+
+class SmallNet(nn.Module):
+    """Convolution, batch norm, dropout and two fully connected layers on 1 x 8 x 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.drop, self.fc1, self.fc2 = nn.Dropout(0.3), nn.Linear(4 * 16, 33), nn.Linear(33, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+        return self.fc2(torch.relu(self.fc1(self.drop(x))))
+
+
+def build_net(seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return SmallNet()
+
+
+@dataclass
+class Run:
+    """Everything a worker of a spec needs, on one model of digits."""
+
+    spec: TrainSpec
+    net: Callable[[int], nn.Module] = build_net
+    dataset: Dataset = field(init=False)
+    order: Order = field(init=False)
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.dataset = open_dataset(spec.data, spec.seed, None)
+        num_virtual = spec.workers.num_virtual
+        self.order = Order(self.dataset.num_train, spec.batch.per_worker, num_virtual, spec.seed)
+        shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
+        self.layout = lay_out(self.net(spec.seed), shards, spec.ps.placement)
+
+    @property
+    def rule(self) -> UpdateRule:
+        return build_rule(self.spec.optimizer)
+
+    def replica(self) -> Replica:
+        model = self.net(self.spec.seed)
+        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed))
+
+    def start(self) -> Start:
+        params = self.replica().initial_params()
+        return Start(Buffers(params, zero_state(self.rule, params)))
+
+    def context(self, **exchange: object) -> Context:
+        return Context(
+            replica=self.replica(),
+            rule=self.rule,
+            weight_decay=self.spec.optimizer.weight_decay,
+            schedule=build_schedule(self.spec, self.dataset.num_train),
+            num_virtual=self.spec.workers.num_virtual,
+            start=self.start(),
+            **exchange,  # type: ignore[arg-type]
+        )
+
+    def shards(self) -> list[Shard]:
+        params, quorum = self.start().whole.params, self.order.num_virtual
+        return [
+            local_shard(
+                ShardConfig(
+                    SliceUpdate(self.rule, self.spec.optimizer.weight_decay, cut.stop - cut.start, CPU),
+                    build_schedule(self.spec, self.dataset.num_train),
+                    quorum if self.spec.algorithm.is_synchronous else 0,
+                ),
+                params[cut],
+                num_readers=self.spec.workers.count,
+            )
+            for cut in self.layout.shards
+        ]
+
+    def ranks(self, worker: int, size: int) -> range:
+        return range(*block(self.order.num_virtual, worker, size))
+
+
+@dataclass
+class Outcome:
+    params: Tensor  # (P,)
+    reports: list[StepReport]
+    staleness: dict[int, int] = field(default_factory=dict)
+    ledger: Ledger | None = None
+
+
+def run_all_reduce(run: Run) -> Outcome:
+    """The all-reduce form on `workers.count` local workers."""
+    size = run.spec.workers.count
+    world = LocalWorld(run.spec.seed)
+    collectives = local_collectives(world, size)
+
+    def worker(rank: int) -> tuple[Algorithm, list[StepReport]]:
+        algorithm = run.spec.algorithm.build(run.context(collectives=collectives[rank]))
+        works = synchronous(run.dataset, run.order, run.ranks(rank, size), run.spec.epochs)
+        return algorithm, [algorithm.step(work) for work in works]
+
+    results = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
+    newest = results[0][0]
+    version = newest.versions[newest.clock % 2]  # type: ignore[attr-defined]
+    return Outcome(version.params, [report for _, reports in results for report in reports])
+
+
+def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
+    """An algorithm with a parameter server, on `workers.count` local workers."""
+    size = run.spec.workers.count
+    world = LocalWorld(seed)
+    server = LocalServer(world, run.shards())
+    stores = [LocalStore(server, worker) for worker in range(size)]
+    ledger = Ledger(run.order, run.spec.epochs, lease_size)
+
+    def works(worker: int) -> Iterator:
+        if run.spec.algorithm.is_synchronous:
+            return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
+        return leased(run.dataset, run.order, iter(lambda: ledger.lease(worker), None))
+
+    def worker(rank: int) -> list[StepReport]:
+        algorithm = run.spec.algorithm.build(run.context(store=stores[rank]))
+        reports = [algorithm.step(work) for work in works(rank)]
+        algorithm.finish()
+        return reports
+
+    reports = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
+    params = torch.cat([shard.params for shard in server.shards])
+    staleness = dict(server.shards[0].staleness)
+    return Outcome(params, [r for rs in reports for r in rs], staleness, ledger)
+
+
+def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
+    """Plain PyTorch on one process: autograd and torch.optim, a list of minibatches a step.
+
+    `mean`: the loss is the mean over the step. `sum`: gradients of sums, one minibatch after the other, divided once.
+    Batch norm sees one minibatch at a time. Returns the parameters in the run's layout, (P,).
+    """
+    spec = run.spec
+    model = run.net(spec.seed)
+    draws = replace_dropout(model, spec.seed)
+    schedule = build_schedule(spec, run.dataset.num_train)
+    optimizer = torch_optimizer(spec, model)
+    seen = 0
+    for step in batches:
+        examples = sum(len(batch) for batch in step)
+        optimizer.zero_grad()
+        for batch in step:
+            draws.set(batch.epoch, batch.examples)
+            loss = F.cross_entropy(model(batch.images), batch.labels, reduction="sum")
+            (loss / examples if reduction == "mean" else loss).backward()
+        if reduction == "sum":
+            for parameter in model.parameters():
+                parameter.grad /= examples
+        for group in optimizer.param_groups:
+            group["lr"] = schedule(seen)
+        optimizer.step()
+        seen += examples
+    return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of torch.optim that a spec's rule stands for."""
+    o = spec.optimizer
+    common = {"lr": o.lr, "weight_decay": o.weight_decay, "foreach": False}
+    match o.name:
+        case "sgd":
+            return torch.optim.SGD(model.parameters(), **common)
+        case "momentum":
+            return torch.optim.SGD(model.parameters(), momentum=o.momentum, **common)
+        case "nesterov":
+            return torch.optim.SGD(model.parameters(), momentum=o.momentum, nesterov=True, **common)
+        case "rmsprop":
+            return torch.optim.RMSprop(model.parameters(), alpha=o.decay, eps=o.epsilon, **common)
+    return torch.optim.Adagrad(model.parameters(), eps=o.epsilon, **common)
+
+
+def step_batches(run: Run) -> Iterator[list[Batch]]:
+    """The minibatches of each synchronous step, all virtual workers'."""
+    ranks = range(run.order.num_virtual)
+    for work in synchronous(run.dataset, run.order, ranks, run.spec.epochs):
+        yield [minibatch.batch for minibatch in work.minibatches if minibatch.batch is not None]

@@ -1,0 +1,95 @@
+"""`sync` equals serial SGD on the whole batch, and itself on any number of workers, bit for bit."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from tests.equivalence.harness import Run, run_all_reduce, run_through_shards, serial, step_batches
+from trainers.spec import TrainSpec
+
+
+def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> TrainSpec:
+    fields = {
+        "algorithm": {"name": "sync", "form": form},
+        "workers": {"count": count, "virtual": virtual},
+        "optimizer": {"name": "momentum", "lr": 0.05, "weight_decay": 0.001},
+        "data": {"name": "digits", "limit": 203, "random_crop": 1, "horizontal_flip": True},
+        "batch": 7,
+        "epochs": 2,
+        "seed": 3,
+    }
+    return TrainSpec.model_validate(fields | more)
+
+
+@pytest.mark.parametrize("virtual", [3, 5])
+def test_same_bits_on_any_number_of_workers(virtual: int) -> None:
+    runs = [run_all_reduce(Run(spec(virtual, count))).params for count in range(1, virtual + 1)]
+    for one, other in itertools.pairwise(runs):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("virtual", [3, 5])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_parameter_server_form_equals_all_reduce_form(virtual: int, shards: int) -> None:
+    expected = run_all_reduce(Run(spec(virtual, 1)))
+    for count in (1, 2, virtual):
+        found = run_through_shards(Run(spec(virtual, count, "parameter_server", ps=shards)), seed=count)
+        assert torch.equal(found.params[: len(expected.params)], expected.params)
+
+
+@pytest.mark.parametrize("virtual", [3, 5])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad"])
+def test_equals_serial_sgd_on_the_whole_batch(virtual: int, optimizer: str) -> None:
+    rule = {"name": optimizer, "weight_decay": 0.001}
+    run = Run(spec(virtual, 2, optimizer=rule))
+    found = run_all_reduce(run)
+    torch.testing.assert_close(found.params, serial(run, step_batches(run), "mean"), rtol=2e-4, atol=2e-5)
+
+
+def test_one_virtual_worker_is_serial_sgd_bit_for_bit() -> None:
+    run = Run(spec(1, 1))
+    assert torch.equal(run_all_reduce(run).params, serial(run, step_batches(run), "sum"))
+
+
+def test_two_virtual_workers_are_gradient_accumulation_bit_for_bit() -> None:
+    """With two leaves the tree adds in the order in which autograd accumulates."""
+    run = Run(spec(2, 2))
+    assert torch.equal(run_all_reduce(run).params, serial(run, step_batches(run), "sum"))
+
+
+def test_every_example_once_an_epoch_and_the_loss_falls() -> None:
+    run = Run(spec(5, 3, epochs=12))
+    reports = run_all_reduce(run).reports
+    assert sum(report.examples for report in reports) == 12 * run.dataset.num_train == 12 * 203
+    worker = reports[: len(reports) // 3]
+    assert sum(r.loss for r in worker[-10:]) < 0.75 * sum(r.loss for r in worker[:10])
+
+
+def test_the_tests_above_can_fail() -> None:
+    """Another seed, another learning rate: other bits."""
+    base = run_all_reduce(Run(spec(3, 2))).params
+    assert not torch.equal(base, run_all_reduce(Run(spec(3, 2, seed=4))).params)
+    assert not torch.equal(base, run_all_reduce(Run(spec(4, 2))).params)
+
+
+class Shared(nn.Module):
+    """One layer used twice, one parameter never: what a backward pass that writes in place gets wrong first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.idle = nn.Linear(64, 64), nn.Linear(64, 10), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.relu(self.a(torch.relu(self.a(x.flatten(1))))))
+
+
+def test_shared_and_unused_parameters() -> None:
+    def net(seed: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return Shared()
+
+    run = Run(spec(3, 2, optimizer={"name": "momentum", "lr": 0.05}), net)
+    torch.testing.assert_close(run_all_reduce(run).params, serial(run, step_batches(run), "mean"), rtol=1e-4, atol=1e-5)

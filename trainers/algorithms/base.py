@@ -1,0 +1,127 @@
+"""What every algorithm shares: its config's root, what it is given, and what it must do.
+
+Imports no torch: the spec is read in processes that have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from trainers.data.batches import Batch
+    from trainers.optim.rules import UpdateRule
+    from trainers.optim.schedules import Schedule
+    from trainers.optim.update import Buffers
+    from trainers.replica import Replica
+    from trainers.transport.protocols import Collectives, ParameterStore
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """One virtual worker's share of a step."""
+
+    index: int
+    """Its number in the epoch: examples index * n to (index + 1) * n of the epoch's permutation."""
+    virtual_rank: int
+    batch: Batch | None
+    """None where the epoch ended before it: it contributes nothing."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one worker does in one step."""
+
+    epoch: int
+    minibatches: tuple[Minibatch, ...]
+    whole: int
+    """Examples in the minibatches of all workers together, kn; for an asynchronous worker its own."""
+    ends_lease: bool = False
+    """Whether what has been accrued must be pushed now, because the next minibatches are not its neighbours."""
+
+    @property
+    def examples(self) -> int:
+        """Examples that this worker trains in this step."""
+        return sum(len(m.batch.examples) for m in self.minibatches if m.batch is not None)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What came of one step on one worker."""
+
+    loss: float
+    """Sum over its examples."""
+    examples: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: the first version of everything, and how far the training is."""
+
+    whole: Buffers
+    """Parameters and optimiser state, (P,) each, on the CPU."""
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an algorithm works with on one worker. Collectives or a store, as its config asks for."""
+
+    replica: Replica
+    rule: UpdateRule
+    weight_decay: float
+    schedule: Schedule
+    num_virtual: int
+    start: Start
+    collectives: Collectives | None = None
+    store: ParameterStore | None = None
+
+
+class Algorithm(Protocol):
+    """One worker's side of a parallel SGD."""
+
+    def step(self, work: Work, signal: int = 0) -> StepReport:
+        """Train one step. `signal` is this worker's wish; synchronous workers agree on the largest."""
+        ...
+
+    @property
+    def agreed(self) -> int:
+        """The signal that all workers agreed on in the last step (an asynchronous worker agrees with itself)."""
+        ...
+
+    def whole(self) -> Buffers | None:
+        """Parameters and state, (P,) each, gathered from all workers; None where the shards hold them. All call it."""
+        ...
+
+    def finish(self) -> None:
+        """Say good-bye to the others once the last step is done."""
+        ...
+
+
+class AlgorithmConfig(BaseModel):
+    """Root of the configs in this folder; the field `name` of each tells them apart in a spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+    name: str
+    """The word that stands for the algorithm in a spec."""
+
+    source: ClassVar[str] = ""
+    """Paper and section."""
+
+    @property
+    def uses_parameter_server(self) -> bool:
+        """Whether a run of this algorithm starts shards."""
+        raise NotImplementedError
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether which examples a step trains follows from its number, so that no lease is needed."""
+        raise NotImplementedError
+
+    def build(self, context: Context) -> Algorithm:
+        """The algorithm on one worker."""
+        raise NotImplementedError

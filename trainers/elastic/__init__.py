@@ -1,0 +1,1 @@
+"""Who trains which examples. These modules decide and touch no machine."""

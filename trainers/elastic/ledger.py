@@ -1,0 +1,101 @@
+"""The ledger of an asynchronous run: which minibatches are leased to whom, and which were applied.
+
+Workers lease ranges of neighbouring minibatches ahead of need. A minibatch counts as trained when the shards have
+acknowledged the push that covers it, not when it was leased.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainers.elastic.order import Order
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Minibatches `first` to `last`, inclusive, of an epoch."""
+
+    epoch: int
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What became of an epoch's examples, from what was applied."""
+
+    epoch: int
+    trained: int
+    lost: int
+    duplicated: int
+
+
+class Ledger:
+    """Leases epochs in their order, and counts what was applied."""
+
+    def __init__(self, order: Order, epochs: int, lease_size: int, done: Iterable[Lease] = ()) -> None:
+        self.order = order
+        self.epochs = epochs
+        self.lease_size = lease_size
+        self.counts = [bytearray(order.minibatches) for _ in range(epochs)]  # times applied, by epoch and minibatch
+        self.open: dict[int, list[Lease]] = {}  # worker -> leases that are not wholly applied
+        self.trained = 0
+        for lease in done:
+            self._count(lease)
+        self.free = deque(lease for epoch in range(epochs) for lease in self._ranges(epoch))
+
+    def lease(self, worker: int) -> Lease | None:
+        """The next minibatches for a worker; None when there are none left to lease."""
+        if not self.free:
+            return None
+        lease = self.free.popleft()
+        self.open.setdefault(worker, []).append(lease)
+        return lease
+
+    def applied(self, worker: int, done: Lease) -> None:
+        """The shards have applied a push over these minibatches."""
+        self._count(done)
+        mine = self.open.get(worker, [])
+        self.open[worker] = [lease for lease in mine if not self._complete(lease)]
+
+    def release(self, worker: int) -> None:
+        """Issue again what a worker has leased and not got applied; the next to ask get it first."""
+        for lease in reversed(self.open.pop(worker, [])):
+            rest = [i for i in range(lease.first, lease.last + 1) if not self.counts[lease.epoch][i]]
+            self.free.extendleft(reversed(list(_runs(lease.epoch, rest, self.lease_size))))
+
+    def epochs_done(self) -> int:
+        """How many epochs, from the first on, are wholly applied."""
+        return next((epoch for epoch, counts in enumerate(self.counts) if 0 in counts), self.epochs)
+
+    def audit(self, epoch: int) -> Audit:
+        """Each example trained once, none lost, none twice: what really was."""
+        counts, size = self.counts[epoch], self.order.size
+        trained = sum(size(i) for i, count in enumerate(counts) if count)
+        lost = sum(size(i) for i, count in enumerate(counts) if not count)
+        return Audit(epoch, trained, lost, sum(size(i) * (count - 1) for i, count in enumerate(counts) if count > 1))
+
+    def _count(self, done: Lease) -> None:
+        counts = self.counts[done.epoch]
+        for i in range(done.first, min(done.last + 1, len(counts))):
+            counts[i] += 1
+            self.trained += self.order.size(i)
+
+    def _complete(self, lease: Lease) -> bool:
+        return all(self.counts[lease.epoch][lease.first : lease.last + 1])
+
+    def _ranges(self, epoch: int) -> Iterable[Lease]:
+        counts = self.counts[epoch]
+        return _runs(epoch, [i for i in range(self.order.minibatches) if not counts[i]], self.lease_size)
+
+
+def _runs(epoch: int, indices: list[int], longest: int) -> Iterable[Lease]:
+    """Runs of neighbours among ascending indices, cut to at most `longest`."""
+    start = 0
+    for i in range(1, len(indices) + 1):
+        if i == len(indices) or indices[i] != indices[i - 1] + 1 or i - start == longest:
+            yield Lease(epoch, indices[start], indices[i - 1])
+            start = i

@@ -1,0 +1,53 @@
+"""The global order of examples: which of them belong to minibatch i of epoch e is a pure function of the seed."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.data.draws import permutation
+
+
+@dataclass
+class Order:
+    """One random shuffling an epoch, divided among all workers (paper 4, remark 4).
+
+    Minibatch i of an epoch holds elements i n to (i + 1) n of its permutation; the last may be smaller. In step s of
+    a synchronous run virtual worker v computes minibatch s V + v.
+    """
+
+    num_examples: int
+    per_worker: int
+    num_virtual: int
+    seed: int
+    _permutations: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches an epoch."""
+        return -(-self.num_examples // self.per_worker)
+
+    @property
+    def steps(self) -> int:
+        """Synchronous steps an epoch."""
+        return -(-self.minibatches // self.num_virtual)
+
+    def size(self, index: int) -> int:
+        """Examples in minibatch `index`; 0 beyond the end of the epoch."""
+        return max(0, min(self.per_worker, self.num_examples - index * self.per_worker))
+
+    def step_size(self, step: int) -> int:
+        """Examples in all minibatches of a synchronous step, kn."""
+        return max(0, min(self.per_worker * self.num_virtual, self.num_examples - step * self._per_step))
+
+    def examples(self, epoch: int, index: int) -> NDArray[np.int64]:
+        """The examples of a minibatch, (size(index),) int64."""
+        permuted = self._permutations.get(epoch)
+        if permuted is None:
+            self._permutations = {e: p for e, p in self._permutations.items() if e >= epoch - 1}
+            permuted = self._permutations[epoch] = permutation(self.seed, epoch, self.num_examples)
+        return permuted[index * self.per_worker : (index + 1) * self.per_worker]
+
+    @property
+    def _per_step(self) -> int:
+        return self.per_worker * self.num_virtual

@@ -1,0 +1,93 @@
+"""Where each parameter lies in the flat vector, and where the flat vector is cut into shards."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from trainers.optim.update import ALIGN, aligned, spans
+
+PARAMETER_ALIGN = 16
+"""Elements of float32 in a cache line: no two parameters share one."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and offsets (in elements) of all parameters in a vector of `numel` float32; the gaps stay 0."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    shards: tuple[slice, ...]
+    numel: int
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Each parameter as a view of `flat` (numel,), in the order of `names`."""
+        return [
+            flat[offset : offset + _size(shape)].view(shape)
+            for offset, shape in zip(self.offsets, self.shapes, strict=True)
+        ]
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Each parameter by name, as a view of `flat` (numel,)."""
+        return dict(zip(self.names, self.views(flat), strict=True))
+
+    def flatten(self, named: dict[str, Tensor]) -> Tensor:
+        """The flat vector (numel,) float32 with a copy of the named tensors."""
+        flat = torch.zeros(self.numel)
+        for name, view in self.named(flat).items():
+            view.copy_(named[name])
+        return flat
+
+
+def lay_out(
+    model: nn.Module, num_shards: int = 1, placement: Literal["balanced", "round_robin"] = "balanced"
+) -> Layout:
+    """The layout of a model's parameters for S shards.
+
+    `balanced` cuts the vector into equal bytes. `round_robin` gives whole variables to the shards in turn (paper 3,
+    section IV.C), for which the variables of a shard are laid side by side.
+
+    Raises:
+        ValueError: The model is too small for so many shards.
+    """
+    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    if placement == "round_robin" and num_shards > 1:
+        return _round_robin(parameters, num_shards)
+    offsets, numel = _offsets([shape for _, shape in parameters], 0)
+    numel = aligned(numel)
+    if numel // ALIGN < num_shards:
+        raise ValueError(f"the model is too small for {num_shards} shards; use at most {numel // ALIGN}")
+    names, shapes = tuple(n for n, _ in parameters), tuple(s for _, s in parameters)
+    return Layout(names, shapes, tuple(offsets), tuple(spans(numel, num_shards)), numel)
+
+
+def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int) -> Layout:
+    if len(parameters) < num_shards:
+        raise ValueError(
+            f"the model has {len(parameters)} variables; use at most as many shards, or placement balanced"
+        )
+    names, shapes, offsets, cuts, end = [], [], [], [], 0
+    for shard in range(num_shards):
+        mine = parameters[shard::num_shards]
+        more, stop = _offsets([shape for _, shape in mine], end)
+        names += [name for name, _ in mine]
+        shapes += [shape for _, shape in mine]
+        offsets += more
+        cuts.append(slice(end, aligned(stop)))
+        end = cuts[-1].stop
+    return Layout(tuple(names), tuple(shapes), tuple(offsets), tuple(cuts), end)
+
+
+def _offsets(shapes: Iterable[tuple[int, ...]], start: int) -> tuple[list[int], int]:
+    offsets = []
+    for shape in shapes:
+        offsets.append(start)
+        start = aligned(start + _size(shape), PARAMETER_ALIGN)
+    return offsets, start
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())

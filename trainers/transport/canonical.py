@@ -1,0 +1,95 @@
+"""The canonical reduction: one fixed binary tree over the virtual ranks 0 .. V - 1.
+
+Floating-point addition is not associative, so a sum has the same bits on every number of workers only if its tree is
+the same. The tree over [lo, hi) splits off the largest power of two on the left. A worker that holds a contiguous
+block of leaves sums every subtree that lies wholly inside it and ships the sums; whoever reduces adds them in the
+order of the tree.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Node = tuple[int, int]
+"""A subtree, by the virtual ranks [lo, hi) under it."""
+
+
+def middle(lo: int, hi: int) -> int:
+    """Where the tree over [lo, hi) splits."""
+    return lo + (1 << (hi - lo - 1).bit_length() - 1)
+
+
+def block(num_virtual: int, rank: int, size: int) -> Node:
+    """The contiguous virtual ranks [lo, hi) that physical worker `rank` of `size` computes."""
+    return num_virtual * rank // size, num_virtual * (rank + 1) // size
+
+
+def subtrees(num_virtual: int, lo: int, hi: int) -> list[Node]:
+    """The largest subtrees of the tree over [0, V) that lie wholly inside [lo, hi), from left to right."""
+
+    def inside(a: int, b: int) -> list[Node]:
+        if lo <= a and b <= hi:
+            return [(a, b)]
+        if b <= lo or hi <= a:
+            return []
+        m = middle(a, b)
+        return inside(a, m) + inside(m, b)
+
+    return inside(0, num_virtual)
+
+
+def depth(node: Node) -> int:
+    """Buffers needed to sum the leaves under `node` one after the other."""
+    lo, hi = node
+    if hi - lo == 1:
+        return 1
+    m = middle(lo, hi)
+    return max(depth((lo, m)), depth((m, hi)) + 1)
+
+
+def sum_leaves(node: Node, buffers: list[Tensor], leaf: Callable[[int, Tensor], None]) -> None:
+    """Sum the leaves under `node` into `buffers[0]` in the tree's order; `leaf(rank, into)` writes one of them.
+
+    `buffers`: `depth(node)` vectors of equal shape; all but the first are scratch.
+    """
+
+    def total(lo: int, hi: int, level: int) -> None:
+        if hi - lo == 1:
+            leaf(lo, buffers[level])
+            return
+        m = middle(lo, hi)
+        total(lo, m, level)
+        total(m, hi, level + 1)
+        buffers[level].add_(buffers[level + 1])
+
+    total(*node, 0)
+
+
+@dataclass
+class TreeSum:
+    """The sum over all virtual ranks of a slice, from the parts that the workers shipped; a `Gradient`.
+
+    `parts`: subtree -> (n,) float32.
+    """
+
+    num_virtual: int
+    parts: dict[Node, Tensor]
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        """Elements [start, stop) of the sum."""
+
+        def total(lo: int, hi: int) -> Tensor:
+            part = self.parts.get((lo, hi))
+            if part is not None:
+                return part[start:stop]
+            m = middle(lo, hi)
+            return torch.add(total(lo, m), total(m, hi))
+
+        return total(0, self.num_virtual)
+
+
+def covers(num_virtual: int, nodes: Iterable[Node]) -> bool:
+    """Whether disjoint subtrees hold every leaf."""
+    return sum(hi - lo for lo, hi in nodes) == num_virtual
