@@ -18,8 +18,8 @@ def is_user_name(name: str) -> bool:
 
 
 def last_frames(error: BaseException) -> str:
-    """The last frames of the traceback, indented, innermost last; the caller in this file is left out."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    """The last frames of the traceback, indented, innermost last; the first one, where we called, is left out."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
     return "".join(traceback.format_list(frames[-NUM_FRAMES:])).rstrip()
 
 

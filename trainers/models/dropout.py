@@ -102,14 +102,14 @@ def replace_dropout(module: nn.Module, seed: int) -> DrawContext:
     """
     context = DrawContext(seed)
     replaced: dict[nn.Module, ExampleDropout] = {}
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            p = _rate(child)
-            if p is None:
-                continue
-            if child not in replaced:  # one module in two places stays one module
-                replaced[child] = ExampleDropout(p, len(replaced), context, _axes(child)).train(child.training)
-            setattr(parent, name, replaced[child])
+    for path, child in list(module.named_modules(remove_duplicate=False)):
+        p = _rate(child)
+        if p is None:
+            continue
+        if child not in replaced:  # one module in two places stays one module
+            replaced[child] = ExampleDropout(p, len(replaced), context, _axes(child)).train(child.training)
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, replaced[child])
     context.left_alone = tuple(name for name, child in module.named_modules() if _draws_from_stream(child))
     if context.left_alone:
         log.warning(

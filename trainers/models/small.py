@@ -4,6 +4,13 @@ import torch
 from torch import nn
 
 
+def _checked(image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The same shape; ValueError for images of which two poolings leave nothing."""
+    if min(image_shape[1:]) < 4:
+        raise ValueError("two poolings by two leave nothing of images below 4x4 pixels")
+    return image_shape
+
+
 class LeNet5(nn.Module):
     """LeNet-5 (LeCun et al. 1998, section II.B) as it is used today.
 
@@ -17,7 +24,7 @@ class LeNet5(nn.Module):
 
     def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        channels, height, width = image_shape
+        channels, height, width = _checked(image_shape)
         side = min(height, width)
         first, second = (2 if side < 32 else 0), (2 if side < 28 else 0)
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=first)
@@ -47,7 +54,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        channels, height, width = image_shape
+        channels, height, width = _checked(image_shape)
         self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
         self.pool = nn.MaxPool2d(2)

@@ -1,0 +1,131 @@
+"""Sets that do not fit in memory: the same examples, through processes that end."""
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.datasets import ImageFolder
+from torchvision.transforms.v2 import functional
+
+from trainers.data.datasets import open_dataset
+from trainers.errors import DataNotFound, RunFailed, SpecRejected, UserCodeFailed
+from trainers.spec import DataSpec
+
+USERS = "tests.data.usersets"
+PLAN = [(0, np.array([5, 3, 8])), (0, np.array([0])), (1, np.array([], dtype=np.int64)), (2, np.array([3, 9]))]
+
+
+def test_streamed_and_in_memory_are_bit_equal() -> None:
+    spec = DataSpec(random_crop=1, horizontal_flip=True, random_resized_crop=10, loader_processes=0)
+    with (
+        open_dataset(spec, 1) as held,
+        open_dataset(spec.model_copy(update={"memory_limit_bytes": 0}), 1) as streamed,
+    ):
+        assert held.fits_in_memory
+        assert not streamed.fits_in_memory
+        assert streamed.image_shape == held.image_shape == (1, 10, 10)
+        for mine, theirs in zip(streamed.batches(PLAN), held.batches(PLAN), strict=True):
+            assert torch.equal(mine.images, theirs.images)
+            assert torch.equal(mine.labels, theirs.labels)
+            assert (mine.epoch, mine.examples.tolist()) == (theirs.epoch, theirs.examples.tolist())
+        for mine, theirs in zip(streamed.test_batches(100), held.test_batches(100), strict=True):
+            assert torch.equal(mine.images, theirs.images)
+
+
+def test_processes_serve_plan_after_plan_and_end(photographs: Path) -> None:
+    spec = DataSpec(name="image_folder", root=str(photographs), random_resized_crop=32, loader_processes=2)
+    state = torch.random.get_rng_state()
+    with open_dataset(spec, 0) as dataset, open_dataset(spec.model_copy(update={"loader_processes": 0}), 0) as here:
+        assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (12, 4, 2)
+        assert dataset.image_shape == (3, 32, 32)
+        long = [(0, np.array([i % 12])) for i in range(40)]
+        abandoned = dataset.batches(long)
+        for _ in range(3):
+            next(abandoned)
+        pids = {process.pid for process in multiprocessing.active_children()}
+        assert len(pids) == 2
+        plan = [(0, np.arange(12)), (1, np.array([11, 0])), (0, np.array([4]))]
+        for mine, theirs in zip(dataset.batches(plan), here.batches(plan), strict=True):
+            assert torch.equal(mine.images, theirs.images)
+            assert torch.equal(mine.labels, theirs.labels)
+        assert {process.pid for process in multiprocessing.active_children()} == pids
+        with pytest.raises(AssertionError, match="another plan"):
+            next(abandoned)
+    assert not multiprocessing.active_children()
+    dataset.close()
+    assert torch.equal(state, torch.random.get_rng_state())
+    with pytest.raises(AssertionError, match="after close"):
+        next(dataset.batches(plan))
+
+
+def test_image_folder_is_torchvisions_and_evaluation_takes_the_centre(photographs: Path) -> None:
+    spec = DataSpec(name="image_folder", root=str(photographs), random_resized_crop=24, loader_processes=0)
+    with open_dataset(spec, 0) as dataset:
+        (batch,) = dataset.test_batches(100)
+        originals = ImageFolder(str(photographs / "val"))
+        assert batch.labels.tolist() == originals.targets == [0, 0, 1, 1]
+        image = functional.pil_to_tensor(originals[2][0])
+        centre = functional.center_crop(functional.resize(image, [27], antialias=True), [24, 24])
+        scaled = functional.to_dtype(centre, torch.float32, scale=True)
+        assert torch.allclose(
+            batch.images[2], functional.normalize(scaled, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        )
+
+
+def test_photographs_have_a_default_size(photographs: Path) -> None:
+    spec = DataSpec(name="image_folder", root=str(photographs), loader_processes=0, limit=3)
+    with open_dataset(spec, 0) as dataset:
+        assert dataset.num_train == 3
+        assert dataset.image_shape == (3, 224, 224)
+        assert next(dataset.batches([(0, np.array([1, 2]))])).images.shape == (2, 3, 224, 224)
+
+
+def test_halves_with_different_classes_are_refused(photographs: Path) -> None:
+    (photographs / "val" / "dog").rename(photographs / "val" / "wolf")
+    with pytest.raises(SpecRejected, match="different classes, for instance dog, wolf"):
+        open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+
+
+def test_a_photograph_that_cannot_be_read_is_named(photographs: Path) -> None:
+    (photographs / "train" / "cat" / "3.png").write_bytes(b"not a photograph")
+    with (
+        open_dataset(DataSpec(name="image_folder", root=str(photographs), loader_processes=0), 0) as dataset,
+        pytest.raises(RunFailed, match=r"example 3 cannot be read: .*3\.png"),
+    ):
+        next(dataset.batches([(0, np.array([3]))]))
+
+
+def test_empty_halves_are_not_found(photographs: Path) -> None:
+    for photograph in (photographs / "train" / "cat").iterdir():
+        photograph.unlink()
+    with pytest.raises(DataNotFound, match="cat"):
+        open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+
+
+def test_map_style_datasets_of_the_users() -> None:
+    spec = DataSpec(name=f"{USERS}:maps", loader_processes=1)  # not picklable: opened again in the process
+    with open_dataset(spec, 0) as dataset:
+        assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (30, 9, 3)
+        assert dataset.image_shape == (3, 8, 8)
+        assert [batch.labels.tolist() for batch in dataset.batches([(0, np.array([4, 29]))])] == [[1, 2]]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("wrong_label", r"the label of example 2 is 3, not in 0\.\.2"),
+        (
+            "broken_map",
+            r"example 1, raised ValueError: the sensor was off at 1\n  File .*usersets\.py.* in __getitem__",
+        ),
+    ],
+)
+def test_mistakes_in_the_users_examples_are_told(function: str, words: str) -> None:
+    with (
+        open_dataset(DataSpec(name=f"{USERS}:{function}", loader_processes=0), 0) as dataset,
+        pytest.raises(UserCodeFailed, match=words),
+    ):
+        list(dataset.batches([(0, np.array([0])), (0, np.array([1] if function == "broken_map" else [2]))]))

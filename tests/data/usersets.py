@@ -1,0 +1,88 @@
+"""Datasets as a user would write them, for the tests of `module:function`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Four = tuple[Any, Any, Any, Any]
+
+
+def four_arrays(root: str) -> Four:
+    images = np.random.default_rng(0).integers(0, 256, (20, 3, 9, 10), dtype=np.uint8)
+    labels = np.arange(20) % 4
+    return images[:12], labels[:12], images[12:], labels[12:].tolist()
+
+
+def grey_arrays(root: str) -> Four:
+    images = np.full((6, 5, 5), 51, dtype=np.uint8)
+    return images[:4], [0, 1, 0, 1], images[4:], [0, 1]
+
+
+class Map:
+    """A map-style dataset of (uint8 array, label) in which the label is written into the pixels."""
+
+    classes = ("zero", "one", "two")
+
+    def __init__(self, count: int, wrong_label: bool = False, broken: bool = False) -> None:
+        self.count, self.wrong_label, self.broken = count, wrong_label, broken
+        self.not_picklable: Callable[[int], int] = lambda i: i % 3
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        if self.broken and i:
+            raise ValueError(f"the sensor was off at {i}")
+        label = self.not_picklable(i)
+        return np.full((3, 8, 8), 10 * label, dtype=np.uint8), 3 if self.wrong_label and i == 2 else label
+
+
+def maps(root: str) -> tuple[Map, Map]:
+    return Map(30), Map(9)
+
+
+def wrong_label(root: str) -> tuple[Map, Map]:
+    return Map(30, wrong_label=True), Map(9)
+
+
+def broken_map(root: str) -> tuple[Map, Map]:
+    return Map(30, broken=True), Map(9)
+
+
+def raises(root: str) -> Four:
+    def inner() -> Four:
+        raise KeyError(f"no column in {root}")
+
+    return inner()
+
+
+def returns_nothing(root: str) -> None:
+    return None
+
+
+def floats(root: str) -> Four:
+    images = np.zeros((4, 1, 5, 5), dtype=np.float32)
+    return images, [0, 1, 0, 1], images, [0, 1, 0, 1]
+
+
+def channels_last(root: str) -> Four:
+    images = np.zeros((4, 32, 32, 3), dtype=np.uint8)
+    return images, [0, 1, 0, 1], images, [0, 1, 0, 1]
+
+
+def negative_labels(root: str) -> Four:
+    images = np.zeros((4, 5, 5), dtype=np.uint8)
+    return images, [0, 1, -1, 1], images, [0, 1, 0, 1]
+
+
+def unseen_class(root: str) -> Four:
+    images = np.zeros((4, 5, 5), dtype=np.uint8)
+    return images, [0, 1, 0, 1], images, [0, 1, 2, 1]
+
+
+def no_classes(root: str) -> tuple[list[Any], list[Any]]:
+    return [(np.zeros((3, 8, 8), np.uint8), 0)], [(np.zeros((3, 8, 8), np.uint8), 0)]
+
+
+not_a_function = 3
