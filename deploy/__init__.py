@@ -1,1 +1,1 @@
-""""""
+"""The composition root: settings, and the parts put together."""

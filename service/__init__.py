@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from service.store import Query, Store, new_job_id
     from trainers.errors import MillraceError
     from trainers.events import Event, Metrics, Result, State
-    from trainers.runtime.cluster import ClusterInfo, Resources, attach, detach, embedded, start_head, stop_head
+    from trainers.runtime.cluster import (  # fmt: skip
+        ClusterInfo, Resources, attach, default_cpus, detach, embedded, start_head, stop_head,
+    )
+        ClusterInfo,
+        Resources,
+        attach,
+        default_cpus,
+        detach,
+        embedded,
+        start_head,
+        stop_head,
+    )
     from trainers.spec import FieldError
 
 _HOME = {
@@ -32,7 +43,7 @@ _HOME = {
     "trainers.errors": ("MillraceError",),
     "trainers.events": ("Event", "Metrics", "Result", "State"),
     "trainers.runtime.cluster": (
-        "ClusterInfo", "Resources", "attach", "detach", "embedded", "start_head", "stop_head",
+        "ClusterInfo", "Resources", "attach", "default_cpus", "detach", "embedded", "start_head", "stop_head",
     ),
     "trainers.spec": ("FieldError",),
 }  # fmt: skip
@@ -42,7 +53,7 @@ __all__ = [
     "Algorithm", "ClusterInfo", "Event", "FieldError", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView",
     "KeyReused", "LocalRun", "Metrics", "MillraceError", "NeverFits", "Page", "Progress", "Query", "Resources",
     "Result", "RunHandle", "Runs", "ServiceError", "SpecInvalid", "State", "StateConflict", "Store", "algorithms",
-    "attach", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec", "read_spec",
+    "attach", "default_cpus", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec", "read_spec",
     "read_spec_file", "start_head", "stop_head",
 ]  # fmt: skip
 

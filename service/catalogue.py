@@ -1,5 +1,6 @@
 """What there is to choose from, read off the spec itself."""
 
+import inspect
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -22,16 +23,17 @@ class Algorithm(BaseModel):
 def algorithms() -> list[Algorithm]:
     """All algorithms that a spec can name."""
     annotation: Any = JobSpec.model_fields["algorithm"].annotation
-    configs = [config for config in get_args(annotation) or (annotation,) if isinstance(config, type)]
-    return [
-        Algorithm(
-            name=config.model_fields["name"].default,
-            summary=config.summary,
-            source=config.source,
-            options=config.model_json_schema(),
-        )
-        for config in sorted(configs, key=lambda config: str(config.model_fields["name"].default))
-    ]
+    configs: list[Any] = [config for config in get_args(annotation) or (annotation,) if isinstance(config, type)]
+    return sorted((_algorithm(config) for config in configs), key=lambda algorithm: algorithm.name)
+
+
+def _algorithm(config: Any) -> Algorithm:
+    return Algorithm(
+        name=config.model_fields["name"].default,
+        summary=inspect.cleandoc(config.__doc__).split("\n\n")[0].replace("\n", " "),
+        source=config.source,
+        options=config.model_json_schema(),
+    )
 
 
 def job_schema() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
@@ -15,7 +14,7 @@ from trainers.runtime.journal import JournalReader
 
 TAIL = 1000  # events held in memory for those who are up to date; who is further behind reads the file
 BATCH = 500
-ALIVE_EVERY_S = 2.0
+ALIVE_EVERY = 20  # polls between two questions whether the writer lives
 TELL_AGAIN_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -104,17 +103,17 @@ class Follower:
 
     async def run(self) -> None:
         """Read on until the log has ended; if its writer is dead without an end, say so once."""
-        checked_s = time.monotonic()
+        silent = 0
         while not self.log.ended:
             events = await self._read()
             if events:
+                silent = 0
                 continue
-            if time.monotonic() - checked_s >= ALIVE_EVERY_S:
-                checked_s = time.monotonic()
-                # What it wrote before it died comes first: it may have ended well, then gone.
-                if not await self._alive() and not await self._read():
-                    await self.on_lost()
-                    return
+            silent += 1
+            # What it wrote before it died comes first: it may have ended well, then gone.
+            if silent % ALIVE_EVERY == 0 and not await self._alive() and not await self._read():
+                await self.on_lost()
+                return
             await asyncio.sleep(self.poll_s)
 
     async def _read(self) -> list[Event]:

@@ -115,6 +115,10 @@ class JobManager:
                     await task
         self.live.clear()
 
+    async def num_queued(self) -> int:
+        """Jobs that wait."""
+        return len(await asyncio.to_thread(self.store.queued))
+
     async def check(self, spec: JobSpec) -> JobSpec:
         """A dry run: the spec as it would be run. Raises NeverFits where the cluster could never start it."""
         spec = spec.resolved(self.base)
@@ -308,8 +312,8 @@ class JobManager:
         elif job.state is State.CANCELLING and live.log.progress.state is State.QUEUED:
             await self._end(job, State.CANCELLED, job.reason, job.message)
         elif live.log.progress.state is State.QUEUED:
-            await self._sweep(job)
-            await self._move(job.id, State.STARTING, State.QUEUED, "Requeued", "waits for its turn")
+            if await self._move(job.id, State.STARTING, State.QUEUED, "Requeued", "waits for its turn"):
+                await self._sweep(job)
             if live.log.progress.seq == 0:
                 await self._append(job, State.QUEUED, job.reason, job.message)
             self.queue.add(job.id)

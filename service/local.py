@@ -35,9 +35,14 @@ class LocalRun:
         try:
             handle = self.runs.start_run(self.job_id, self.spec.train, self.run_dir)
             self._wait(handle, on_event)
-        except BaseException:
-            self.runs.sweep_run(self.job_id)
+        except BaseException as error:
+            self._end(on_event, "Interrupted", f"ended by {type(error).__name__} {error}".rstrip())
             raise
+        return self.result
+
+    @property
+    def result(self) -> Result:
+        """How it ended, or how far it has come."""
         return self.progress.result_so_far(self.job_id, self.spec.model_dump(mode="json"))
 
     def _wait(self, handle: RunHandle, on_event: Callable[[Event], None]) -> None:
@@ -50,7 +55,8 @@ class LocalRun:
             if time.monotonic() - checked_s >= ALIVE_EVERY_S:
                 checked_s = time.monotonic()
                 if not handle.is_alive() and not self._read(on_event):
-                    self._lost(on_event)
+                    told = "the run's coordinator died; its last checkpoint is in the run directory"
+                    self._end(on_event, "CoordinatorLost", told)
                     return
             time.sleep(POLL_S)
 
@@ -60,10 +66,12 @@ class LocalRun:
             on_event(event)
         return self.progress.state.is_terminal
 
-    def _lost(self, on_event: Callable[[Event], None]) -> None:
+    def _end(self, on_event: Callable[[Event], None], reason: str, message: str) -> None:
+        """Take down what is left, and give the log the end that its coordinator did not write."""
         self.runs.sweep_run(self.job_id)
-        journal = Journal(self.run_dir)
-        told = "the run's coordinator died; its last checkpoint is in the run directory"
-        journal.append("state", {"state": "FAILED", "reason": "CoordinatorLost", "message": told})
-        journal.close()
-        self._read(on_event)
+        if not self._read(on_event):
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            journal = Journal(self.run_dir)
+            journal.append("state", {"state": "FAILED", "reason": reason, "message": message})
+            journal.close()
+            self._read(on_event)

@@ -1,0 +1,1 @@
+"""The front doors: real HTTP on a free loopback port, real processes."""

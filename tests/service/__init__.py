@@ -1,0 +1,1 @@
+"""The service on a fake of what runs jobs, with real databases and real logs."""

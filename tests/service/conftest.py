@@ -1,0 +1,73 @@
+"""A manager on fake runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from service.jobs import JobManager, JobView
+from service.store import Store
+from tests.service.fakes import FakeRun, FakeRuns
+from trainers.events import Event, State
+
+Managed = Callable[[], AbstractAsyncContextManager[JobManager]]
+
+
+@pytest.fixture
+def runs() -> Iterator[FakeRuns]:
+    fake = FakeRuns()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def managed(tmp_path: Path, runs: FakeRuns) -> Managed:
+    """Opens a manager; called again, one that finds what the first left."""
+
+    @asynccontextmanager
+    async def open_manager() -> AsyncIterator[JobManager]:
+        store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+        manager = JobManager(store, runs, tmp_path / "runs", tmp_path, poll_s=0.01)
+        await manager.start()
+        try:
+            yield manager
+        finally:
+            await manager.stop()
+            store.close()
+
+    return open_manager
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+    """Wait until something that nothing announces has come about."""
+    async with asyncio.timeout(within_s):
+        while not await holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def reached(manager: JobManager, job_id: str, *states: State) -> JobView:
+    """The job, once the service knows that it is in one of these states."""
+
+    async def holds() -> bool:
+        return (await manager.show(job_id)).state in states
+
+    await eventually(holds)
+    return await manager.show(job_id)
+
+
+async def started(runs: FakeRuns, job_id: str) -> FakeRun:
+    """The job's run, once it has been started."""
+
+    async def holds() -> bool:
+        return job_id in runs.runs
+
+    await eventually(holds)
+    return runs.runs[job_id]
+
+
+async def all_events(manager: JobManager, job_id: str, after: int = 0) -> list[Event]:
+    """The whole log, to its end."""
+    async with asyncio.timeout(10):
+        return [event async for batch in await manager.events(job_id, after) for event in batch]

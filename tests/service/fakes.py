@@ -1,0 +1,140 @@
+"""Runs that a test drives by hand: real journals, no Ray. What is left running here survives a manager, as Ray does."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import MillraceError
+from trainers.events import Event, State
+from trainers.runtime.cluster import Resources
+from trainers.runtime.journal import Journal
+from trainers.spec import TrainSpec
+
+
+class FakeRun:
+    """A coordinator that says what it is told to say."""
+
+    def __init__(self, job_id: str, spec: TrainSpec, run_dir: Path) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.job_id = job_id
+        self.spec = spec
+        self.run_dir = run_dir
+        self.journal = Journal(run_dir)
+        self.alive = True
+        self.cancels = 0
+        self.cancelled = threading.Event()
+
+    def emit(self, event_type: Any, **data: Any) -> Event:
+        return self.journal.append(event_type, data)
+
+    def state(self, state: State, reason: str = "Told", message: str = "") -> None:
+        self.emit("state", state=state, reason=reason, message=message)
+        if state.is_terminal:
+            self.die()
+
+    def step(self, epoch: float, loss: float = 0.5, workers: int = 2) -> Event:
+        figures = {"wait_data_s": 0.0, "wait_communication_s": 0.0, "compute_s": 1.0, "staleness": {"0": 3}}
+        return self.emit(
+            "step", step=int(epoch * 100), epoch=epoch, examples=int(epoch * 1000), examples_per_s=500.0, loss=loss,
+            learning_rate=0.1, workers=workers, **figures,
+        )  # fmt: skip
+
+    def evaluation(self, epoch: float, accuracy: float) -> None:
+        figures = {"test_loss": 0.2, "test_accuracy": accuracy, "seconds": 0.1}
+        self.emit("evaluation", epoch=epoch, examples=int(epoch * 1000), **figures)
+
+    def succeed(self, accuracy: float = 0.97) -> None:
+        self.emit(
+            "result", job_id=self.job_id, state="SUCCEEDED", epochs=self.spec.epochs, examples=5000,
+            test_accuracy=accuracy, test_loss=0.2, train_loss=0.1, examples_per_s=500.0, wall_s=10.0,
+            algorithm=self.spec.algorithm.name, workers=self.spec.workers.count, model_path="model.safetensors",
+            message="",
+        )  # fmt: skip
+        self.state(State.SUCCEEDED, "Completed", "trained to the end")
+
+    def die(self, torn: bytes = b"") -> None:
+        """End without another word, or in the middle of one."""
+        self.journal.file.write(torn)
+        self.journal.close()
+        self.alive = False
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        self.cancelled.set()
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+
+def nothing(run: FakeRun) -> None:
+    """A run that waits to be told."""
+
+
+def whole_run(run: FakeRun) -> None:
+    """A run that is over as soon as it starts."""
+    run.state(State.STARTING)
+    run.state(State.RUNNING)
+    for epoch in range(1, run.spec.epochs + 1):
+        run.step(float(epoch))
+        run.evaluation(epoch, 0.9 + epoch / 1000)
+    run.succeed()
+
+
+@dataclass
+class FakeRuns:
+    """A cluster of fake runs."""
+
+    total: Resources = field(default_factory=lambda: Resources(cpus=4, gpus=0))
+    script: Callable[[FakeRun], None] = nothing
+    """What a run says by itself when it starts."""
+    runs: dict[str, FakeRun] = field(default_factory=dict)
+    swept: list[str] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    """Names of runs in the order of their start."""
+    start_error: Exception | None = None
+    preflight_error: MillraceError | None = None
+    may_start: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_start.set()
+
+    def close(self) -> None:
+        """Close the logs of all that still runs."""
+        for run in self.runs.values():
+            if run.alive:
+                run.die()
+
+    def start_run(self, job_id: str, spec: TrainSpec, run_dir: Path) -> FakeRun:
+        assert type(spec) is TrainSpec, "the coordinator knows nothing of jobs"
+        assert self.may_start.wait(10)
+        if self.start_error is not None:
+            raise self.start_error
+        run = self.runs[job_id] = FakeRun(job_id, spec, run_dir)
+        self.order.append(job_id)
+        self.script(run)
+        return run
+
+    def find_run(self, job_id: str) -> FakeRun | None:
+        run = self.runs.get(job_id)
+        return run if run is not None and run.alive else None
+
+    def sweep_run(self, job_id: str) -> None:
+        self.swept.append(job_id)
+        if (run := self.find_run(job_id)) is not None:
+            run.die()
+
+    def needs(self, spec: TrainSpec) -> Resources:
+        return Resources(cpus=spec.workers.count * spec.workers.cpus, gpus=spec.workers.count * spec.workers.gpus)
+
+    def preflight(self, spec: TrainSpec) -> None:
+        if self.preflight_error is not None:
+            raise self.preflight_error
+
+    def total_resources(self) -> Resources:
+        return self.total
+
+    def available_resources(self) -> Resources:
+        held = [self.needs(run.spec) for run in self.runs.values() if run.alive]
+        return Resources(self.total.cpus - sum(r.cpus for r in held), self.total.gpus - sum(r.gpus for r in held))

@@ -1,0 +1,91 @@
+"""Job specs: what is read, what is refused and where, and what --set does."""
+
+import pytest
+
+from service.errors import SpecInvalid
+from service.spec import SHORTHAND, JobSpec, load_yaml, parse_spec, read_spec
+from trainers.spec import TrainSpec
+
+
+def pointers(text: str, *sets: str) -> list[str]:
+    with pytest.raises(SpecInvalid) as refused:
+        read_spec(text, list(sets))
+    return [error.pointer for error in refused.value.errors]
+
+
+def test_the_name_comes_from_algorithm_and_data() -> None:
+    assert read_spec("algorithm: downpour\ndata: mnist").name == "downpour-mnist"
+    assert read_spec("data: 'my.sets:letters'").name == "sync-my.sets-letters"
+    assert read_spec("name: mine").name == "mine"
+
+
+def test_the_run_knows_nothing_of_the_queue() -> None:
+    spec = read_spec("{name: a, labels: {x: y}, priority: 3, algorithm: {name: downpour, num_push: 4}, epochs: 7}")
+    assert type(spec.train) is TrainSpec
+    assert spec.train.epochs == 7
+    assert spec.train.algorithm == spec.algorithm
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("algorithm: {name: downpour, num_push: 4, max_staleness: 1}", ["/algorithm/max_staleness"]),
+        ("workers: 0\nfoo: 1\nepochs: many", ["/workers/count", "/epochs", "/foo"]),
+        ("name: a b", ["/name"]),
+        ("labels: {'a b': c}", ["/labels"]),
+        (f"labels: {{a: {'x' * 201}}}", ["/labels"]),
+        ("priority: 101", ["/priority"]),
+        ("[1, 2]", [""]),
+        ("a: [", [""]),
+        ("when: 2020-13-45", [""]),
+        ("[" * 5000, [""]),
+        ("!!python/object/apply:os.getcwd []", [""]),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, expected: list[str]) -> None:
+    assert pointers(text) == expected
+
+
+def test_set_overrides_whole_fields_parts_and_shorthands() -> None:
+    spec = read_spec("algorithm: downpour\nepochs: 3", ["algorithm.num_push=4", "optimizer.lr=1e-3", "data.root=/d"])
+    assert spec.algorithm.model_dump()["num_push"] == 4
+    assert spec.algorithm.name == "downpour"
+    assert (spec.optimizer.name, spec.optimizer.lr) == ("momentum", 0.001)
+    assert (spec.data.name, spec.data.root) == ("digits", "/d")
+    spec = read_spec("workers: 3", ["workers.cpus=0.5", "labels.team=vision", "schedule={name: step, epochs: [1, 2]}"])
+    assert (spec.workers.count, spec.workers.cpus, spec.labels) == (3, 0.5, {"team": "vision"})
+    assert spec.schedule.model_dump()["epochs"] == (1.0, 2.0)
+    assert read_spec("model: {weights: w.safetensors}", ["model.weights="]).model.weights is None
+    assert read_spec("algorithm: {name: downpour, num_push: 4}", ["algorithm=sync"]).algorithm.name == "sync"
+
+
+@pytest.mark.parametrize("override", ["epochs", "=3", ".epochs=3", "a..b=3"])
+def test_set_without_field_or_value_is_refused(override: str) -> None:
+    assert pointers("epochs: 3", override) == [""]
+
+
+def test_set_of_an_unknown_field_is_named() -> None:
+    assert pointers("", "data.rot=/d") == ["/data/rot"]
+
+
+@pytest.mark.parametrize(("section", "scalar"), [("workers", 3), ("batch", 16), ("ps", 4), ("model", "convnet")])
+def test_the_shorthands_are_the_specs_own(section: str, scalar: object) -> None:
+    spelt_out = {SHORTHAND.get(section, "name"): scalar}
+    assert parse_spec({section: scalar}) == parse_spec({section: spelt_out})
+
+
+def test_every_field_says_what_it_is() -> None:
+    schema = JobSpec.model_json_schema()
+    parts = {"JobSpec": schema, **schema["$defs"]}
+    silent = [
+        f"{name}.{field}"
+        for name, part in parts.items()
+        for field, told in part.get("properties", {}).items()
+        if not {"description", "const", "$ref"} & told.keys()  # a part says itself what it is
+    ]
+    assert silent == []
+
+
+def test_yaml_of_nothing_is_a_spec_of_defaults() -> None:
+    assert load_yaml("") == {}
+    assert read_spec("").algorithm.name == "sync"
