@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from trainers.errors import MillraceError
     from trainers.events import Event, Metrics, Result, State
     from trainers.runtime.cluster import (  # fmt: skip
-        ClusterInfo, Resources, attach, default_cpus, detach, embedded, start_head, stop_head,
-    )
         ClusterInfo,
         Resources,
         attach,
@@ -53,8 +51,8 @@ __all__ = [
     "Algorithm", "ClusterInfo", "Event", "FieldError", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView",
     "KeyReused", "LocalRun", "Metrics", "MillraceError", "NeverFits", "Page", "Progress", "Query", "Resources",
     "Result", "RunHandle", "Runs", "ServiceError", "SpecInvalid", "State", "StateConflict", "Store", "algorithms",
-    "attach", "default_cpus", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec", "read_spec",
-    "read_spec_file", "start_head", "stop_head",
+    "attach", "default_cpus", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec",
+    "read_spec", "read_spec_file", "start_head", "stop_head",
 ]  # fmt: skip
 
 
