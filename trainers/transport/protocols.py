@@ -114,20 +114,22 @@ class Collectives(ABC):
         width = mine.stop - mine.start
         send = [torch.cat([part[cut] for part in parts]) for cut in cuts]
         nodes = [reduction.nodes(k) for k in range(self.size)]
-        receive = [torch.empty(len(nodes[k]) * width) for k in range(self.size)]
+        receive = [send[0].new_empty(len(own) * width) for own in nodes]
         exchange = self.all_to_all(send, receive)
 
         def ordered() -> Gradient:
             exchange.wait()
-            rows = [row for k in range(self.size) for row in receive[k].view(len(nodes[k]), width)]
-            return TreeSum(reduction.num_virtual, dict(zip(sum(nodes, []), rows, strict=True)))
+            found: dict[Node, Tensor] = {}
+            for own, rows in zip(nodes, receive, strict=True):
+                found.update(zip(own, rows.view(len(own), width), strict=True))
+            return TreeSum(reduction.num_virtual, found)
 
         return Handle(ordered)
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Complete a replicated vector of which each worker has written its own span. The result is as of `barrier`."""
         cuts = spans(vector.numel(), self.size)
-        receive = [torch.empty(cut.stop - cut.start) for cut in cuts]
+        receive = [vector.new_empty(cut.stop - cut.start) for cut in cuts]
         exchange = self.all_to_all([vector[cuts[self.rank]]] * self.size, receive)
         agreement = self.barrier(signal)
 
@@ -143,7 +145,7 @@ class Collectives(ABC):
         """The sum over the workers, in the order of their ranks, of this worker's span of `vector` (n,)."""
         cuts = spans(vector.numel(), self.size)
         mine = cuts[self.rank]
-        receive = [torch.empty(mine.stop - mine.start) for _ in cuts]
+        receive = [vector.new_empty(mine.stop - mine.start) for _ in cuts]
         exchange = self.all_to_all([vector[cut] for cut in cuts], receive)
 
         def ordered() -> Tensor:
@@ -167,9 +169,9 @@ class Collectives(ABC):
 
     def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
         """Replace `vector` (n,) by the root's."""
-        empty = torch.empty(0)
+        empty = vector.new_empty(0)
         send = [vector if self.rank == root else empty] * self.size
-        receive = [torch.empty(vector.numel() if k == root else 0) for k in range(self.size)]
+        receive = [vector.new_empty(vector.numel() if k == root else 0) for k in range(self.size)]
         exchange = self.all_to_all(send, receive)
 
         def finish() -> None:

@@ -115,12 +115,10 @@ class SharedMemoryCollectives(Collectives):
     def _tell(self, numbers: Tensor) -> list[Tensor]:
         """Everyone's `numbers` (K + 1,) int64, exchanged through the sockets."""
         message = numbers.numpy().tobytes()
-        told = []
         for peer in self.peers:
             peer.ring(message)
-        others = iter([peer.answer() for peer in self.peers])
-        for k in range(self.size):
-            told.append(numbers if k == self.rank else torch.frombuffer(bytearray(next(others)), dtype=torch.int64))
+        told = [torch.frombuffer(bytearray(peer.answer()), dtype=torch.int64) for peer in self.peers]
+        told.insert(self.rank, numbers)
         return told
 
     def _part(self, reduction: Reduction, rank: int, index: int) -> Tensor:

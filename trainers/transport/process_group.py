@@ -1,0 +1,319 @@
+"""Collectives of workers on any nodes: one process group of torch.distributed a generation, gloo or NCCL.
+
+The group is made from a prefix of the rendezvous and is nobody's global group, so that one generation can follow
+another in the same process. What gloo lacks is a way to wake a call that stands still: neither `abort` nor
+`shutdown` does it, and sockets stay open while a call is under way. So a worker that closes says so at the
+rendezvous, where a thread of every other worker listens, and waiting is done on a condition, not inside gloo.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore  # where torch's own type stubs name it
+
+from trainers.errors import PeerLost
+from trainers.optim.update import Gradient, spans
+from trainers.transport.canonical import Node, TreeSum
+from trainers.transport.protocols import Collectives, Handle, Reduction
+from trainers.transport.rendezvous import Address, await_keys, own_host, reach_rendezvous
+
+T = TypeVar("T")
+
+GRACE_S = 0.5  # for what a peer had sent before it closed
+POLL_S = 0.0002  # NCCL tells of its end only when asked
+FOR_EVER = timedelta(days=3650)
+
+
+class Group(Protocol):
+    """What is called of the library's gloo and NCCL groups; their type stubs leave it out."""
+
+    def alltoall_base(
+        self, receive: Tensor, send: Tensor, receive_sizes: list[int], send_sizes: list[int], /
+    ) -> dist.Work:
+        """Exchange cuts of one vector for cuts of another."""
+
+    def broadcast(self, vectors: list[Tensor], options: dist.BroadcastOptions, /) -> dist.Work:
+        """Replace a vector by the root's."""
+
+    def allreduce(self, vectors: list[Tensor], options: dist.AllreduceOptions = ..., /) -> dist.Work:
+        """Replace a vector by its sum, or what the options say."""
+
+    def abort(self) -> None:
+        """Give up what is under way (NCCL only)."""
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """What makes a process group; small and picklable."""
+
+    store_address: Address
+    prefix: str
+    """Unique to the generation."""
+    rank: int
+    size: int
+    device: torch.device
+    timeout_s: float = 10.0
+    """A peer that hangs costs so much."""
+    join_timeout_s: float = 60.0
+
+
+class ProcessGroupCollectives(Collectives):
+    """K workers that share a prefix of the rendezvous.
+
+    Vectors lie on `device`; on a GPU the calls are NCCL's, which all workers must enqueue in the same order.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.rank, self.size, self.device = config.rank, config.size, config.device
+        self.subgroups = 0
+        self.inboxes: dict[Reduction, Inboxes] = {}
+        self.news = threading.Condition()
+        self.closed = False  # by this worker
+        self.lost = False  # by a peer
+        self.under_way: list[dist.Work] = []
+        self.store = PrefixStore(config.prefix, reach_rendezvous(config.store_address, config.join_timeout_s))
+        self.group: Group | None = _form_group(config, self.store)
+        self.listener = threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True)
+        self.listener.start()
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def replicated(self, name: str, numel: int) -> Tensor:
+        return torch.zeros(numel, device=self.device)
+
+    def parts(self, reduction: Reduction) -> list[Tensor]:
+        return [torch.zeros(reduction.numel, device=self.device) for _ in reduction.nodes(self.rank)]
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
+        outbox = torch.cat([tensor.reshape(-1) for tensor in send])
+        sizes = [tensor.numel() for tensor in receive]
+        inbox = outbox.new_empty(sum(sizes))
+
+        def deliver() -> None:
+            for own, came in zip(receive, torch.split(inbox, sizes), strict=True):
+                own.copy_(came.view_as(own))
+
+        return self._begin(lambda group: [_exchange(group, outbox, _sizes(send), inbox, sizes)], deliver)
+
+    def barrier(self, signal: int = 0) -> Handle[int]:
+        largest = torch.tensor([signal], device=self.device)
+        return self._begin(lambda group: [_maximum(group, largest)], lambda: int(largest.item()))
+
+    def reduce_canonical(self, reduction: Reduction, parts: Sequence[Tensor]) -> Handle[Gradient]:
+        """The parts leave as they lie, one exchange for the first of every worker, one for the second ..."""
+        boxes = self.inboxes.get(reduction)
+        if boxes is None:
+            boxes = self.inboxes[reduction] = Inboxes(reduction, self.rank, self.device)
+        elif boxes.filling is not None:
+            boxes.filling.wait()
+        cuts = [cut.stop - cut.start for cut in spans(reduction.numel, self.size)]
+        nothing = torch.empty(0, device=self.device)
+
+        def exchanges(group: Group) -> list[dist.Work]:
+            works = []
+            for i, (inbox, sizes) in enumerate(zip(boxes.vectors, boxes.sizes, strict=True)):
+                part, cut = (parts[i], cuts) if i < len(parts) else (nothing, [0] * self.size)
+                works.append(_exchange(group, part, cut, inbox, sizes))
+            return works
+
+        boxes.filling = self._begin(exchanges, lambda: TreeSum(reduction.num_virtual, boxes.found))
+        return boxes.filling
+
+    def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
+        cuts = spans(vector.numel(), self.size)
+        largest = torch.tensor([signal], device=self.device)
+
+        def broadcasts(group: Group) -> list[dist.Work]:
+            works = [_broadcast(group, vector[cut], k) for k, cut in enumerate(cuts) if cut.stop > cut.start]
+            return [*works, _maximum(group, largest)]
+
+        return self._begin(broadcasts, lambda: int(largest.item()))
+
+    def all_reduce_sum(self, vector: Tensor) -> Handle[None]:
+        if self.device.type == "cpu":  # gloo's own takes half as long again, and adds in an order of its own
+            return super().all_reduce_sum(vector)
+        return self._begin(lambda group: [group.allreduce([vector])], lambda: None)
+
+    def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
+        return self._begin(lambda group: [_broadcast(group, vector, root)], lambda: None)
+
+    def subgroup(self, ranks: Sequence[int]) -> "ProcessGroupCollectives | None":
+        self.subgroups += 1
+        if self.rank not in ranks:
+            return None
+        prefix = f"{self.config.prefix}/sub-{self.subgroups}-{'-'.join(map(str, ranks))}"
+        return ProcessGroupCollectives(
+            replace(self.config, prefix=prefix, rank=list(ranks).index(self.rank), size=len(ranks))
+        )
+
+    def close(self) -> None:
+        with self.news:
+            if self.closed:
+                return
+            self.closed = True
+            group, self.group = self.group, None
+            works, self.under_way = [work for work in self.under_way if not work.is_completed()], []
+            self.news.notify_all()
+        self._tell_others()
+        self.inboxes.clear()
+        if self.device.type == "cuda" and group is not None:
+            group.abort()
+        elif works:
+            # To let go of a group joins its threads, which a call under way holds up until its time is over.
+            threading.Thread(target=_bury, args=([group], works), daemon=True).start()
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def _begin(self, start: Callable[[Group], list[dist.Work]], result: Callable[[], T]) -> Handle[T]:
+        failure: RuntimeError | None = None
+        works: list[dist.Work] = []
+        try:
+            if self.group is not None:
+                works = start(self.group)
+        except RuntimeError as error:
+            failure = error
+        self.under_way = [work for work in self.under_way if not work.is_completed()] + works
+
+        def finish() -> T:
+            began = time.perf_counter()
+            try:
+                if failure is not None:
+                    raise failure
+                for work in works:
+                    self._stand_still(work)
+                    work.wait()
+            except RuntimeError as error:
+                self._tell_others()
+                raise PeerLost(f"a peer of worker {self.rank} is gone: {_reason(error)}") from error
+            finally:
+                self.waited_s += time.perf_counter() - began
+            if self.closed:
+                raise PeerLost("the group was closed")
+            return result()
+
+        return Handle(finish)
+
+    def _stand_still(self, work: dist.Work) -> None:
+        """Until the work has ended, well or badly; PeerLost if that can no longer be expected."""
+        ended = work.is_completed if self.device.type == "cuda" else _told_of(work, self.news)
+        poll_s = POLL_S if self.device.type == "cuda" else None
+        deadline = time.monotonic() + self.config.timeout_s
+        with self.news:
+            while not (ended() or self.closed or self.lost):
+                self.news.wait(poll_s)
+                if poll_s and time.monotonic() > deadline:
+                    raise PeerLost(f"a peer of worker {self.rank} did not answer within {self.config.timeout_s:g} s")
+            if self.lost:
+                self.news.wait_for(lambda: ended() or self.closed, GRACE_S)
+            if not ended():
+                raise PeerLost("the group was closed" if self.closed else f"a peer of worker {self.rank} closed")
+
+    def _listen(self) -> None:
+        """A connection of its own, since a wait holds it: ends when the first member has closed."""
+        with suppress(RuntimeError, PeerLost):
+            own = PrefixStore(self.config.prefix, reach_rendezvous(self.config.store_address, 5.0))
+            own.wait(["closed"], FOR_EVER)
+        with self.news:
+            self.lost = True
+            self.news.notify_all()
+
+    def _tell_others(self) -> None:
+        with suppress(RuntimeError):
+            self.store.set("closed", "1")
+
+
+class Inboxes:
+    """Where the parts of a reduction arrive: vector i holds the i-th part of every worker that has so many."""
+
+    def __init__(self, reduction: Reduction, rank: int, device: torch.device) -> None:
+        nodes = [reduction.nodes(k) for k in range(reduction.size)]
+        mine = spans(reduction.numel, reduction.size)[rank]
+        width = mine.stop - mine.start
+        self.sizes = [[width * (i < len(own)) for own in nodes] for i in range(max(map(len, nodes)))]
+        self.vectors = [torch.empty(sum(sizes), device=device) for sizes in self.sizes]
+        self.filling: Handle[Gradient] | None = None
+        self.found: dict[Node, Tensor] = {}
+        for i, (vector, sizes) in enumerate(zip(self.vectors, self.sizes, strict=True)):
+            for own, row in zip(nodes, torch.split(vector, sizes), strict=True):
+                if i < len(own):
+                    self.found[own[i]] = row
+
+
+def _form_group(config: GroupConfig, store: PrefixStore) -> Group:
+    """The library's group, once all members are there: only then does the short timeout begin to count."""
+    store.set(f"here-{config.rank}", "1")
+    await_keys(store, [f"here-{k}" for k in range(config.size)], config.join_timeout_s)
+    timeout = timedelta(seconds=config.timeout_s)
+    try:
+        if config.device.type == "cuda":
+            make: Any = dist.ProcessGroupNCCL
+            options = make.Options()
+        else:
+            make = dist.ProcessGroupGloo
+            options = make._Options()
+            options._devices = [make.create_device(hostname=own_host(config.store_address))]
+            options._threads = 2
+        options._timeout = timeout
+        group: Group = make(store, config.rank, config.size, options)
+        return group
+    except RuntimeError as error:
+        raise PeerLost(f"worker {config.rank} could not join its group: {_reason(error)}") from error
+
+
+def _exchange(
+    group: Group, send: Tensor, send_sizes: list[int], receive: Tensor, receive_sizes: list[int]
+) -> dist.Work:
+    return group.alltoall_base(receive, send, receive_sizes, send_sizes)
+
+
+def _broadcast(group: Group, vector: Tensor, root: int) -> dist.Work:
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    return group.broadcast([vector], options)
+
+
+def _maximum(group: Group, number: Tensor) -> dist.Work:
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    return group.allreduce([number], options)
+
+
+def _told_of(work: dist.Work, news: threading.Condition) -> Callable[[], bool]:
+    """Have `news` notified when the work has ended; asks whether it has."""
+    future = work.get_future()
+
+    def tell(_: object) -> None:
+        with news:
+            news.notify_all()
+
+    future.add_done_callback(tell)
+    return future.done
+
+
+def _bury(group: list[Group], works: list[dist.Work]) -> None:
+    """Let go of a group once no call is under way any more."""
+    for work in works:
+        with suppress(RuntimeError):
+            work.wait()
+    group.clear()
+
+
+def _sizes(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.numel() for tensor in tensors]
+
+
+def _reason(error: BaseException) -> str:
+    """What the library says, without its source file and its advice."""
+    return re.sub(r"^\[\S+\] ", "", str(error)).partition(". This is")[0]
