@@ -60,6 +60,16 @@ def test_processes_serve_plan_after_plan_and_end(photographs: Path) -> None:
         next(dataset.batches(plan))
 
 
+def test_a_killed_process_fails_the_run() -> None:
+    with open_dataset(DataSpec(memory_limit_bytes=0, loader_processes=1), 0) as dataset:
+        batches = dataset.batches((0, np.array([i])) for i in range(100))
+        next(batches)
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        with pytest.raises(RunFailed, match="a data loading process ended"):
+            list(batches)
+
+
 def test_image_folder_is_torchvisions_and_evaluation_takes_the_centre(photographs: Path) -> None:
     spec = DataSpec(name="image_folder", root=str(photographs), random_resized_crop=24, loader_processes=0)
     with open_dataset(spec, 0) as dataset:

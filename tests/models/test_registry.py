@@ -72,6 +72,13 @@ def test_torchvisions_models_take_grey_images(name: str) -> None:
     assert torch.allclose(seen_grey, seen_colour, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in torchvision_names() if name not in ("vit_h_14", "regnet_y_128gf")])
+def test_every_model_of_torchvisions_is_built(name: str) -> None:
+    """All but the two whose weights alone are 2.5 GB."""
+    assert num_parameters(built(name, (1, 224, 224))) > 10_000
+
+
 def test_a_vision_transformer_is_made_for_the_size_of_the_images() -> None:
     assert built("vit_b_32", (1, 64, 64)).image_size == 64
 
@@ -137,10 +144,11 @@ def test_saved_weights_load_in_plain_pytorch(tmp_path: Path) -> None:
 
 def test_slices_of_one_vector_are_saved_whole(tmp_path: Path) -> None:
     flat = torch.arange(10.0)
-    save_weights(tmp_path / "w.safetensors", {"a": flat[:4].view(2, 2).T, "b": flat[2:]})
+    save_weights(tmp_path / "w.safetensors", {"a": flat[:4].view(2, 2).T, "b": flat[2:8], "c": flat[8:]})
     loaded = load_weights(tmp_path / "w.safetensors")
     assert torch.equal(loaded["a"], flat[:4].view(2, 2).T)
-    assert torch.equal(loaded["b"], flat[2:])
+    assert torch.equal(loaded["b"], flat[2:8])
+    assert torch.equal(loaded["c"], flat[8:])
 
 
 def test_initial_weights_keep_the_last_layer_for_other_classes(

@@ -187,6 +187,10 @@ class _Loader:
                 loaded = next(self._running)
             except StopIteration:
                 return
+            except RuntimeError as error:
+                if "DataLoader worker" in str(error):  # torch has no class of its own for a loader that was killed
+                    raise RunFailed(f"a data loading process ended ({error}); is there memory for it?") from error
+                raise
             if isinstance(loaded, MillraceError):
                 raise loaded
             yield loaded
