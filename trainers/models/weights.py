@@ -36,7 +36,7 @@ class LoadReport:
 def save_weights(path: Path, weights: nn.Module | Mapping[str, torch.Tensor]) -> None:
     """Writes parameters and buffers under their names in `state_dict`, whole or not at all (a rename)."""
     state = weights.state_dict() if isinstance(weights, nn.Module) else weights
-    # a clone each: safetensors refuses tensors that share memory, as slices of a flat parameter vector do
+    # a clone each: safetensors refuses tensors that share memory, as tied weights do
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     save_file(plain, part)
