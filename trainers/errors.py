@@ -1,15 +1,15 @@
 """The errors of a run: typed, picklable, each with the remedy in its sentence.
 
-    MillraceError
-    ├── SpecRejected          the spec is well formed but cannot be run (found by the preflight)
-    │   ├── DataNotFound      the dataset is not where the spec says
-    │   └── UserCodeFailed    a model or dataset function of the user's raised
-    ├── RunFailed             the run started and cannot go on
-    │   └── LossNotFinite     the loss became NaN or infinite
-    ├── PeerLost              another process of the same generation is gone
-    ├── StoreClosed           the parameter store was shut down while a call waited for it
-    ├── Stopped               the run was told to stop; not a failure
-    └── Fenced                another coordinator owns this run directory
+MillraceError
+├── SpecRejected          the spec is well formed but cannot be run (found by the preflight)
+│   ├── DataNotFound      the dataset is not where the spec says
+│   └── UserCodeFailed    a model or dataset function of the user's raised
+├── RunFailed             the run started and cannot go on
+│   └── LossNotFinite     the loss became NaN or infinite
+├── PeerLost              another process of the same generation is gone
+├── StoreClosed           the parameter store was shut down while a call waited for it
+├── Stopped               the run was told to stop; not a failure
+└── Fenced                another coordinator owns this run directory
 """
 
 

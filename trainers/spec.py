@@ -175,9 +175,7 @@ class AdagradSpec(Section):
     """Coefficient of the L2 term, which is part of the loss."""
 
 
-AnyOptimizer = Annotated[
-    SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec, Field(discriminator="name")
-]
+AnyOptimizer = Annotated[SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec, Field(discriminator="name")]
 
 
 class ConstantSchedule(Section):
@@ -354,9 +352,7 @@ def field_errors(error: ValidationError) -> list[FieldError]:
     """One line a field, with pointers into what the user wrote (the tags of unions are taken out)."""
 
     def pointer(loc: tuple[Any, ...]) -> str:
-        parts = [
-            part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)
-        ]
+        parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
         return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
     return [

@@ -3,10 +3,12 @@
 import json
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainers.errors import Fenced
 from trainers.events import Event, EventType
 
 FILE_NAME = "events.jsonl"
@@ -67,3 +69,25 @@ class JournalReader:
                 if event.seq > self.after:
                     self.after = event.seq
                     yield event
+
+
+class Fence:
+    """A token in the run directory: whoever took it last may write, nobody else."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        self.path = path
+        self.token = token
+
+    @classmethod
+    def take(cls, run_dir: Path) -> "Fence":
+        """Become the run's only writer."""
+        fence = cls(run_dir / "fence", uuid.uuid4().hex)
+        part = fence.path.with_name(f".fence.{fence.token}")
+        part.write_text(fence.token)
+        part.rename(fence.path)
+        return fence
+
+    def check(self) -> None:
+        """Raise Fenced if another has taken over."""
+        if self.path.read_text() != self.token:
+            raise Fenced("another coordinator has taken over this run directory")

@@ -1,0 +1,56 @@
+"""Training from Python, without a server: `train(spec)`."""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from trainers.errors import RunFailed
+from trainers.events import Event, Result
+from trainers.runtime.cluster import embedded
+from trainers.runtime.journal import JournalReader
+from trainers.spec import TrainSpec
+
+POLL_S = 0.05
+
+
+def train(
+    spec: TrainSpec, run_dir: Path | str | None = None, on_event: Callable[[Event], None] | None = None
+) -> Result:
+    """Train to the end and return how it went.
+
+    Uses the Ray that this process is connected to, or starts one on this machine for the time of the run.
+
+    Args:
+        spec: What to train.
+        run_dir: Where log, checkpoints and the finished model go; `runs/<id>` by default.
+        on_event: Called with every event of the run's log.
+
+    Raises:
+        RunFailed: The run failed; the sentence says why, and the log has the frames.
+    """
+    import ray
+
+    from trainers.runtime.runs import start_run
+
+    job_id = f"run-{uuid.uuid4().hex[:8]}"
+    folder = Path(run_dir or Path("runs") / job_id)
+    with nullcontext() if ray.is_initialized() else embedded():
+        run = start_run(job_id, spec.resolved(Path.cwd()), folder)
+        reader, result, checked_s = JournalReader(folder), None, time.monotonic()
+        while True:
+            for event in reader.read():
+                if on_event is not None:
+                    on_event(event)
+                if event.type == "result":
+                    result = Result.model_validate(event.data)
+                if event.is_terminal:
+                    if result is None:
+                        raise RunFailed(event.data["message"])
+                    return result
+            if time.monotonic() - checked_s > 1:
+                checked_s = time.monotonic()
+                if not run.is_alive() and not list(JournalReader(folder, reader.after).read()):
+                    raise RunFailed("the run's coordinator died")
+            time.sleep(POLL_S)

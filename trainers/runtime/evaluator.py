@@ -1,0 +1,123 @@
+"""The evaluator actor: assembles snapshots, measures them on the test set, and writes checkpoints.
+
+Workers and shards go on while it works.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from trainers.runtime.member import Member, node_folder, use_code
+from trainers.runtime.messages import Place
+from trainers.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainers.checkpoint import Checkpoint
+    from trainers.setup import Setup
+
+Part = dict[str, Any]
+"""A slice of a snapshot: `start`, `params`, `state`, `applied`, `examples`."""
+
+Rows = dict[int, dict[str, np.ndarray]]
+"""Batch-norm buffers by virtual rank."""
+
+
+class Evaluator(Member):
+    """Sees snapshots only, never the training."""
+
+    def __init__(self, name: str, job_id: str, spec: TrainSpec) -> None:
+        super().__init__(name, job_id)
+        self.spec = spec
+        self.setup: Setup | None = None
+
+    def prepare(self) -> Place:
+        """Map the data, build the model."""
+        use_code(self.spec.code is not None)
+        from trainers.setup import set_up
+
+        on_cpu = self.spec.model_copy(update={"device": "cpu"})
+        self.setup = set_up(on_cpu, node_folder(self.job_id))
+        return self.place()
+
+    def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[float, float, float]:
+        """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
+        import torch
+        from torch.nn import functional as F  # noqa: N812
+
+        from trainers.checkpoint import mean_buffers
+
+        assert self.setup is not None
+        begun = time.perf_counter()
+        setup, loss, right, count = self.setup, 0.0, 0, 0
+        params, _ = self._assemble(ray.get(parts))
+        with setup.replica.evaluating(params, mean_buffers(_rows(ray.get(buffers)))) as model:
+            for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
+                logits = model(batch.images)
+                loss += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+                right += int((logits.argmax(1) == batch.labels).sum())
+                count += len(batch)
+        del params
+        return loss / count, right / count, time.perf_counter() - begun
+
+    def save(self, folder: str, keep_last: int, parts: list[Any], buffers: list[Any], position: dict[str, Any]) -> None:
+        """Write a checkpoint and remove the ones that are too old."""
+        from trainers.checkpoint import prune, write_checkpoint
+
+        checkpoint = self._checkpoint(ray.get(parts), ray.get(buffers), position)
+        write_checkpoint(Path(folder), checkpoint, self.spec.model_dump(mode="json"))
+        prune(Path(folder).parent, keep_last)
+
+    def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
+        """Write the finished model: a safetensors file that plain PyTorch loads."""
+        from trainers.checkpoint import mean_buffers
+        from trainers.models.weights import save_weights
+
+        assert self.setup is not None
+        params, _ = self._assemble(ray.get(parts))
+        named = self.setup.layout.named(params) | mean_buffers(_rows(ray.get(buffers)))
+        whole = self.setup.replica.model.state_dict()
+        save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()})
+
+    def _checkpoint(self, parts: list[Part], buffers: list[Rows], position: dict[str, Any]) -> "Checkpoint":
+        from trainers.checkpoint import Checkpoint, Position
+
+        assert self.setup is not None
+        params, state = self._assemble(parts)
+        layout = self.setup.layout
+        place = replace(Position(**position), applied=tuple(part["applied"] for part in parts))
+        named = {name: layout.named(vector) for name, vector in state.items()}
+        return Checkpoint(place, layout.named(params), named, _rows(buffers))
+
+    def _assemble(self, parts: list[Part]) -> "tuple[Tensor, dict[str, Tensor]]":
+        """Parameters and states, (P,) each, from the slices of a snapshot."""
+        import torch
+
+        assert self.setup is not None
+        numel = self.setup.layout.numel
+        params = torch.zeros(numel)
+        state = {name: torch.zeros(numel) for name in self.setup.rule.state_names}
+        for part in parts:
+            cut = slice(part["start"], part["start"] + len(part["params"]))
+            params[cut] = torch.from_numpy(np.array(part["params"]))
+            for name, vector in part["state"].items():
+                state[name][cut] = torch.from_numpy(np.array(vector))
+        return params, state
+
+
+def _rows(found: list[Rows]) -> "dict[int, dict[str, Tensor]]":
+    """Buffers by virtual rank. Asynchronous workers all call themselves rank 0: their place in the list counts."""
+    import torch
+
+    ranks = [rank for rows in found for rank in rows]
+    numbered = len(set(ranks)) == len(ranks)
+    return {
+        rank if numbered else place: {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
+        for place, rows in enumerate(found)
+        for rank, named in rows.items()
+    }

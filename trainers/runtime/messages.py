@@ -1,0 +1,79 @@
+"""What the actors of a run tell each other: small, frozen, free of torch. Tensors travel beside them."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor lives."""
+
+    name: str
+    node_id: str
+    node_ip: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the coordinator must know of the model and the data, which it does not load itself."""
+
+    place: Place
+    num_examples: int
+    minibatches: int
+    """Minibatches an epoch."""
+    steps: int
+    """Synchronous steps an epoch."""
+    numel: int
+    """P, elements of the flat parameter vector."""
+    shards: tuple[tuple[int, int], ...]
+    """The spans of the shards in it."""
+    device: str
+    position: dict[str, object]
+    """Where the run begins, a `Position` as a dict."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How the workers of a generation reach each other, and the shards."""
+
+    transport: str
+    """`shared_memory` or `process_group`."""
+    folder: str
+    """The generation's folder, inside the run's folder on each node."""
+    rank: int
+    size: int
+    address: tuple[str, int] | None = None
+    """Of the rendezvous store, for process groups."""
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a worker did since its last report."""
+
+    rank: int
+    steps: int
+    examples: int
+    loss: float
+    """Sum over the examples."""
+    learning_rate: float
+    wait_data_s: float
+    wait_communication_s: float
+    compute_s: float
+    by_epoch: dict[int, tuple[float, int]]
+    """Epoch -> sum of the loss, examples."""
+    staleness: dict[int, int] = field(default_factory=dict)
+    """Since the start of the run."""
+    applied: tuple[tuple[int, int, int], ...] = ()
+    """Epoch, first and last minibatch of the pushes that every shard has acknowledged."""
+    updates: int = 0
+    """Synchronous steps, or pushes acknowledged, since the start of the run."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A step count at which the workers of a synchronous run meet, and what for."""
+
+    at: int
+    stop: bool
+    """Whether they stop there, or go on after a snapshot."""

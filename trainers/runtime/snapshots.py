@@ -1,0 +1,146 @@
+"""Snapshots on their way from the training to the evaluator: measured, kept, and told in the log.
+
+A snapshot is a set of references to vectors in Ray's object store; the coordinator never sees what is in them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.events import EventType
+from trainers.runtime.crew import CONTROL, Crew
+from trainers.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of the parameters with what belongs to it."""
+
+    parts: list[Any]
+    """References to slices."""
+    buffers: list[Any]
+    """References to batch-norm buffers, one a worker."""
+    position: dict[str, Any]
+    """A `Position` but for what the shards applied, which stands in the parts."""
+    last: bool = False
+    passing: bool = False
+    """Whether it was taken between two epochs, to be looked at and not kept."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of the last snapshot."""
+
+    loss: float
+    accuracy: float
+    model_path: str
+
+
+class Snapshots:
+    """The queue in front of the evaluator."""
+
+    def __init__(
+        self, crew: Crew, spec: TrainSpec, run_dir: Path, tell: Callable[[EventType, dict[str, Any]], None]
+    ) -> None:
+        self.crew = crew
+        self.spec = spec
+        self.run_dir = run_dir
+        self.tell = tell
+        self.queue: asyncio.Queue[Snapshot] = asyncio.Queue()
+        self.last: asyncio.Future[Snapshot] = asyncio.get_event_loop().create_future()
+        self.ready: Any = None  # the evaluator's `prepare`
+        self.busy = False
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Have it evaluated and kept. One that is only passing is dropped while the evaluator is busy."""
+        if snapshot.last:
+            self.last.set_result(snapshot)
+        elif not (snapshot.passing and self.busy):
+            self.queue.put_nowait(snapshot)
+
+    def due(self, epoch: int) -> bool:
+        """Whether something is to be done with the version at the end of an epoch (1 for the first)."""
+        return self._evaluates(epoch) or self._keeps(epoch)
+
+    async def from_shards(
+        self, version: int, position: dict[str, Any], last: bool = False, passing: bool = False
+    ) -> Snapshot:
+        """Ask every shard for its slice as soon as it has made so many updates, and every worker for its buffers."""
+        parts = [shard.snapshot.options(concurrency_group="snapshot").remote(version) for shard in self.crew.shards]
+        await asyncio.wait([asyncio.ensure_future(_ready(part)) for part in parts])
+        buffers = [worker.buffers.options(concurrency_group=CONTROL).remote() for worker in self.crew.workers]
+        return Snapshot(parts, buffers, position, last, passing)
+
+    async def follow(self) -> None:
+        """Work through the queue until cancelled; only an error ends it by itself."""
+        await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
+        while True:
+            await self._work(await self.queue.get())
+
+    async def finish(self, whole: bool) -> Measured:
+        """Whatever is still queued, then the last version: evaluated, kept, and left as the finished model."""
+        snapshot = await self.last
+        while not self.queue.empty():
+            await self._work(self.queue.get_nowait())
+        loss, accuracy = await self._evaluate(snapshot)
+        if self.spec.checkpoint.every_epochs or not whole:
+            await self._keep(snapshot)
+        path = str(self.run_dir / "model.safetensors")
+        await self._ask("export", path, snapshot.parts, snapshot.buffers)
+        return Measured(loss, accuracy, path)
+
+    async def _work(self, snapshot: Snapshot) -> None:
+        self.busy = True
+        epoch, between = snapshot.position["epoch"], snapshot.passing or bool(snapshot.position.get("step"))
+        if between or self._evaluates(epoch):
+            await self._evaluate(snapshot)
+        if not between and self._keeps(epoch):
+            await self._keep(snapshot)
+        self.busy = False
+
+    async def _evaluate(self, snapshot: Snapshot) -> tuple[float, float]:
+        loss, accuracy, seconds = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
+        self.tell("evaluation", {
+            "epoch": snapshot.position["epoch"],
+            "examples": snapshot.position["examples"],
+            "test_loss": loss,
+            "test_accuracy": accuracy,
+            "seconds": seconds,
+        })  # fmt: skip
+        return loss, accuracy
+
+    async def _keep(self, snapshot: Snapshot) -> None:
+        folder = str(self.run_dir / "checkpoints" / f"{snapshot.position['examples']:012d}")
+        await self._ask(
+            "save", folder, self.spec.checkpoint.keep_last, snapshot.parts, snapshot.buffers, snapshot.position
+        )
+        where = {"path": folder, "epoch": snapshot.position["epoch"], "examples": snapshot.position["examples"]}
+        self.tell("checkpoint", where)
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        evaluator = await self._evaluator()
+        return await getattr(evaluator, method).remote(*arguments)
+
+    async def _evaluator(self) -> Any:
+        evaluator = self.crew.hire_evaluator()
+        if self.ready is None:
+            self.ready = evaluator.prepare.remote()
+        await self.ready
+        return evaluator
+
+    def _evaluates(self, epoch: int) -> bool:
+        every = self.spec.evaluate.every_epochs
+        return bool(every) and epoch % every == 0
+
+    def _keeps(self, epoch: int) -> bool:
+        every = self.spec.checkpoint.every_epochs
+        return bool(every) and epoch % every == 0
+
+
+async def _ready(reference: Any) -> None:
+    """Wait for a result without keeping a copy of it here."""
+    import ray
+
+    await asyncio.to_thread(ray.wait, [reference], fetch_local=False)

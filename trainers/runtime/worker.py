@@ -1,0 +1,141 @@
+"""The worker actor: a trainer on one thread, control methods on others."""
+
+from collections import deque
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from trainers.elastic.ledger import Lease
+from trainers.runtime.gate import Gate
+from trainers.runtime.member import Member, node_folder, use_code
+from trainers.runtime.messages import Exchange, Prepared, Tally
+from trainers.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainers.checkpoint import Position
+    from trainers.optim.update import Buffers
+    from trainers.runtime.trainer import Trainer
+    from trainers.setup import Setup
+
+LEASES_AHEAD = 2
+
+GROUPS = {"train": 1, "control": 4}
+
+
+class Worker(Member):
+    """Trains one block of virtual workers, or one asynchronous replica."""
+
+    def __init__(self, name: str, job_id: str, spec: TrainSpec, coordinator: Any) -> None:
+        super().__init__(name, job_id)
+        self.spec = spec
+        self.coordinator = coordinator
+        self.gate = Gate()
+        self.folder = node_folder(job_id)
+        self.setup: Setup | None = None
+        self.trainer: Trainer | None = None
+        self.rendezvous: Any = None
+        self.ahead: deque[Any] = deque()  # leases asked for before they are needed
+        self.told: Any = None  # the last thing the coordinator was told
+
+    def prepare(self, checks: bool) -> Prepared:
+        """Load the data, build the model, and say what the coordinator must know of them.
+
+        Raises:
+            SpecRejected: The data, the model or the machine do not allow the spec; found by one minibatch if `checks`.
+        """
+        use_code(self.spec.code is not None)
+        from trainers.setup import check, set_up
+
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        setup = self.setup = set_up(self.spec, self.folder)
+        if checks:
+            check(setup)
+        _, position = setup.begin()
+        return Prepared(
+            place=self.place(),
+            num_examples=setup.dataset.num_train,
+            minibatches=setup.order.minibatches,
+            steps=setup.order.steps,
+            numel=setup.layout.numel,
+            shards=tuple((cut.start, cut.stop) for cut in setup.layout.shards),
+            device=str(setup.replica.device),
+            position=asdict(position),
+        )
+
+    def open_rendezvous(self) -> tuple[str, int]:
+        """A key-value store in this process, through which process groups of any generation find each other."""
+        from torch.distributed import TCPStore
+
+        host = ray.util.get_node_ip_address()
+        self.rendezvous = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return host, self.rendezvous.port
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """The first version of the parameters (`params`) and of the rule's states, (P,) each, for the shards."""
+        assert self.setup is not None
+        start, _ = self.setup.begin()
+        return {"params": start.whole.params.numpy()} | {k: v.numpy() for k, v in start.whole.state.items()}
+
+    def train(self, exchange: Exchange) -> None:
+        """Train to the end of the run; returns when this worker has nothing left to do."""
+        from trainers.runtime.trainer import Ports, Trainer
+
+        assert self.setup is not None
+        ports = Ports(report=self._report, lease=self._lease, snapshot=self._snapshot)
+        self.trainer = Trainer(self.setup, self.folder, exchange, self.gate, ports)
+        try:
+            self.trainer.train()
+            ray.get(self.told)  # the coordinator must know all before it hears that this is over
+        finally:
+            self.setup.dataset.close()
+
+    def hold(self) -> int:
+        """Begin no further step; how many were begun."""
+        return self.gate.hold()
+
+    def release(self, limit: int | None, meeting: int | None) -> None:
+        """Go on, up to `limit` steps in all; make a snapshot after step number `meeting`."""
+        if meeting is not None and self.trainer is not None:
+            self.trainer.meetings.append(meeting)
+        self.gate.release(limit)
+
+    def buffers(self) -> dict[int, dict[str, np.ndarray]]:
+        """The batch-norm buffers of this worker's virtual ranks."""
+        assert self.setup is not None
+        found = self.setup.replica.buffers.items()
+        return {rank: {n: b.cpu().numpy().copy() for n, b in named.items()} for rank, named in list(found) if named}
+
+    def close(self) -> None:
+        """Wake the training thread out of whatever it waits for."""
+        if self.trainer is not None:
+            self.trainer.close()
+
+    # -- the trainer's ports --------------------------------------------------------------------------------------
+
+    def _report(self, tally: Tally) -> None:
+        self.told = self.coordinator.report.remote(tally)
+
+    def _lease(self) -> Lease | None:
+        rank = self.trainer.exchange.rank if self.trainer else 0
+        while len(self.ahead) < 1 + LEASES_AHEAD:
+            self.ahead.append(self.coordinator.lease.remote(rank))
+        lease: Lease | None = ray.get(self.ahead.popleft())
+        return lease
+
+    def _snapshot(
+        self, whole: "Buffers", buffers: "dict[int, dict[str, Tensor]]", position: "Position", last: bool
+    ) -> None:
+        part = {
+            "start": 0,
+            "params": whole.params.cpu().numpy(),
+            "state": {name: vector.cpu().numpy() for name, vector in whole.state.items()},
+            "applied": (),
+            "examples": position.examples,
+        }
+        rows = {rank: {n: b.cpu().numpy() for n, b in named.items()} for rank, named in buffers.items()}
+        # The vectors are copied into Ray's store here, before the next step writes over them.
+        self.told = self.coordinator.take_snapshot.remote([ray.put(part)], [ray.put(rows)], asdict(position), last)

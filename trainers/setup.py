@@ -1,0 +1,145 @@
+"""From a spec to everything that one process of a run works with: data, model, order, rule, first version."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trainers.algorithms.base import Context, Start
+from trainers.checkpoint import Position, read_checkpoint
+from trainers.data.batches import Dataset
+from trainers.data.datasets import open_dataset
+from trainers.elastic.order import Order
+from trainers.errors import SpecRejected
+from trainers.models.dropout import replace_dropout
+from trainers.models.registry import build_model
+from trainers.optim.rules import UpdateRule, build_rule
+from trainers.optim.schedules import Schedule, build_schedule
+from trainers.optim.update import Buffers, zero_state
+from trainers.replica import Replica
+from trainers.spec import TrainSpec
+from trainers.store.layout import Layout, lay_out
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker, the evaluator and the preflight have in common."""
+
+    spec: TrainSpec
+    dataset: Dataset
+    order: Order
+    replica: Replica
+    rule: UpdateRule
+    schedule: Schedule
+
+    @property
+    def layout(self) -> Layout:
+        """Where each parameter lies in the flat vector."""
+        return self.replica.layout
+
+    def begin(self) -> tuple[Start, Position]:
+        """The first version: the model as built, or the checkpoint that the spec resumes from.
+
+        The batch-norm buffers of a checkpoint go into the replica.
+        """
+        params = self.replica.initial_params()
+        whole = Buffers(params, zero_state(self.rule, params))
+        if self.spec.checkpoint.resume is None:
+            return Start(whole), Position()
+        found = read_checkpoint(Path(self.spec.checkpoint.resume))
+        if missing := set(self.layout.names) - set(found.model):
+            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {sorted(missing)[0]}; it is another model's")
+        params = self.layout.flatten(found.model)
+        state = {
+            name: self.layout.flatten(found.optimizer[name]) if name in found.optimizer else torch.zeros_like(params)
+            for name in self.rule.state_names
+        }
+        for rank, buffers in found.buffers.items():
+            self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
+        return Start(Buffers(params, state), found.position.examples), found.position
+
+    def context(self, start: Start) -> Context:
+        """What the algorithm needs on this worker, but for its way to the others."""
+        return Context(
+            replica=self.replica,
+            rule=self.rule,
+            weight_decay=self.spec.optimizer.weight_decay,
+            schedule=self.schedule,
+            num_virtual=self.order.num_virtual,
+            start=start,
+        )
+
+
+def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
+    """Open the data (shared in `folder` with the other processes of the node) and build the model.
+
+    Raises:
+        SpecRejected: The model, the data or the machine do not allow the spec.
+    """
+    torch.set_num_threads(spec.workers.threads)
+    device = choose_device(spec)
+    dataset = open_dataset(spec.data, spec.seed, folder, device)
+    model = build_model(spec.model, dataset.num_classes, dataset.image_shape, spec.seed)
+    num_shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
+    try:
+        layout = lay_out(model, num_shards, spec.ps.placement)
+    except ValueError as error:
+        raise SpecRejected(f"ps.shards: {error}") from error
+    draws = replace_dropout(model, spec.seed)
+    return Setup(
+        spec=spec,
+        dataset=dataset,
+        order=Order(dataset.num_train, spec.batch.per_worker, spec.workers.num_virtual, spec.seed),
+        replica=Replica(model, layout, device, draws),
+        rule=build_rule(spec.optimizer),
+        schedule=build_schedule(spec, dataset.num_train),
+    )
+
+
+def preflight(spec: TrainSpec) -> None:
+    """Whatever can be found wrong without training: data, model, layout, checkpoint, one minibatch.
+
+    Raises:
+        SpecRejected: With the field and the remedy.
+    """
+    setup = set_up(spec, None)
+    with setup.dataset:
+        check(setup)
+
+
+def check(setup: Setup) -> None:
+    """One minibatch forward and backward, thrown away.
+
+    Raises:
+        SpecRejected: The model does not train on this data.
+    """
+    setup.begin()
+    params = setup.replica.initial_params()
+    batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:2])])))
+    try:
+        setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise SpecRejected(
+            f"model: {setup.spec.model.name} does not train on {setup.spec.data.name}: {error}"
+        ) from error
+    finally:
+        setup.replica.buffers.pop(-1, None)
+
+
+def choose_device(spec: TrainSpec) -> torch.device:
+    """Where the model computes.
+
+    Raises:
+        SpecRejected: A GPU is asked for and there is none.
+    """
+    wants = spec.device == "cuda" or (spec.device == "auto" and spec.workers.gpus > 0)
+    if wants and not torch.cuda.is_available():
+        raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
+    if not wants:
+        return torch.device("cpu")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own
