@@ -53,10 +53,10 @@ def ray_runs() -> "Runs":
 @contextlib.contextmanager
 def ray_cluster(address: str | None, needs: "Resources", num_cpus: int | None) -> "Iterator[ClusterInfo]":
     """The cluster at an address, or an embedded one with logical CPUs enough for one run."""
-    from service import attach, default_cpus, detach, embedded
+    from service import attach, detach, embedded
 
     if address is None:
-        with embedded(num_cpus or max(default_cpus(), math.ceil(needs.cpus))) as info:
+        with embedded(num_cpus, at_least=math.ceil(needs.cpus)) as info:
             yield info
         return
     info = attach(address)

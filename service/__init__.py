@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from service.runs import RunHandle, Runs
     from service.spec import JobSpec, load_yaml, parse_spec, read_spec, read_spec_file
     from service.store import Query, Store, new_job_id
-    from trainers.errors import MillraceError
-    from trainers.events import Event, Metrics, Result, State
-    from trainers.runtime.cluster import (  # fmt: skip
+    from trainers import (
         ClusterInfo,
+        Event,
+        FieldError,
+        Metrics,
+        MillraceError,
         Resources,
+        Result,
+        State,
         attach,
-        default_cpus,
         detach,
         embedded,
         start_head,
         stop_head,
     )
-    from trainers.spec import FieldError
 
 _HOME = {
     "service.catalogue": ("Algorithm", "algorithms", "job_schema"),
@@ -38,12 +40,10 @@ _HOME = {
     "service.runs": ("RunHandle", "Runs"),
     "service.spec": ("JobSpec", "load_yaml", "parse_spec", "read_spec", "read_spec_file"),
     "service.store": ("Query", "Store", "new_job_id"),
-    "trainers.errors": ("MillraceError",),
-    "trainers.events": ("Event", "Metrics", "Result", "State"),
-    "trainers.runtime.cluster": (
-        "ClusterInfo", "Resources", "attach", "default_cpus", "detach", "embedded", "start_head", "stop_head",
+    "trainers": (
+        "ClusterInfo", "Event", "FieldError", "Metrics", "MillraceError", "Resources", "Result", "State", "attach",
+        "detach", "embedded", "start_head", "stop_head",
     ),
-    "trainers.spec": ("FieldError",),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -51,7 +51,7 @@ __all__ = [
     "Algorithm", "ClusterInfo", "Event", "FieldError", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView",
     "KeyReused", "LocalRun", "Metrics", "MillraceError", "NeverFits", "Page", "Progress", "Query", "Resources",
     "Result", "RunHandle", "Runs", "ServiceError", "SpecInvalid", "State", "StateConflict", "Store", "algorithms",
-    "attach", "default_cpus", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec",
+    "attach", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec",
     "read_spec", "read_spec_file", "start_head", "stop_head",
 ]  # fmt: skip
 

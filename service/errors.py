@@ -8,7 +8,7 @@ ServiceError
 └── StateConflict     the job's state does not allow it
 """
 
-from trainers.spec import FieldError
+from trainers import FieldError
 
 
 class ServiceError(Exception):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from service.progress import Progress
 from service.runs import RunHandle
-from trainers.events import Event
-from trainers.runtime.journal import JournalReader
+from trainers import Event, JournalReader
 
 TAIL = 1000  # events held in memory for those who are up to date; who is further behind reads the file
 BATCH = 500

@@ -18,10 +18,7 @@ from service.queue import Queue
 from service.runs import RunHandle, Runs
 from service.spec import JobSpec
 from service.store import Job, Query, Store
-from trainers.errors import MillraceError
-from trainers.events import Event, Metrics, Result, State
-from trainers.runtime.cluster import Resources
-from trainers.runtime.journal import Journal
+from trainers import Event, Journal, Metrics, MillraceError, Resources, Result, State
 
 CANCEL = "CancelRequested"
 NOT_STARTED = "cancelled before it started"
@@ -136,7 +133,7 @@ class JobManager:
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
         job, is_new = await asyncio.to_thread(self.store.add, spec, self.runs_dir, key, digest)
         if is_new:
-            self._live_of(job)
+            self.live[job.id] = Live(LiveLog(job.run_dir))
             await self._append(job, State.QUEUED, job.reason, job.message)
             self.queue.add(job.id)
         return await self.show(job.id), is_new
@@ -168,7 +165,7 @@ class JobManager:
 
     async def cancel(self, job_id: str) -> JobView:
         """Stop a job: a waiting one at once, a running one cleanly. Raises StateConflict when it has ended."""
-        job = await asyncio.to_thread(self.store.get, job_id)
+        job, _ = await self._find(job_id)
         if await self._move(job_id, State.QUEUED, State.CANCELLING, CANCEL, NOT_STARTED):
             await self._end(job, State.CANCELLED, CANCEL, NOT_STARTED)
             return await self.show(job_id)
@@ -186,10 +183,8 @@ class JobManager:
 
     async def events(self, job_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
         """The log above the number `after`, in batches, as it grows; ends with the terminal event."""
-        job = await asyncio.to_thread(self.store.get, job_id)
-        if job.state.is_terminal:
-            return read_batches(job.run_dir, after)
-        return self._live_of(job).log.follow(after)
+        job, live = await self._find(job_id)
+        return read_batches(job.run_dir, after) if live is None else live.log.follow(after)
 
     async def events_so_far(self, job_id: str, after: int, limit: int) -> list[Event]:
         """What the log holds now above `after`, at most `limit` events."""
@@ -209,8 +204,14 @@ class JobManager:
     def _sizes(self, spec: JobSpec) -> tuple[Resources, Resources]:
         return self.runs.needs(spec.train), self.runs.total_resources()
 
-    def _live_of(self, job: Job) -> Live:
-        return self.live.setdefault(job.id, Live(LiveLog(job.run_dir)))
+    async def _find(self, job_id: str) -> tuple[Job, Live | None]:
+        """A job, and what is in memory of it: nothing once it has ended. Waits for one that is just being taken in."""
+        while True:
+            live = self.live.get(job_id)  # before the store: whatever is removed here has ended there
+            job = await asyncio.to_thread(self.store.get, job_id)
+            if job.state.is_terminal or (live is not None and live.log.progress.seq > 0):
+                return job, live
+            await asyncio.sleep(self.poll_s)
 
     async def _move(self, job_id: str, from_state: State, to: State, reason: str, message: str) -> bool:
         return await asyncio.to_thread(self.store.move, job_id, (from_state,), to, reason, message)
@@ -297,7 +298,7 @@ class JobManager:
 
     async def _recover(self, job: Job) -> None:
         """Take up a job that an earlier process left in any state."""
-        live = self._live_of(job)
+        live = self.live[job.id] = Live(LiveLog(job.run_dir))
         handle = await asyncio.to_thread(self.runs.find_run, job.id)  # before the log: without a writer, it is final
         while await live.log.read():
             pass

@@ -7,8 +7,7 @@ from pathlib import Path
 from service.progress import Progress
 from service.runs import RunHandle, Runs
 from service.spec import JobSpec
-from trainers.events import Event, Result
-from trainers.runtime.journal import Journal, JournalReader
+from trainers import Event, Journal, JournalReader, Result
 
 POLL_S = 0.1
 ALIVE_EVERY_S = 1.0

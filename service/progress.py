@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainers.events import Event, Metrics, Result, State
+from trainers import Event, Metrics, Result, State
 
 
 class Progress(BaseModel):

@@ -8,9 +8,7 @@ from typing import Any
 
 from service.runs import Runs
 from service.store import Job, Store
-from trainers.errors import SpecRejected
-from trainers.events import State
-from trainers.runtime.cluster import Resources
+from trainers import Resources, SpecRejected, State
 
 LOOK_AGAIN_S = 1.0  # Ray tells nobody when resources become free
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from trainers.runtime.cluster import Resources
-from trainers.spec import TrainSpec
+from trainers import Resources, TrainSpec
 
 
 class RunHandle(Protocol):

@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
-from trainers.spec import FieldError, TrainSpec, field_errors
+from trainers import FieldError, TrainSpec, field_errors
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")

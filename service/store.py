@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 
 from service.errors import JobNotFound, KeyReused
 from service.spec import JobSpec
-from trainers.events import State
+from trainers import State
 
 DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 EPOCH_S = 1_704_067_200  # the first second of 2024

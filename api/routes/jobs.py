@@ -64,7 +64,7 @@ def _add_submit(routes: APIRouter, manager: JobManager) -> None:
         request: Request,
         response: Response,
         dry_run: Annotated[bool, Query(description="Only check the spec.")] = False,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+        idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)] = None,
     ) -> Any:
         """Take a job in. The same key with the same spec returns the same job, however often it comes."""
         spec = await read_job_spec(request)

@@ -58,13 +58,18 @@ class Resources:
 
 
 @contextlib.contextmanager
-def embedded(num_cpus: int | None = None) -> Iterator[ClusterInfo]:
-    """A Ray on this machine for this process alone; nothing of it is left at the end."""
+def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[ClusterInfo]:
+    """A Ray on this machine for this process alone; nothing of it is left at the end.
+
+    Args:
+        num_cpus: Logical CPUs; by default as many as the machine has.
+        at_least: But not fewer than these by default: logical CPUs only count who may start.
+    """
     temp = _temp_dir()
     try:
         yield _init(
             address="local",
-            num_cpus=num_cpus or default_cpus(),
+            num_cpus=num_cpus or max(default_cpus(), at_least),
             include_dashboard=True,
             dashboard_host=LOOPBACK,
             _temp_dir=str(temp),
