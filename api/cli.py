@@ -112,6 +112,7 @@ def _add_serve(app: typer.Typer, doors: Doors) -> None:
     ) -> None:
         """Take jobs by REST. Stopping the server leaves its runs going; the next one finds them again."""
         from api.server import CannotServe
+        from service import MillraceError
 
         try:
             if stop_cluster:
@@ -121,6 +122,9 @@ def _add_serve(app: typer.Typer, doors: Doors) -> None:
         except CannotServe as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(BAD_INPUT) from None
+        except MillraceError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(FAILED) from None
 
 
 def _add_submit(app: typer.Typer, doors: Doors) -> None:

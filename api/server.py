@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import signal
 import socket
 from types import FrameType
 
@@ -54,9 +55,9 @@ class Server(uvicorn.Server):
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGINT or SIGTERM."""
+        """SIGINT or SIGTERM. Not raised once more at the end, as uvicorn would: who called `run` has more to do."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
         self.close()
-        super().handle_exit(sig, frame)
 
     def close(self) -> None:
         """Stop, from any thread."""

@@ -89,6 +89,7 @@ def attach(address: str) -> ClusterInfo:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:
             raise ClusterUnavailable(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+    _use_token()
     return _init(address=address)
 
 
@@ -230,6 +231,16 @@ def _init(**options: Any) -> ClusterInfo:
         raise ClusterUnavailable(f"Ray did not start or connect: {error}") from error
     url = context.dashboard_url
     return ClusterInfo(str(context.address_info["address"]), f"http://{url}" if url else "")
+
+
+def _use_token() -> None:
+    """Show the token that this user has to a cluster that may ask for it; Ray does so only where it found the cluster
+    by itself. Whatever RAY_AUTH_MODE says counts more."""
+    _ray()
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it would announce the token
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _initialised() -> bool:
