@@ -84,10 +84,10 @@ class Replica:
         self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
         self.sink = Sink({}, set())
         for parameter in self.parameters.values():
-            parameter.register_post_accumulate_grad_hook(self._take)
+            parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
         for module in self.model.modules():
             if type(module) is nn.Linear:
-                module.forward = MethodType(_into_sink(self), module)
+                module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
 
     def gradient(self, params: Tensor, batch: Batch, into: Tensor, scale: float = 1.0, virtual_rank: int = 0) -> float:
         """Write `scale` times the gradient of the loss summed over the minibatch to `into`; return that sum.
@@ -177,6 +177,6 @@ def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
     def forward(module: nn.Linear, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return F.linear(x, module.weight, module.bias)
-        return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return,no-untyped-call]
+        return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
 
     return forward

@@ -173,12 +173,10 @@ class Scratch:
 
     def under(self, root: Tensor, node: Node) -> list[Tensor]:
         """`root` and as many scratch vectors as the subtree is deep."""
-        import torch
-
         from trainers.transport.canonical import depth
 
         while len(self.levels) < depth(node) - 1:
-            self.levels.append(torch.zeros_like(self.like))  # zeros: the gaps of the layout stay zero
+            self.levels.append(self.like.new_zeros(self.like.shape))  # zeros: the gaps of the layout stay zero
         return [root, *self.levels]
 
 

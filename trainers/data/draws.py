@@ -6,9 +6,15 @@ random numbers: as easy as 1, 2, 3"): the finaliser of splitmix64 (Steele et al.
 for bit the same, in torch on any device.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
@@ -38,6 +44,8 @@ def uniform(seed: int, epoch: int, examples: Int64Array, units: int, stream: int
 
 def uniform_torch(seed: int, epoch: int, examples: torch.Tensor, units: int, stream: int) -> torch.Tensor:
     """The same bits as `uniform`, computed on the device of `examples` (B,) int64."""
+    import torch  # not at the top: the coordinator shuffles epochs and has no torch
+
     rows = _mix_torch(examples * _signed(_GOLDEN) + _signed(_key(seed, epoch, stream)))
     counters = torch.arange(1, units + 1, dtype=torch.int64, device=examples.device) * _signed(_GOLDEN)
     words = _mix_torch(rows[:, None] + counters)

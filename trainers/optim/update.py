@@ -4,6 +4,7 @@ A gradient of many megabytes read once and written once is as fast as the memory
 would cost another trip to it.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -105,4 +106,4 @@ def spans(numel: int, count: int, to: int = ALIGN) -> list[slice]:
     """[0, numel) in `count` contiguous slices of nearly equal size, cut at multiples of `to`."""
     units = -(-numel // to)
     cuts = [min(units * i // count * to, numel) for i in range(count + 1)]
-    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]

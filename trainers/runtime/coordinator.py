@@ -26,6 +26,7 @@ from trainers.runtime.journal import Fence, Journal
 from trainers.runtime.messages import Exchange, Place, Prepared, Tally
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.spec import TrainSpec
+from trainers.transport.rendezvous import Rendezvous, host_rendezvous
 
 T = TypeVar("T")
 
@@ -51,7 +52,9 @@ class Coordinator:
         self.ledger: Ledger | None = None
         self.account: Account
         self.prepared: Prepared
+        self.rendezvous: Rendezvous | None = None
         self.epochs_told = 0
+        self.epoch_news = asyncio.Event()
 
     # -- what others call -----------------------------------------------------------------------------------------
 
@@ -66,6 +69,8 @@ class Coordinator:
             for task in self.tasks:
                 task.cancel()
             await self.crew.dismiss()
+            if self.rendezvous is not None:
+                self.rendezvous.close()
         self._state(*terminal)
         self.journal.close()
         ray.actor.exit_actor()
@@ -173,7 +178,9 @@ class Coordinator:
         transport = "shared_memory" if wanted == "shared_memory" or (wanted == "auto" and able) else "process_group"
         address = None
         if transport == "process_group":
-            address = await self.crew.workers[0].open_rendezvous.options(concurrency_group=CONTROL).remote()
+            host = ray.util.get_node_ip_address()
+            self.rendezvous = host_rendezvous(host)
+            address = (host, self.rendezvous.port)
         self._log_line("info", f"{len(prepared)} workers exchange through {transport}")
         size = len(prepared)
         return [Exchange(transport, "g0", rank, size, address) for rank in range(size)]
@@ -275,7 +282,8 @@ class Coordinator:
 
     async def _epoch_told(self, epoch: int) -> None:
         while self.epochs_told < epoch:
-            await asyncio.sleep(self.spec.report_every_s / 5)
+            self.epoch_news.clear()
+            await self.epoch_news.wait()
 
     def _position(self) -> dict[str, Any]:
         """Where the run is, as far as the tallies tell; a `Position` but for what the shards applied."""
@@ -310,6 +318,7 @@ class Coordinator:
                 "train_loss": self.account.train_loss(self.epochs_told),
             })  # fmt: skip
             self.epochs_told += 1
+            self.epoch_news.set()
 
     def _state(self, state: State, reason: str, message: str) -> None:
         self._event("state", {"state": state.value, "reason": reason, "message": message})
@@ -347,7 +356,7 @@ class Coordinator:
 
 
 def already_applied(p: Prepared, order: Order, spec: TrainSpec) -> list[Lease]:
-    """The minibatches that a resumed run has behind it: whole epochs, steps of the next, and what all shards applied."""
+    """What a resumed run has behind it: whole epochs, steps of the next one, and what every shard has applied."""
     position: dict[str, Any] = dict(p.position)
     epoch, step = position["epoch"], position["step"]
     found = [Lease(e, 0, order.minibatches - 1) for e in range(min(epoch, spec.epochs))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from trainers.runtime.member import Member, node_folder, use_code
+from trainers.runtime.member import Member, limit_threads, node_folder, use_code
 from trainers.runtime.messages import Place
 from trainers.spec import TrainSpec
 
@@ -39,6 +39,7 @@ class Evaluator(Member):
     def prepare(self) -> Place:
         """Map the data, build the model."""
         use_code(self.spec.code is not None)
+        limit_threads(self.spec.workers.threads)
         from trainers.setup import set_up
 
         on_cpu = self.spec.model_copy(update={"device": "cpu"})
@@ -47,7 +48,6 @@ class Evaluator(Member):
 
     def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[float, float, float]:
         """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
-        import torch
         from torch.nn import functional as F  # noqa: N812
 
         from trainers.checkpoint import mean_buffers

@@ -67,3 +67,9 @@ def use_code(code: bool) -> None:
     if code:
         here = os.getcwd()
         sys.path[:] = [entry for entry in sys.path if entry not in (here, "")] + [here]
+
+
+def limit_threads(count: int) -> None:
+    """Fix the threads of torch before it is imported: its libraries choose their kernels, and with them the bits, by
+    the number they find then, not by what is set later."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainers.runtime.member import Member, node_folder
+from trainers.runtime.member import Member, limit_threads, node_folder
 from trainers.runtime.messages import Exchange, Place, Prepared
 from trainers.spec import TrainSpec
 
@@ -28,6 +28,7 @@ class ShardActor(Member):
 
     def prepare(self) -> Place:
         """Import what takes long, while the workers load their data."""
+        limit_threads(1)
         import torch
 
         torch.set_num_threads(1)

@@ -232,10 +232,10 @@ def connect_collectives(x: Exchange, folder: Path, device: torch.device) -> Coll
         from trainers.transport.shared_memory import SharedMemoryCollectives
 
         return SharedMemoryCollectives(folder / x.folder, x.rank, x.size)
-    from trainers.transport.process_group import ProcessGroupCollectives
+    from trainers.transport.process_group import GroupConfig, ProcessGroupCollectives
 
     assert x.address is not None
-    return ProcessGroupCollectives(x.address, f"g{x.generation}", x.rank, x.size, device)
+    return ProcessGroupCollectives(GroupConfig(x.address, f"g{x.generation}", x.rank, x.size, device))
 
 
 def connect_store(x: Exchange, folder: Path, shards: list[slice], slots: int) -> ParameterStore:

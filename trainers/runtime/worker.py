@@ -9,7 +9,7 @@ import ray
 
 from trainers.elastic.ledger import Lease
 from trainers.runtime.gate import Gate
-from trainers.runtime.member import Member, node_folder, use_code
+from trainers.runtime.member import Member, limit_threads, node_folder, use_code
 from trainers.runtime.messages import Exchange, Prepared, Tally
 from trainers.spec import TrainSpec
 
@@ -37,7 +37,6 @@ class Worker(Member):
         self.folder = node_folder(job_id)
         self.setup: Setup | None = None
         self.trainer: Trainer | None = None
-        self.rendezvous: Any = None
         self.ahead: deque[Any] = deque()  # leases asked for before they are needed
         self.told: Any = None  # the last thing the coordinator was told
 
@@ -48,6 +47,7 @@ class Worker(Member):
             SpecRejected: The data, the model or the machine do not allow the spec; found by one minibatch if `checks`.
         """
         use_code(self.spec.code is not None)
+        limit_threads(self.spec.workers.threads)
         from trainers.setup import check, set_up
 
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,14 +65,6 @@ class Worker(Member):
             device=str(setup.replica.device),
             position=asdict(position),
         )
-
-    def open_rendezvous(self) -> tuple[str, int]:
-        """A key-value store in this process, through which process groups of any generation find each other."""
-        from torch.distributed import TCPStore
-
-        host = ray.util.get_node_ip_address()
-        self.rendezvous = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        return host, self.rendezvous.port
 
     def initial(self) -> dict[str, np.ndarray]:
         """The first version of the parameters (`params`) and of the rule's states, (P,) each, for the shards."""

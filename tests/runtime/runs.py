@@ -1,0 +1,82 @@
+"""Starts runs on the session's Ray and waits for their events."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group_table
+
+import trainers
+from trainers import Event, JournalReader, Run, TrainSpec
+from trainers.runtime.member import node_folder
+
+WITHIN_S = 90.0
+
+
+def spec(**fields: Any) -> TrainSpec:
+    """A small run on digits."""
+    base = {"data": {"name": "digits", "limit": 203}, "model": "mlp", "batch": 7, "epochs": 2, "seed": 3}
+    base |= {"optimizer": {"name": "momentum", "lr": 0.02, "weight_decay": 0.001}}
+    return TrainSpec.model_validate(base | fields)
+
+
+@dataclass
+class Watched:
+    """A run under way, and what it has told."""
+
+    run: Run
+    folder: Path
+    events: list[Event] = field(default_factory=list)
+
+    def until(self, holds: Callable[[Event], bool]) -> Event:
+        """Read events until one of them is the one."""
+        reader = JournalReader(self.folder, self.events[-1].seq if self.events else 0)
+        deadline = time.monotonic() + WITHIN_S
+        while True:
+            for event in reader.read():
+                self.events.append(event)
+                if holds(event):
+                    return event
+            assert time.monotonic() < deadline, f"waited in vain; the last events were {self.events[-3:]}"
+            time.sleep(0.01)
+
+    def end(self) -> Event:
+        """The terminal event."""
+        return self.until(lambda event: event.is_terminal)
+
+    def of(self, event_type: str) -> list[dict[str, Any]]:
+        """The data of all events of a type."""
+        return [event.data for event in self.events if event.type == event_type]
+
+
+def start(job_id: str, train: TrainSpec, folder: Path) -> Watched:
+    return Watched(trainers.start_run(job_id, train, folder), folder)
+
+
+def finished(job_id: str, train: TrainSpec, folder: Path) -> Watched:
+    """Run it to its end."""
+    watched = start(job_id, train, folder)
+    watched.end()
+    return watched
+
+
+def left_behind(job_id: str) -> list[str]:
+    """Actors but the coordinator, placement groups and mapped files of a run."""
+    actors = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True)]
+    groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
+    files = [str(node_folder(job_id))] if node_folder(job_id).exists() else []
+    return [name for name in (*actors, *groups) if name.startswith(f"{job_id}/")] + files
+
+
+def gone_soon(job_id: str, pids: list[int]) -> None:
+    """Nothing is left of a run that has ended."""
+    deadline = time.monotonic() + 10
+    while True:
+        left = left_behind(job_id) + [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not left:
+            return
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)

@@ -1,0 +1,74 @@
+"""The rules of the house that import-linter cannot say."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainers.algorithms
+from trainers.algorithms import CONFIGS
+
+ROOT = Path(__file__).parents[1]
+SHARED = {"base"}
+"""What the files of `algorithms/` may import from their own folder."""
+
+
+def imported(path: Path) -> set[str]:
+    """Names of all modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_algorithms_never_import_one_another() -> None:
+    files = [path for path in (ROOT / "trainers/algorithms").glob("*.py") if path.stem != "__init__"]
+    assert len(files) >= 3
+    for path in files:
+        others = {name.split(".")[2] for name in imported(path) if name.startswith("trainers.algorithms.")}
+        assert others <= SHARED, f"{path.name} imports {others - SHARED}"
+
+
+def test_every_file_of_algorithms_is_an_algorithm_of_the_spec() -> None:
+    names = {module.name for module in pkgutil.iter_modules(trainers.algorithms.__path__)} - SHARED
+    assert names == {config.__module__.rpartition(".")[2] for config in CONFIGS.values()}
+    assert all(config.source for config in CONFIGS.values())
+
+
+def test_ray_lives_in_the_runtime_only() -> None:
+    for path in (ROOT / "trainers").rglob("*.py"):
+        if "runtime" not in path.parts:
+            assert not any(name == "ray" or name.startswith("ray.") for name in imported(path)), path
+
+
+@pytest.mark.parametrize("module", ["trainers", "trainers.spec", "service", "api", "deploy.main"])
+def test_spec_service_and_doors_load_no_torch(module: str) -> None:
+    program = f"import sys, {module}; sys.exit(any(name.split('.')[0] == 'torch' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_coordinator_loads_no_torch() -> None:
+    program = "import sys, trainers.runtime.coordinator; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_public_names_are_pinned_and_exist() -> None:
+    for package in ("trainers", "service"):
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+
+
+def test_environment_is_read_in_one_place() -> None:
+    allowed = {"deploy/settings.py", "trainers/runtime/cluster.py", "trainers/runtime/member.py"}
+    for folder in ("trainers", "service", "api", "deploy"):
+        for path in (ROOT / folder).rglob("*.py"):
+            reads = any(word in path.read_text() for word in ("os.environ", "getenv("))
+            assert not reads or str(path.relative_to(ROOT)) in allowed, path
