@@ -132,7 +132,12 @@ class LocalCollectives(Collectives):
     def barrier(self, signal: int = 0) -> Handle[int]:
         self.calls += 1
         count = self.calls
-        return Handle(lambda: max(self.group.meet("barrier", count, self.rank, signal).values()))  # type: ignore[type-var,return-value]
+
+        def finish() -> int:
+            signals = self.group.meet("barrier", count, self.rank, signal).values()
+            return max(number for number in signals if isinstance(number, int))
+
+        return Handle(finish)
 
     def subgroup(self, ranks: Sequence[int]) -> "LocalCollectives | None":
         self.calls += 1

@@ -17,7 +17,7 @@ class MappedFile:
     def __init__(self, path: Path, rows: int, numel: int) -> None:
         self.path = path
         self.numel = numel
-        size = max(rows * numel * BYTES, 1)
+        size = max(rows * numel, 1) * BYTES
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)  # a full file system is an error here, not a SIGBUS later

@@ -2,8 +2,8 @@
 
 The group is made from a prefix of the rendezvous and is nobody's global group, so that one generation can follow
 another in the same process. What gloo lacks is a way to wake a call that stands still: neither `abort` nor
-`shutdown` does it, and sockets stay open while a call is under way. So a worker that closes says so at the
-rendezvous, where a thread of every other worker listens, and waiting is done on a condition, not inside gloo.
+`shutdown` does it, and its sockets stay open while a call is under way. So every worker keeps a connection to the
+rendezvous, which tells all the others when one of these ends, and waiting is done on a condition, not inside gloo.
 """
 
 import re
@@ -18,19 +18,18 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore  # where torch's own type stubs name it
+from torch._C._distributed_c10d import Store  # where torch's own type stubs name it
 
 from trainers.errors import PeerLost
 from trainers.optim.update import Gradient, spans
 from trainers.transport.canonical import Node, TreeSum
 from trainers.transport.protocols import Collectives, Handle, Reduction
-from trainers.transport.rendezvous import Address, await_keys, own_host, reach_rendezvous
+from trainers.transport.rendezvous import Address, RendezvousClient, own_host, reach_rendezvous
 
 T = TypeVar("T")
 
 GRACE_S = 0.5  # for what a peer had sent before it closed
 POLL_S = 0.0002  # NCCL tells of its end only when asked
-FOR_EVER = timedelta(days=3650)
 
 
 class Group(Protocol):
@@ -81,10 +80,11 @@ class ProcessGroupCollectives(Collectives):
         self.closed = False  # by this worker
         self.lost = False  # by a peer
         self.under_way: list[dist.Work] = []
-        self.store = PrefixStore(config.prefix, reach_rendezvous(config.store_address, config.join_timeout_s))
-        self.group: Group | None = _form_group(config, self.store)
-        self.listener = threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True)
-        self.listener.start()
+        self.line = reach_rendezvous(config.store_address, config.join_timeout_s)
+        self.meeting = _Meeting(reach_rendezvous(config.store_address, config.join_timeout_s), config.prefix)
+        self.group: Group | None = _form_group(config, self.meeting)
+        self.line.set_at_end(f"{config.prefix}/closed")
+        threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True).start()
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,8 @@ class ProcessGroupCollectives(Collectives):
             group, self.group = self.group, None
             works, self.under_way = [work for work in self.under_way if not work.is_completed()], []
             self.news.notify_all()
-        self._tell_others()
+        self.line.close()
+        self.meeting.line.close()
         self.inboxes.clear()
         if self.device.type == "cuda" and group is not None:
             group.abort()
@@ -195,7 +196,7 @@ class ProcessGroupCollectives(Collectives):
                     self._stand_still(work)
                     work.wait()
             except RuntimeError as error:
-                self._tell_others()
+                self.line.close()  # so that peers which only wait for this one are told too
                 raise PeerLost(f"a peer of worker {self.rank} is gone: {_reason(error)}") from error
             finally:
                 self.waited_s += time.perf_counter() - began
@@ -221,17 +222,14 @@ class ProcessGroupCollectives(Collectives):
                 raise PeerLost("the group was closed" if self.closed else f"a peer of worker {self.rank} closed")
 
     def _listen(self) -> None:
-        """A connection of its own, since a wait holds it: ends when the first member has closed."""
-        with suppress(RuntimeError, PeerLost):
-            own = PrefixStore(self.config.prefix, reach_rendezvous(self.config.store_address, 5.0))
-            own.wait(["closed"], FOR_EVER)
+        """Until the first member has closed, or this one has."""
+        try:
+            self.line.get(f"{self.config.prefix}/closed")
+        except PeerLost:
+            return  # without a rendezvous a group goes on, as without a coordinator
         with self.news:
             self.lost = True
             self.news.notify_all()
-
-    def _tell_others(self) -> None:
-        with suppress(RuntimeError):
-            self.store.set("closed", "1")
 
 
 class Inboxes:
@@ -251,10 +249,32 @@ class Inboxes:
                     self.found[own[i]] = row
 
 
-def _form_group(config: GroupConfig, store: PrefixStore) -> Group:
+class _Meeting(Store):
+    """The rendezvous as the library wants to see it, under the prefix of one group."""
+
+    def __init__(self, line: RendezvousClient, prefix: str) -> None:
+        super().__init__()
+        self.line = line
+        self.prefix = prefix
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self.line.set(f"{self.prefix}/{key}", value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self.line.get(f"{self.prefix}/{key}")
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self.line.has(f"{self.prefix}/{key}") for key in keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self.line.get(f"{self.prefix}/{key}", timeout.total_seconds() if timeout else None)
+
+
+def _form_group(config: GroupConfig, store: _Meeting) -> Group:
     """The library's group, once all members are there: only then does the short timeout begin to count."""
-    store.set(f"here-{config.rank}", "1")
-    await_keys(store, [f"here-{k}" for k in range(config.size)], config.join_timeout_s)
+    store.set(f"here-{config.rank}", b"")
+    store.wait([f"here-{k}" for k in range(config.size)], timedelta(seconds=config.join_timeout_s))
     timeout = timedelta(seconds=config.timeout_s)
     try:
         if config.device.type == "cuda":
@@ -263,7 +283,7 @@ def _form_group(config: GroupConfig, store: PrefixStore) -> Group:
         else:
             make = dist.ProcessGroupGloo
             options = make._Options()
-            options._devices = [make.create_device(hostname=own_host(config.store_address))]
+            options._devices = [make.create_device(hostname=own_host(store.line))]
             options._threads = 2
         options._timeout = timeout
         group: Group = make(store, config.rank, config.size, options)

@@ -1,0 +1,109 @@
+"""Runs a body on each of K workers, whatever carries their vectors."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from trainers.transport.local import LocalWorld, local_collectives
+from trainers.transport.process_group import GroupConfig, ProcessGroupCollectives
+from trainers.transport.protocols import Collectives
+from trainers.transport.rendezvous import Rendezvous, host_rendezvous
+from trainers.transport.shared_memory import SharedMemoryCollectives
+
+T = TypeVar("T")
+
+KINDS = ("local", "shared_memory", "process_group")
+CPU = torch.device("cpu")
+TIMEOUT_S = 20.0  # no test waits for it unless it fails
+
+
+@dataclass
+class Groups:
+    """Makes groups of one kind; each `run` is a generation of its own."""
+
+    kind: str
+    folder: Path
+    rendezvous: Rendezvous | None
+    generations: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def threaded(self) -> bool:
+        """Whether workers really move at the same time."""
+        return self.kind != "local"
+
+    def run(self, size: int, body: Callable[[Collectives], T]) -> list[T]:
+        """The results of `body` on each worker. Raises the first error, after which all groups are closed."""
+        if self.kind == "local":
+            members = local_collectives(LocalWorld(), size)
+            world = members[0].group.world
+            return world.run([lambda member=member: body(member) for member in members])
+        generation = next(self.generations)
+
+        def worker(rank: int) -> T:
+            with self.joined(generation, rank, size) as collectives:
+                return body(collectives)
+
+        return in_threads([lambda rank=rank: worker(rank) for rank in range(size)])
+
+    @contextmanager
+    def joined(self, generation: int, rank: int, size: int) -> Iterator[Collectives]:
+        """Member `rank` of a generation, closed at the end."""
+        collectives = join(
+            self.kind, self.folder, self.rendezvous.port if self.rendezvous else 0, generation, rank=rank, size=size
+        )
+        try:
+            yield collectives
+        finally:
+            collectives.close()
+
+
+def join(kind: str, folder: Path, port: int, generation: int, *, rank: int, size: int) -> Collectives:
+    """Member `rank` of a generation; also for processes of their own."""
+    if kind == "shared_memory":
+        place = folder / f"g{generation}"
+        place.mkdir(exist_ok=True)
+        return SharedMemoryCollectives(place, rank, size)
+    return ProcessGroupCollectives(
+        GroupConfig(("127.0.0.1", port), f"{folder}/g{generation}", rank, size, CPU, TIMEOUT_S)
+    )
+
+
+def in_threads(bodies: list[Callable[[], T]]) -> list[T]:
+    """Their results; raises the first error that one of them came to."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            results[index] = bodies[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * TIMEOUT_S)
+    if errors:
+        raise errors[0]
+    assert len(results) == len(bodies), "a worker did not come to its end"
+    return [results[i] for i in range(len(bodies))]
+
+
+@contextmanager
+def rendezvous_for(kind: str) -> Iterator[Rendezvous | None]:
+    """What a kind needs to meet."""
+    if kind != "process_group":
+        yield None
+        return
+    rendezvous = host_rendezvous("127.0.0.1")
+    try:
+        yield rendezvous
+    finally:
+        rendezvous.close()
