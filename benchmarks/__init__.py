@@ -1,0 +1,1 @@
+"""Side-by-side measurements against peers, each with its dated result in `results/`."""

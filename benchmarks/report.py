@@ -1,0 +1,162 @@
+"""The benchmark's result for people: tables on the terminal, and a dated Markdown file."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.results import BARE, DDP, LIMIT, RAY_ASYNC, Results
+from benchmarks.statistics import Spread
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SMALLEST_SHOWN = 0.05  # of the parameters' size, in the table of a worker's memory
+Rows = list[tuple[str, ...]]
+
+
+def rate_rows(results: Results) -> Rows:
+    """A line a contender: examples/s, its spread, CPU, and the paired ratios."""
+    rows: Rows = []
+    for name in results.contenders:
+        rate, cpu = results.rate(name), results.spread(name, lambda m: m.cpu_s_per_step * 1000)
+        assert rate is not None
+        assert cpu is not None
+        ratios = [_ratio(results.ratio(name, base)) for base in (DDP, RAY_ASYNC, LIMIT)]
+        rows.append((name, f"{rate.median:,.0f}", *_spread(rate, ",.0f"), f"{cpu.median:.1f}", *ratios))
+    return rows
+
+
+RATE_HEADER = (
+    "contender",
+    "examples/s",
+    "min..max",
+    "quartiles",
+    "CPU ms a step",
+    "to DDP",
+    "to Ray async",
+    "to limit",
+)
+
+
+def verdict_rows(results: Results) -> Rows:
+    """A line a bound of the contract."""
+    rows: Rows = []
+    for target, spread in results.verdicts():
+        found = ("-", "-") if spread is None else (f"{spread.median:.3g}", f"{spread.low:.3g}..{spread.high:.3g}")
+        beyond = "" if target.in_reach is None else f" ({target.in_reach:g} in reach)"
+        rows.append((target.name, f"{target.kind} {target.bound:g}{beyond}", *found, target.verdict(spread)))
+    return rows
+
+
+VERDICT_HEADER = ("what", "bound", "median", "min..max", "verdict")
+
+
+def print_tables(results: Results, console: Console) -> None:
+    """Both tables, and what failed."""
+    for title, header, rows in (
+        ("Throughput", RATE_HEADER, rate_rows(results)),
+        ("Against the contract", VERDICT_HEADER, verdict_rows(results)),
+    ):
+        table = Table(title=title)
+        for i, column in enumerate(header):
+            table.add_column(column, justify="left" if i == 0 else "right")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for name, reason in results.failures.items():
+        console.print(f"{name}: not measured: {reason}", style="red", markup=False)
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    parts = [
+        "# Throughput of data-parallel SGD on one machine",
+        _bullets({**results.machine, "load average before": results.load_before, "after": results.load_after}),
+        "## Settings",
+        _bullets(results.settings),
+        "## Examples per second",
+        "Medians over the rounds. The contenders take turns within a round; ratios are taken within a round (paired) "
+        "and shown as median (min..max). A step is one minibatch of one worker.",
+        _table(RATE_HEADER, rate_rows(results)),
+        "## Against the contract",
+        _table(VERDICT_HEADER, verdict_rows(results)),
+        *_failures(results),
+        *_ours(results),
+        *_memory(results),
+        *_tried(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(results: Results, day: str, folder: Path = RESULTS) -> Path:
+    """`<day>-throughput.md`, and the raw numbers as JSON beside it."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{day}-throughput.md"
+    path.write_text(markdown(results))
+    path.with_suffix(".json").write_text(json.dumps(results.raw(), indent=1) + "\n")
+    return path
+
+
+def _failures(results: Results) -> list[str]:
+    return ["## Not measured", _bullets(results.failures)] if results.failures else []
+
+
+def _ours(results: Results) -> list[str]:
+    """Where the workers' time went, and how far the limit is."""
+    rows: Rows = []
+    for name in (n for n in results.contenders if n in BARE):
+        details = dict.fromkeys(key for each in results.rounds if name in each for key in each[name].details)
+        for key in details:
+            spread = results.spread(name, lambda m, key=key: m.details.get(key))  # type: ignore[misc]
+            if spread is not None:
+                rows.append((name, key, f"{spread.median:.3f}", f"{spread.low:.3f}..{spread.high:.3f}"))
+        if to_limit := results.ratio(name, LIMIT):
+            rows.append((name, "still missing to the limit", f"{1 - to_limit.median:.1%}", ""))
+    header = ("run", "figure", "median", "min..max")
+    return ["## Inside our runs", _table(header, rows)] if rows else []
+
+
+def _memory(results: Results) -> list[str]:
+    parts: list[str] = []
+    for name, memory in results.memory.items():
+        rows = [(o, f"{x:+.2f}") for o, x in memory.over.items() if abs(x) >= SMALLEST_SHOWN]
+        parts += [
+            f"A worker of {name} holds {memory.multiple:.1f} times the parameters' {memory.parameter_bytes / 1e6:.1f} "
+            "MB more than a process that imported torch and built the model. Proportional bytes (PSS), in multiples "
+            "of the parameters:",
+            _table(("origin", "more than the bare process"), rows),
+        ]
+    if results.service:
+        sizes = ", ".join(f"{name.upper()} {size / 1e6:.0f} MB" for name, size in results.service.items())
+        parts.append(f"The service's process: {sizes}.")
+    return ["## Memory", *parts] if parts else []
+
+
+def _tried(results: Results) -> list[str]:
+    if not results.tried:
+        return []
+    rows = [(title, ", ".join(f"{rate:,.0f}" for rate in rates)) for title, rates in results.tried.items()]
+    return [
+        "## What was tried for the peers",
+        "Before the rounds, a short measurement each, taking turns; the best (by its best) was taken.",
+        _table(("configuration", "examples/s"), rows),
+    ]
+
+
+def _ratio(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{spread.median:.2f} ({spread.low:.2f}..{spread.high:.2f})"
+
+
+def _spread(spread: Spread, form: str) -> tuple[str, str]:
+    first, third = spread.quartiles
+    return f"{spread.low:{form}}..{spread.high:{form}}", f"{first:{form}}..{third:{form}}"
+
+
+def _bullets(pairs: dict[str, str]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in pairs.items())
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,116 @@
+"""The work that every contender does: the same model, examples, minibatches and optimiser."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainers.spec import DataSpec, ModelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from trainers.data.batches import Batch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DIGITS = "benchmarks.workload:digits28"
+LARGEST_RATE = 2400.0
+"""Examples/s of two workers that nothing reaches here; only sizes the jobs when nothing was measured yet."""
+DIGITS_REPEATS = 40  # so that an epoch is about as long as MNIST's
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`convnet` on 28x28 images, plain data-parallel momentum SGD."""
+
+    data: DataSpec
+    minibatch: int = 32
+    """Examples a worker and step."""
+    workers: int = 2
+    lr: float = 0.01
+    momentum: float = 0.9
+    seed: int = 0
+    warmup_steps: int = 25
+    """Steps of each worker before the clock starts."""
+    seconds: float = 8.0
+    """How long one measurement lasts, roughly."""
+    steps: int | None = None
+    """A fixed number of measured steps instead of `seconds`, for tests."""
+
+    def build_model(self) -> "nn.Module":
+        """The model, the same start in every process."""
+        from trainers.models.registry import build_model
+
+        return build_model(ModelSpec(name="convnet"), num_classes=10, image_shape=(1, 28, 28), seed=self.seed)
+
+    def minibatches(self, rank: int) -> "Iterator[Batch]":
+        """Whole minibatches of one worker, epoch after epoch without end: indexed as uint8, then normalised."""
+        from trainers.data.datasets import open_dataset
+        from trainers.elastic.order import Order
+
+        dataset = open_dataset(self.data, self.seed)
+        order = Order(dataset.num_train, self.minibatch, self.workers, self.seed)
+
+        def plan() -> "Iterator[tuple[int, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]]":
+            for epoch in itertools.count():
+                for index in range(rank, order.minibatches, self.workers):
+                    if order.size(index) == self.minibatch:
+                        yield epoch, order.examples(epoch, index)
+
+        return dataset.batches(plan())
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One worker's steady state."""
+
+    steps: int
+    seconds: float
+    cpu_s: float
+    """CPU seconds of this process, all its threads."""
+
+
+def steady(step: Callable[[], object], work: Workload, agree: Callable[[int], int] = lambda steps: steps) -> Timing:
+    """Warm up, agree on a number of steps with the others (which is also the start signal), and time them."""
+    half = max(1, work.warmup_steps // 2)
+    for _ in range(work.warmup_steps - half):
+        step()
+    began = time.perf_counter()
+    for _ in range(half):
+        step()
+    steps = agree(work.steps or max(1, round(work.seconds * half / (time.perf_counter() - began))))
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        step()
+    return Timing(steps, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def find_data(root: Path | None) -> DataSpec:
+    """MNIST in torchvision's layout where there is one; otherwise scikit-learn's digits, enlarged."""
+    for folder in [root] if root else [REPOSITORY / "data", REPOSITORY.parent / "shared" / "data"]:
+        if (folder / "MNIST" / "raw").is_dir():
+            return DataSpec(name="mnist", root=str(folder))
+    return DataSpec(name=DIGITS)
+
+
+def data_title(data: DataSpec) -> str:
+    """What the report calls the data."""
+    return "digits, 8x8 enlarged to 28x28" if data.name == DIGITS else data.name
+
+
+def digits28(root: str) -> "tuple[Any, Any, Any, Any]":
+    """scikit-learn's digits, each pixel three by three, framed to 28x28, repeated: images and labels, twice.
+
+    They come with scikit-learn, so nothing is read from `root`.
+    """
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
+    images = np.pad(images.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))[:, None]
+    labels = labels.astype(np.int64)
+    return np.tile(images, (DIGITS_REPEATS, 1, 1, 1)), np.tile(labels, DIGITS_REPEATS), images, labels

@@ -1,0 +1,65 @@
+"""Every contender takes three steps, so that the benchmark does not rot; and what it starts, it ends."""
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks import bare_loop, proc
+from benchmarks.contender import Measurement
+from benchmarks.millrace_runs import Ours
+from benchmarks.peers import ddp, limit, ray_pattern
+from benchmarks.processes import MeasurementError, alone, together
+from benchmarks.workload import DIGITS, Workload
+from trainers.spec import DataSpec
+
+SHORT = Workload(DataSpec(name=DIGITS), warmup_steps=2, steps=3)
+
+CONTENDERS: dict[str, Callable[[], Measurement]] = {
+    "limit": lambda: limit.measure(SHORT),
+    "ddp": lambda: ddp.measure(SHORT, ddp.DdpConfig()),
+    "bare sync": lambda: bare_loop.measure(SHORT, Ours("sync")),
+    "bare downpour": lambda: bare_loop.measure(SHORT, Ours("downpour")),
+}
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_contender_takes_three_steps(name: str) -> None:
+    found = CONTENDERS[name]()
+    assert found.examples_per_s > 0
+    assert 0 < found.cpu_s_per_step < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_ray_pattern_takes_three_steps(mode: str, flat: bool) -> None:
+    config = ray_pattern.RayConfig("sync" if mode == "sync" else "async", flat)
+    assert ray_pattern.measure(SHORT, config).examples_per_s > 0
+
+
+def fail() -> None:
+    raise RuntimeError("on purpose")
+
+
+def nap() -> None:
+    time.sleep(60)
+
+
+def test_a_failure_carries_its_traceback_and_leaves_no_process() -> None:
+    before = set(proc.descendants(os.getpid()))
+    with pytest.raises(MeasurementError, match="on purpose"):
+        alone(fail)
+    with pytest.raises(MeasurementError, match="longer than"):
+        together(nap, [(), ()], timeout_s=0.3)
+    left = {pid for pid in proc.descendants(os.getpid()) if "resource_tracker" not in proc.title(pid)}
+    assert left <= before
+
+
+def test_memory_of_this_process_is_found() -> None:
+    found = proc.memory_bytes(os.getpid())
+    assert 0 < found["Pss"] <= found["Rss"]
+    parts = proc.composition(os.getpid())
+    assert parts["private memory"] > 0
+    assert not any("/" in origin for origin in parts)
