@@ -123,7 +123,7 @@ def _train(run: LocalRun, interrupts: Interrupts, info: ClusterInfo, as_json: bo
         interrupts.run = run
         try:
             return run.run(shown.show)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, MillraceError):  # the log tells which
             return run.result
 
 

@@ -14,6 +14,7 @@ from trainers import Event, JournalReader
 TAIL = 1000  # events held in memory for those who are up to date; who is further behind reads the file
 BATCH = 500
 ALIVE_EVERY = 20  # polls between two questions whether the writer lives
+DEAD_TIMES = 2  # answers in a row before it counts as dead: a busy machine can be silent once
 TELL_AGAIN_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -102,17 +103,19 @@ class Follower:
 
     async def run(self) -> None:
         """Read on until the log has ended; if its writer is dead without an end, say so once."""
-        silent = 0
+        silent = dead = 0
         while not self.log.ended:
             events = await self._read()
             if events:
-                silent = 0
+                silent = dead = 0
                 continue
             silent += 1
-            # What it wrote before it died comes first: it may have ended well, then gone.
-            if silent % ALIVE_EVERY == 0 and not await self._alive() and not await self._read():
-                await self.on_lost()
-                return
+            if silent % ALIVE_EVERY == 0:
+                dead = 0 if await self._alive() else dead + 1
+                # What it wrote before it died comes first: it may have ended well, then gone.
+                if dead >= DEAD_TIMES and not await self._read():
+                    await self.on_lost()
+                    return
             await asyncio.sleep(self.poll_s)
 
     async def _read(self) -> list[Event]:

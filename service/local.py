@@ -7,10 +7,11 @@ from pathlib import Path
 from service.progress import Progress
 from service.runs import RunHandle, Runs
 from service.spec import JobSpec
-from trainers import Event, Journal, JournalReader, Result
+from trainers import Event, Journal, JournalReader, MillraceError, Result
 
 POLL_S = 0.1
 ALIVE_EVERY_S = 1.0
+DEAD_TIMES = 2  # answers in a row before the coordinator counts as dead
 
 
 class LocalRun:
@@ -35,7 +36,8 @@ class LocalRun:
             handle = self.runs.start_run(self.job_id, self.spec.train, self.run_dir)
             self._wait(handle, on_event)
         except BaseException as error:
-            self._end(on_event, "Interrupted", f"ended by {type(error).__name__} {error}".rstrip())
+            told = str(error) or f"ended by {type(error).__name__}"
+            self._end(on_event, error.reason if isinstance(error, MillraceError) else "Interrupted", told)
             raise
         return self.result
 
@@ -45,7 +47,7 @@ class LocalRun:
         return self.progress.result_so_far(self.job_id, self.spec.model_dump(mode="json"))
 
     def _wait(self, handle: RunHandle, on_event: Callable[[Event], None]) -> None:
-        asked = False
+        asked, dead = False, 0
         checked_s = time.monotonic()
         while not self._read(on_event):
             if self.cancelling and not asked:
@@ -53,7 +55,8 @@ class LocalRun:
                 handle.cancel()
             if time.monotonic() - checked_s >= ALIVE_EVERY_S:
                 checked_s = time.monotonic()
-                if not handle.is_alive() and not self._read(on_event):
+                dead = 0 if handle.is_alive() else dead + 1
+                if dead >= DEAD_TIMES and not self._read(on_event):
                     told = "the run's coordinator died; its last checkpoint is in the run directory"
                     self._end(on_event, "CoordinatorLost", told)
                     return

@@ -13,7 +13,7 @@ class RunHandle(Protocol):
         """Ask for a clean stop with a checkpoint. Returns at once; the log tells the rest."""
 
     def is_alive(self) -> bool:
-        """Whether its coordinator still runs. False is final."""
+        """Whether its coordinator answers. It counts as dead when it twice did not."""
 
 
 class Runs(Protocol):

@@ -7,6 +7,7 @@ import pytest
 from service.local import LocalRun
 from service.spec import parse_spec
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
+from trainers.errors import SpecRejected
 from trainers.events import Event, State
 from trainers.runtime.journal import JournalReader
 
@@ -58,3 +59,32 @@ def test_whatever_interrupts_takes_the_run_down(runs: FakeRuns, tmp_path: Path) 
     assert runs.swept == ["job"]
     assert [event.data["state"] for event in JournalReader(tmp_path).read()] == ["RUNNING", "FAILED"]
     assert run.result.state is State.FAILED
+
+
+def test_a_run_that_is_refused_at_its_start_says_why(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.start_error = SpecRejected("code: there is no folder /nowhere")
+    run = local(runs, tmp_path)
+    with pytest.raises(SpecRejected):
+        run.run(lambda _: None)
+    (event,) = JournalReader(tmp_path).read()
+    assert (event.data["reason"], event.data["message"]) == ("SpecRejected", "code: there is no folder /nowhere")
+    assert run.result.state is State.FAILED
+
+
+def test_one_silence_is_no_death(runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr("service.local.ALIVE_EVERY_S", 0.0)
+
+    def silent_once(run: FakeRun) -> None:
+        run.state(State.RUNNING)
+
+        def is_alive() -> bool:
+            alive = next(answers, True)
+            if alive:
+                run.succeed()
+            return alive
+
+        run.is_alive = is_alive  # type: ignore[method-assign]
+
+    runs.script = silent_once
+    assert local(runs, tmp_path).run(lambda _: None).state is State.SUCCEEDED
