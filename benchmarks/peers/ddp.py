@@ -30,8 +30,6 @@ CANDIDATES = (
     DdpConfig(),
     DdpConfig(bucket_mb=1),
     DdpConfig(bucket_mb=5),
-    DdpConfig(bucket_mb=13),
-    DdpConfig(bucket_mb=5, static_graph=True),
     DdpConfig(static_graph=True),
 )
 
