@@ -65,9 +65,12 @@ def test_a_log_is_followed_while_it_grows_from_any_number(managed: Managed, runs
             run = await started(runs, job.id)
             for index in range(2500):  # more than is held in memory
                 run.step(index / 1000)
+            await eventually(lambda: has_read(manager, job.id, 2501))
+            late = asyncio.create_task(all_events(manager, job.id))
             run.succeed()
             whole, later, last = await asyncio.gather(*readers)
             assert [event.seq for event in whole] == list(range(1, 2504))
+            assert await late == whole
             assert later == whole[1:]
             assert last == whole[7:]
             assert await all_events(manager, job.id, 2400) == whole[2400:]
@@ -91,6 +94,8 @@ def test_cancel_in_every_state(managed: Managed, runs: FakeRuns) -> None:
             assert (await manager.cancel(running.id)).state is State.CANCELLING
             run.state(State.RUNNING, "Late", "a worker joined")
             run.step(1.0)
+            await eventually(lambda: shows_metrics(manager, running.id))
+            assert (await manager.show(running.id)).state is State.CANCELLING
             run.state(State.CANCELLED, "Cancelled", "checkpoint written")
             job = await reached(manager, running.id, State.CANCELLED)
             assert job.message == "checkpoint written"
@@ -303,3 +308,11 @@ def test_relative_paths_are_taken_from_where_the_service_stands(managed: Managed
 
 async def counted(runs: FakeRuns, wanted: int) -> bool:
     return len(runs.order) >= wanted
+
+
+async def shows_metrics(manager: JobManager, job_id: str) -> bool:
+    return (await manager.show(job_id)).metrics is not None
+
+
+async def has_read(manager: JobManager, job_id: str, seq: int) -> bool:
+    return manager.live[job_id].log.progress.seq >= seq
