@@ -64,7 +64,7 @@ class Shard:
         self.applied = IdentitySet()
         self.staleness: Counter[int] = Counter()
         self.ripe: list[list[Arrived]] = []  # pushes that make an update each
-        self.parts: dict[tuple[int, int], dict[Node, Arrived]] = defaultdict(dict)  # of a step that is not complete
+        self.parts: dict[tuple[int, int], dict[Node, list[Arrived]]] = defaultdict(dict)  # of a step not complete
 
     # -- members --------------------------------------------------------------------------------------------------
 
@@ -112,29 +112,31 @@ class Shard:
         step = push.identity.epoch, push.identity.first // self.config.quorum
         lo = push.identity.first % self.config.quorum
         parts = self.parts[step]
-        parts[lo, lo + push.identity.last - push.identity.first + 1] = push
+        parts.setdefault((lo, lo + push.identity.last - push.identity.first + 1), []).append(push)
         if covers(self.config.quorum, parts):
-            self.ripe.append(list(self.parts.pop(step).values()))
+            self.ripe.append([push for same in self.parts.pop(step).values() for push in same])
 
-    def apply(self) -> list[Applied]:
-        """Turn what has arrived into updates, all in one pass over the slice, and switch to the result.
+    def apply(self, limit: int | None = None) -> list[Applied]:
+        """Turn what has arrived into updates, at most `limit`, in one pass over the slice, and switch to the result.
 
         Returns what can be acknowledged. A push that was applied before changes nothing and is acknowledged again.
         """
-        contributions, answers, version = [], [], self.version
-        ripe, self.ripe = self.ripe, []
-        for group in ripe:
-            if group[0].identity in self.applied:
-                answers += [Applied(push, version, 0) for push in group]
+        contributions: list[Contribution] = []
+        answers, version = [], self.version
+        while self.ripe and len(contributions) != limit:
+            group = self.ripe.pop(0)
+            fresh = {push.identity: push for push in reversed(group) if push.identity not in self.applied}
+            answers += [Applied(push, version, 0) for push in group if fresh.get(push.identity) is not push]
+            if not fresh:
                 continue
-            contributions.append(self._contribution(group))
-            for push in group:
+            contributions.append(self._contribution(list(fresh.values())))
+            for push in fresh.values():
                 stale = version - self.seen.get(push.worker, version)
                 self.staleness[stale] += 1
                 answers.append(Applied(push, version + 1, stale))
                 self.applied.add(push.identity)
             version += 1
-            self.examples += sum(push.examples for push in group)
+            self.examples += sum(push.examples for push in fresh.values())
         for answer in answers:
             if answer.push.worker in self.clocks:
                 self.clocks[answer.push.worker] = max(self.clocks[answer.push.worker], answer.push.clock)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from contextlib import suppress
 
 from trainers.errors import PeerLost
+from trainers.transport.tcp import keep_watch, receive_exactly
 
 Address = tuple[str, int]
 """Host and port of the key-value store."""
@@ -49,7 +50,7 @@ class Rendezvous:
                     self._end()
                     return
                 if connection is self.listener:
-                    self.selector.register(connection.accept()[0], selectors.EVENT_READ)
+                    self.selector.register(keep_watch(connection.accept()[0]), selectors.EVENT_READ)
                 else:
                     self._hear(connection)
 
@@ -156,26 +157,12 @@ def reach_rendezvous(address: Address, timeout_s: float) -> RendezvousClient:
         connection = socket.create_connection(address, timeout_s)
     except OSError as error:
         raise PeerLost(f"the rendezvous at {address[0]}:{address[1]} does not answer: {error}") from error
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return RendezvousClient(connection)
+    return RendezvousClient(keep_watch(connection))
 
 
 def own_host(client: RendezvousClient) -> str:
     """This node's address on the way to the rendezvous, so that nobody has to name a network interface."""
     return str(client.connection.getsockname()[0])
-
-
-def receive_exactly(connection: socket.socket, memory: memoryview) -> None:
-    """Fill `memory` from a connection.
-
-    Raises:
-        ConnectionError: It ended.
-    """
-    while memory:
-        count = connection.recv_into(memory)
-        if not count:
-            raise ConnectionError("the connection was closed")
-        memory = memory[count:]
 
 
 def _send(connection: socket.socket, kind: int, key: str, value: bytes) -> None:

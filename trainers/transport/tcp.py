@@ -1,0 +1,102 @@
+"""Connections between nodes: messages of a fixed size, and vectors that go out as they lie in memory. No torch."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from trainers.errors import PeerLost
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Line:
+    """One end of a connection; a `Doorbell` that can carry a vector behind a message.
+
+    What is rung goes out in a thread of its own, so that neither computing nor serving waits for a slow reader.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str, message_bytes: int) -> None:
+        self.connection = connection
+        self.peer = peer
+        self.message_bytes = message_bytes
+        self.outgoing: SimpleQueue[tuple[bytes, Tensor | None] | None] = SimpleQueue()
+        threading.Thread(target=self._send, name=f"to {peer}", daemon=True).start()
+
+    def ring(self, message: bytes, vector: Tensor | None = None) -> None:
+        """Send a message and (n,) float32, which must stay as it is until the peer has answered.
+
+        A peer that is gone is told by `answer`.
+        """
+        self.outgoing.put((message, vector))
+
+    def answer(self) -> bytes:
+        """Wait for one message.
+
+        Raises:
+            PeerLost: The other side is gone.
+        """
+        message = bytearray(self.message_bytes)
+        self._receive(memoryview(message))
+        return bytes(message)
+
+    def receive_into(self, vector: Tensor) -> None:
+        """Fill (n,) float32 with the vector behind the message that `answer` gave last.
+
+        Raises:
+            PeerLost: The other side is gone.
+        """
+        self._receive(memory_of(vector))
+
+    def close(self) -> None:
+        """Wake whoever waits at either end, with PeerLost."""
+        self.outgoing.put(None)
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def _receive(self, memory: memoryview) -> None:
+        try:
+            receive_exactly(self.connection, memory)
+        except OSError as error:
+            raise PeerLost(f"{self.peer} is gone") from error
+
+    def _send(self) -> None:
+        with suppress(OSError):  # the reading side is told as well
+            while (item := self.outgoing.get()) is not None:
+                message, vector = item
+                self.connection.sendall(message)
+                if vector is not None:
+                    self.connection.sendall(memory_of(vector))
+
+
+def keep_watch(connection: socket.socket) -> socket.socket:
+    """Send small messages at once, and take a node that fell silent for dead within some ten seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000)):
+        if hasattr(socket, option):  # not on every system
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return connection
+
+
+def receive_exactly(connection: socket.socket, memory: memoryview) -> None:
+    """Fill `memory` from a connection.
+
+    Raises:
+        ConnectionError: It ended.
+    """
+    while memory:
+        count = connection.recv_into(memory)
+        if not count:
+            raise ConnectionError("the connection was closed")
+        memory = memory[count:]
+
+
+def memory_of(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous vector on the CPU, not a copy."""
+    return vector.numpy().data.cast("B")
