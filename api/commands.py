@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from service import (
     new_job_id,
     read_spec_file,
 )
+
+STOPPING = b"Stopping cleanly, with a checkpoint. Once more ends it at once.\n"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Interrupts:
         if self.run is None or self.run.cancelling:
             raise KeyboardInterrupt
         self.run.cancel()
-        print("Stopping cleanly, with a checkpoint. Once more ends it at once.", file=sys.stderr, flush=True)
+        os.write(2, STOPPING)  # a print that this signal interrupted cannot be entered again
 
 
 def read(spec_file: Path, sets: list[str]) -> JobSpec:
