@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -162,11 +163,16 @@ def test_watch_follows_a_job_to_success(cli: Cli, spec: Path, service: Service) 
     assert json.loads(outcome.stdout.splitlines()[-1])["test_accuracy"] == 0.97
 
 
-def fake(script: str, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+@contextmanager
+def fake(script: str, *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.api.fake_cli", script, *arguments]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> None:

@@ -32,7 +32,10 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
-        stdout, stderr = self.process.communicate(timeout=20)
+        try:
+            stdout, stderr = self.process.communicate(timeout=20)
+        finally:
+            self.process.kill()
         self.said += stdout + stderr
 
 
