@@ -49,11 +49,13 @@ class Ledger:
 
     def lease(self, worker: int) -> Lease | None:
         """The next minibatches for a worker; None when there are none left to lease."""
-        if not self.free:
-            return None
-        lease = self.free.popleft()
-        self.open.setdefault(worker, []).append(lease)
-        return lease
+        while self.free:
+            left = self._left(self.free.popleft())  # pushes of the one who held it before may have come in since
+            if left:
+                self.free.extendleft(reversed(left[1:]))
+                self.open.setdefault(worker, []).append(left[0])
+                return left[0]
+        return None
 
     def applied(self, worker: int, done: Lease) -> None:
         """The shards have applied a push over these minibatches."""
@@ -64,8 +66,7 @@ class Ledger:
     def release(self, worker: int) -> None:
         """Issue again what a worker has leased and not got applied; the next to ask get it first."""
         for lease in reversed(self.open.pop(worker, [])):
-            rest = [i for i in range(lease.first, lease.last + 1) if not self.counts[lease.epoch][i]]
-            self.free.extendleft(reversed(list(_runs(lease.epoch, rest, self.lease_size))))
+            self.free.extendleft(reversed(self._left(lease)))
 
     def epochs_done(self) -> int:
         """How many epochs, from the first on, are wholly applied."""
@@ -83,6 +84,11 @@ class Ledger:
         for i in range(done.first, min(done.last + 1, len(counts))):
             counts[i] += 1
             self.trained += self.order.size(i)
+
+    def _left(self, lease: Lease) -> list[Lease]:
+        """What of a lease has not been applied."""
+        rest = [i for i in range(lease.first, lease.last + 1) if not self.counts[lease.epoch][i]]
+        return list(_runs(lease.epoch, rest, self.lease_size))
 
     def _complete(self, lease: Lease) -> bool:
         return all(self.counts[lease.epoch][lease.first : lease.last + 1])

@@ -1,0 +1,80 @@
+"""Where parameters lie: every element once, none across a shard's border that should not be, gaps zero."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.optim.update import ALIGN
+from trainers.store.layout import PARAMETER_ALIGN, Layout, lay_out
+
+
+class Random(nn.Module):
+    """Parameters of random shapes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        dice = random.Random(seed)
+        for i in range(dice.randint(4, 12)):
+            shape = [dice.randint(1, 9) for _ in range(dice.randint(1, 3))]
+            setattr(self, f"p{i}", nn.Parameter(torch.randn(shape)))
+
+
+def owners(layout: Layout) -> list[str | None]:
+    """The parameter that each element belongs to."""
+    found: list[str | None] = [None] * layout.numel
+    for name, shape, offset in zip(layout.names, layout.shapes, layout.offsets, strict=True):
+        for i in range(offset, offset + torch.Size(shape).numel()):
+            assert found[i] is None, "two parameters share an element"
+            found[i] = name
+    return found
+
+
+@pytest.mark.parametrize("placement", ["balanced", "round_robin"])
+@pytest.mark.parametrize("num_shards", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_parameter_has_its_place(placement: str, num_shards: int, seed: int) -> None:
+    model = Random(seed)
+    layout = lay_out(model, num_shards, placement)
+    owned = owners(layout)
+    named = dict(model.named_parameters())
+    assert sorted(layout.names) == sorted(named)
+    assert all(offset % PARAMETER_ALIGN == 0 for offset in layout.offsets)
+    assert len(layout.shards) == num_shards
+    ends = [0, *(cut.stop for cut in layout.shards)]
+    assert [cut.start for cut in layout.shards] == ends[:-1]
+    assert ends[-1] == layout.numel
+    assert all(end % ALIGN == 0 for end in ends)
+    flat = layout.flatten({name: parameter.detach() for name, parameter in named.items()})
+    for name, view in layout.named(flat).items():
+        assert torch.equal(view, named[name])
+    assert all(float(flat[i]) == 0 for i, name in enumerate(owned) if name is None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_balanced_shards_differ_by_one_unit_at_most(seed: int) -> None:
+    sizes = [cut.stop - cut.start for cut in lay_out(Random(seed), 3).shards]
+    assert max(sizes) - min(sizes) <= ALIGN
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_round_robin_gives_whole_variables_in_turn(seed: int) -> None:
+    model = Random(seed)
+    layout = lay_out(model, 3, "round_robin")
+    owned = owners(layout)
+    for shard, cut in enumerate(layout.shards):
+        mine = {name for name in owned[cut] if name is not None}
+        assert mine == {name for i, (name, _) in enumerate(model.named_parameters()) if i % 3 == shard}
+
+
+def test_one_shard_or_many_the_parameters_lie_alike() -> None:
+    one, many = lay_out(Random(1), 1), lay_out(Random(1), 3)
+    assert (one.names, one.offsets, one.numel) == (many.names, many.offsets, many.numel)
+
+
+def test_too_many_shards_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="use at most 1"):
+        lay_out(nn.Linear(3, 3), 2)
+    with pytest.raises(ValueError, match="2 variables"):
+        lay_out(nn.Linear(300, 3), 3, "round_robin")
