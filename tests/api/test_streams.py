@@ -60,7 +60,7 @@ def test_the_client_goes_on_when_the_server_is_restarted(serve: Callable[..., Se
     with Client(first.url, patience_s=20) as client:
         reader = threading.Thread(target=lambda: seen.extend(client.events(job.id)))
         reader.start()
-        eventually(lambda: bool(run.journal.seq))
+        eventually(lambda: bool(seen))
         first.stop()
         run.step(1.0)
         second = serve(port)
