@@ -56,3 +56,7 @@ class Stopped(MillraceError):
 
 class Fenced(MillraceError):
     """Another coordinator owns this run directory."""
+
+
+class ClusterUnavailable(MillraceError):
+    """Ray did not start, or there is none at the address."""

@@ -17,9 +17,18 @@ TransportName = Literal["auto", "shared_memory", "process_group"]
 UserFunction = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
-def shorthand(field: str) -> BeforeValidator:
-    """A scalar stands for a section in which only `field` is given."""
-    return BeforeValidator(lambda value: value if isinstance(value, dict | BaseModel) else {field: value})
+def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None) -> BeforeValidator:
+    """A scalar stands for a section in which only `field` is given; a section without its name is the default one.
+
+    form, kind: the types of the section and of the scalar, for the JSON Schema.
+    """
+
+    def spell_out(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {field: default, **value} if default and field not in value else value
+        return value if isinstance(value, BaseModel) else {field: value}
+
+    return BeforeValidator(spell_out, json_schema_input_type=form | kind)
 
 
 class Section(BaseModel):
@@ -129,7 +138,7 @@ class MomentumSpec(Section):
     """u <- momentum u + g, w <- w - lr u (paper 4, equation 9)."""
 
     name: Literal["momentum"] = "momentum"
-    lr: float = Field(default=0.05, gt=0, le=1000)
+    lr: float = Field(default=0.02, gt=0, le=1000)
     """Learning rate."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the last update that is kept."""
@@ -252,28 +261,28 @@ class TrainSpec(Section):
     """A folder with modules of your own for `module:function`; it travels to the workers and stands behind
     everything else on their path."""
 
-    workers: Annotated[WorkersSpec, shorthand("count")] = WorkersSpec()
+    workers: Annotated[WorkersSpec, shorthand("count", WorkersSpec, int)] = WorkersSpec()
     """Who computes."""
 
-    algorithm: Annotated[AnyAlgorithm, shorthand("name")] = SyncConfig()
+    algorithm: Annotated[AnyAlgorithm, shorthand("name", AnyAlgorithm, str, default="sync")] = SyncConfig()
     """Which parallel SGD, by name alone (`algorithm: downpour`) or with its options."""
 
-    model: Annotated[ModelSpec, shorthand("name")] = ModelSpec()
+    model: Annotated[ModelSpec, shorthand("name", ModelSpec, str)] = ModelSpec()
     """What is trained."""
 
-    data: Annotated[DataSpec, shorthand("name")] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
     """On which examples."""
 
-    batch: Annotated[BatchSpec, shorthand("per_worker")] = BatchSpec()
+    batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
     """Examples a step."""
 
-    optimizer: Annotated[AnyOptimizer, shorthand("name")] = MomentumSpec()
+    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default="momentum")] = MomentumSpec()
     """The update rule and its learning rate."""
 
-    schedule: Annotated[AnySchedule, shorthand("name")] = ConstantSchedule()
+    schedule: Annotated[AnySchedule, shorthand("name", AnySchedule, str, default="constant")] = ConstantSchedule()
     """How the learning rate moves with the examples seen."""
 
-    ps: Annotated[ParameterServerSpec, shorthand("shards")] = ParameterServerSpec()
+    ps: Annotated[ParameterServerSpec, shorthand("shards", ParameterServerSpec, int)] = ParameterServerSpec()
     """The parameter server's shards."""
 
     evaluate: EvaluateSpec = EvaluateSpec()

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.errors import MillraceError
+from trainers.errors import ClusterUnavailable
 
 NAMESPACE = "millrace"
 LOOPBACK = "127.0.0.1"
@@ -28,10 +28,6 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 LONGEST_TEMP = 40  # bytes; Ray adds 62 of its own, and a unix socket's path holds 107
-
-
-class ClusterUnavailable(MillraceError):
-    """Ray did not start, or there is none at the address."""
 
 
 @dataclass(frozen=True)

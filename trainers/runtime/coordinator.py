@@ -23,6 +23,7 @@ from trainers.events import EventType, Result, State
 from trainers.runtime.account import Account
 from trainers.runtime.crew import CONTROL, Crew
 from trainers.runtime.journal import Fence, Journal
+from trainers.runtime.member import sweep
 from trainers.runtime.messages import Exchange, Place, Prepared, Tally
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.spec import TrainSpec
@@ -124,6 +125,7 @@ class Coordinator:
 
     async def _start(self) -> None:
         me = ray.get_runtime_context().current_actor
+        sweep(self.job_id)  # what an earlier try under this id may have left on this node
         await self.crew.hire(me)
         self.tasks.append(asyncio.create_task(self.crew.renew()))
         warming = [shard.prepare.options(concurrency_group=CONTROL).remote() for shard in self.crew.shards]
@@ -376,25 +378,28 @@ async def _settled(refs: list[Any]) -> list[Any]:
 
 
 async def _all_or_first_error(training: list[Any], watched: list[Any]) -> None:
-    """Wait until all have trained. If one fails, wait a little for the others, so that the cause is raised and not
-    what it caused."""
+    """Wait until all have trained. What a failure caused elsewhere may be heard of before the failure itself: then
+    wait a little, so that the cause is raised."""
     tasks = [asyncio.ensure_future(_plain(ref)) for ref in training]
     guards = [asyncio.ensure_future(_plain(ref)) for ref in watched]
     pending: set[asyncio.Future[None]] = {*tasks, *guards}
+    errors: list[BaseException] = []
+    deadline: float | None = None
     while not all(task.done() for task in tasks):
-        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        if any(f.done() and f.exception() for f in (*tasks, *guards)):
-            await asyncio.wait(tasks, timeout=GRACE_S)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        finished, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        errors += [error for future in finished if (error := future.exception()) is not None]
+        if errors and (not finished or not all(map(_is_consequence, errors))):
             break
-    errors = [e for f in (*tasks, *guards) if f.done() and (e := f.exception()) is not None]
+        if errors and deadline is None:
+            deadline = time.monotonic() + GRACE_S
     if errors:
-        raise min(errors, key=_blame)
+        raise min(errors, key=_is_consequence)
 
 
 async def _plain(ref: Any) -> None:
     await ref
 
 
-def _blame(error: BaseException) -> int:
-    """Causes before consequences."""
-    return int(isinstance(getattr(error, "cause", None) or error, PeerLost | StoreClosed))
+def _is_consequence(error: BaseException) -> bool:
+    return isinstance(getattr(error, "cause", None) or error, PeerLost | StoreClosed)

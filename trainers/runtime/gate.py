@@ -11,6 +11,7 @@ class Gate:
         self.begun = 0
         self.held = False
         self.limit: int | None = None
+        self.meetings: set[int] = set()
 
     def enter(self) -> bool:
         """Begin a step; waits while held. False once as many were begun as the limit allows."""
@@ -27,8 +28,15 @@ class Gate:
             self.held = True
             return self.begun
 
-    def release(self, limit: int | None = None) -> None:
-        """Go on, up to so many steps in all."""
+    def release(self, limit: int | None = None, meeting: int | None = None) -> None:
+        """Go on, up to `limit` steps in all; meet the others for a snapshot after step number `meeting`."""
         with self.changed:
             self.held, self.limit = False, limit
+            if meeting is not None:
+                self.meetings.add(meeting)
             self.changed.notify_all()
+
+    def meets(self) -> bool:
+        """Whether the workers meet before the step that was just begun. Whoever was held knows it by then."""
+        with self.changed:
+            return self.begun - 1 in self.meetings

@@ -28,11 +28,13 @@ class Run:
         self.coordinator.cancel.remote()
 
     def is_alive(self) -> bool:
-        """Whether the coordinator answers."""
+        """False once Ray knows that the coordinator has died; one that is slow to answer lives."""
         try:
             ray.get(self.coordinator.ping.remote(), timeout=10)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        except ray.exceptions.ActorDiedError:
             return False
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
+            return True
         return True
 
 

@@ -73,7 +73,6 @@ class Trainer:
         self.store: ParameterStore | None = None
         self.sums = Sums()
         self.updates = 0
-        self.meetings: list[int] = []  # step counts at which a snapshot is wanted, besides the ends of epochs
 
     def train(self) -> None:
         """Run to the end of the spec, or to where the gate closes."""
@@ -85,6 +84,8 @@ class Trainer:
         self.sums = Sums()
         works = self._works(position)
         while self.gate.enter():
+            if self.collectives is not None and self.gate.meets():
+                self._snapshot(algorithm, place, last=False)
             begun = time.perf_counter()
             work = next(works, None)
             if work is None:
@@ -189,8 +190,6 @@ class Trainer:
     def _snapshot_due(self, place: Position) -> bool:
         if self.collectives is None or place.epoch == self.spec.epochs:
             return False  # the shards have it; or the last one is made when all is done
-        if self.gate.begun in self.meetings:
-            return True
         every = [n for n in (self.spec.evaluate.every_epochs, self.spec.checkpoint.every_epochs) if n]
         return place.step == 0 and any(place.epoch % n == 0 for n in every)
 

@@ -91,9 +91,7 @@ class Worker(Member):
 
     def release(self, limit: int | None, meeting: int | None) -> None:
         """Go on, up to `limit` steps in all; make a snapshot after step number `meeting`."""
-        if meeting is not None and self.trainer is not None:
-            self.trainer.meetings.append(meeting)
-        self.gate.release(limit)
+        self.gate.release(limit, meeting)
 
     def buffers(self) -> dict[int, dict[str, np.ndarray]]:
         """The batch-norm buffers of this worker's virtual ranks."""

@@ -323,10 +323,14 @@ def _told_of(work: dist.Work, news: threading.Condition) -> Callable[[], bool]:
 
 
 def _bury(group: list[Group], works: list[dist.Work]) -> None:
-    """Let go of a group once no call is under way any more."""
+    """Let go of a group once no call is under way any more.
+
+    It waits in Python, since a process that ends while one of its threads is inside the library would abort.
+    """
     for work in works:
-        with suppress(RuntimeError):
-            work.wait()
+        ended = threading.Event()
+        work.get_future().add_done_callback(lambda _, ended=ended: ended.set())
+        ended.wait()
     group.clear()
 
 

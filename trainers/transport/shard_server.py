@@ -133,6 +133,8 @@ class Server(ABC, Generic[Bell]):
         return min((version - self.shard.version for version, _ in self.waiting), default=None)
 
     def _run_due(self) -> None:
+        if not self.waiting:
+            return
         due = [action for version, action in self.waiting if version <= self.shard.version]
         self.waiting = [(version, action) for version, action in self.waiting if version > self.shard.version]
         for action in due:

@@ -20,3 +20,16 @@ def small_net(num_classes: int, in_channels: int) -> nn.Module:
 
 def raises(num_classes: int, in_channels: int) -> nn.Module:
     raise RuntimeError("the moon is in the wrong phase")
+
+
+class Diverging(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.fc(x.flatten(1)) * 1e30) ** 2
+
+
+def diverging(num_classes: int, in_channels: int) -> nn.Module:
+    return Diverging(num_classes)
