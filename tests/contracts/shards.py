@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,8 +55,9 @@ class Cluster:
     stores: list[ParameterStore]
     shards: list[Shard]
     servers: list[ShardServer] | list[ProcessGroupShardServer]
-    """None on the local transport."""
+    """Empty on the local transport."""
     world: LocalWorld | None
+    folder: Path = Path()
 
     def run(self, *bodies: Callable[[ParameterStore], T]) -> list[T]:
         """A body for each worker."""
@@ -82,9 +84,16 @@ class Stores:
         """Whether workers really move at the same time, and may close from another thread."""
         return self.kind != "local"
 
+    @property
+    def port(self) -> int:
+        """Of the rendezvous, where there is one."""
+        return self.rendezvous.port if self.rendezvous else 0
+
     @contextmanager
-    def cluster(self, num_workers: int, setting: Setting | None = None, seed: int = 0) -> Iterator[Cluster]:
-        """Shards that serve, ended at the end."""
+    def cluster(
+        self, num_workers: int, setting: Setting | None = None, seed: int = 0, absent: int = 0
+    ) -> Iterator[Cluster]:
+        """Shards that serve, ended at the end; the last `absent` workers connect by themselves."""
         setting = setting or Setting()
         if self.kind == "local":
             world = LocalWorld(seed)
@@ -99,22 +108,16 @@ class Stores:
         threads = [threading.Thread(target=server.serve, daemon=True) for server in servers]
         for thread in threads:
             thread.start()
-        stores = [self.store(name, worker, num_workers, setting) for worker in range(num_workers)]
+        connect = partial(connect_store, self.kind, self.folder / name, self.port, setting, num_workers=num_workers)
+        stores = [connect(worker=worker) for worker in range(num_workers - absent)]
         try:
-            yield Cluster(stores, [server.shard for server in servers], servers, None)
+            yield Cluster(stores, [server.shard for server in servers], servers, None, self.folder / name)
         finally:
             for ending in [*stores, *servers]:
                 ending.close()
             for thread in threads:
                 thread.join(TIMEOUT_S)
                 assert not thread.is_alive()
-
-    def store(self, name: str, worker: int, num_workers: int, setting: Setting) -> ParameterStore:
-        """A worker's side; also for processes of their own."""
-        if self.kind == "shared_memory":
-            return SharedMemoryStore(self.folder / name, worker, num_workers, setting.cuts, setting.num_slots)
-        port = self.rendezvous.port if self.rendezvous else 0
-        return ProcessGroupStore(("127.0.0.1", port), name, worker, setting.cuts, setting.num_slots)
 
     def _server(
         self, name: str, setting: Setting, index: int, num_workers: int
@@ -129,6 +132,15 @@ class Stores:
         shard = Shard(setting.config(cut), [zeros.clone() for _ in range(num_workers + 2)], states)
         assert self.rendezvous is not None
         return ProcessGroupShardServer(("127.0.0.1", self.rendezvous.port), name, index, num_workers, cut, shard)
+
+
+def connect_store(
+    kind: str, folder: Path, port: int, setting: Setting, *, worker: int, num_workers: int
+) -> SharedMemoryStore | ProcessGroupStore:
+    """A worker's side; also for processes of their own."""
+    if kind == "shared_memory":
+        return SharedMemoryStore(folder, worker, num_workers, setting.cuts, setting.num_slots)
+    return ProcessGroupStore(("127.0.0.1", port), folder.name, worker, setting.cuts, setting.num_slots)
 
 
 def push(store: ParameterStore, number: int, value: float | Tensor = 1.0, clock: int = 0, examples: int = 1) -> None:

@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -328,9 +327,10 @@ def _bury(group: list[Group], works: list[dist.Work]) -> None:
     It waits in Python, since a process that ends while one of its threads is inside the library would abort.
     """
     for work in works:
-        ended = threading.Event()
-        work.get_future().add_done_callback(lambda _, ended=ended: ended.set())
-        ended.wait()
+        news = threading.Condition()
+        ended = _told_of(work, news)
+        with news:
+            news.wait_for(ended)
     group.clear()
 
 
