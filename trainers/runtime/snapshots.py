@@ -75,7 +75,8 @@ class Snapshots:
 
     async def follow(self) -> None:
         """Work through the queue until cancelled; only an error ends it by itself."""
-        await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
+        if self.spec.evaluate.every_epochs or self.spec.evaluate.every_s or self.spec.checkpoint.every_epochs:
+            await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
         while True:
             await self._work(await self.queue.get())
 
