@@ -67,7 +67,7 @@ def measure(work: Workload, ours: Ours, expected_per_s: float) -> Measurement:
     return alone(_drive, work, ours, expected_per_s, timeout_s=TIMEOUT_S + 60)
 
 
-def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 0.25) -> TrainSpec:
+def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 0.5) -> TrainSpec:
     """The job: as many examples as asked for, in one epoch where that many fit into one."""
     epochs = math.ceil(examples / LONGEST_EPOCH)
     return TrainSpec.model_validate(
@@ -138,10 +138,9 @@ def running(work: Workload, spec: TrainSpec) -> Iterator[tuple[float, Callable[[
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def job_processes() -> dict[int, str]:
-    """Process ids of the actors on this process's Ray, with their titles; Ray here serves one job only."""
-    titles = {pid: proc.title(pid) for pid in proc.descendants(os.getpid())}
-    return {pid: t for pid, t in titles.items() if t.startswith("ray::") and not t.startswith("ray::IDLE")}
+def job_pids(event: Event) -> list[int]:
+    """Process ids of all that works on a job, in its `actors` event: workers, shards, coordinator."""
+    return worker_pids(event) + [int(a["pid"]) for a in (*event.data["shards"], event.data["coordinator"])]
 
 
 def worker_pids(event: Event) -> list[int]:
@@ -153,13 +152,15 @@ def _drive(work: Workload, ours: Ours, expected_per_s: float) -> Measurement:
     warmup = work.warmup_steps * work.minibatch * work.workers
     measured = work.steps * work.minibatch * work.workers if work.steps else work.seconds * expected_per_s
     total = math.ceil((warmup + measured) / (1 - TAIL))
-    events, samples = [], []
+    events, samples, pids = [], [], []
     spec = spec_of(work, ours, total)
     with running(work, spec) as (submitted, follow):
         for event in follow():
             events.append(event)
+            if event.type == "actors":
+                pids = job_pids(event)
             if event.type == "step":
-                samples.append(Sample(event.seq, sum(map(proc.cpu_seconds, job_processes()))))
+                samples.append(Sample(event.seq, sum(map(proc.cpu_seconds, pids))))
     return analyse(events, samples, submitted, Window(warmup, total, work.minibatch))
 
 

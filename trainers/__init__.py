@@ -1,4 +1,4 @@
-"""Distributed training on Ray. Names are looked up when they are first used: importing this imports no torch, no Ray."""
+"""Distributed training on Ray. Names are looked up when first used: importing this imports no torch and no Ray."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

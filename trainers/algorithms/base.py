@@ -5,6 +5,7 @@ Imports no torch: the spec is read in processes that have none.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -83,13 +84,8 @@ class Context:
 class Algorithm(Protocol):
     """One worker's side of a parallel SGD."""
 
-    def step(self, work: Work, signal: int = 0) -> StepReport:
-        """Train one step. `signal` is this worker's wish; synchronous workers agree on the largest."""
-        ...
-
-    @property
-    def agreed(self) -> int:
-        """The signal that all workers agreed on in the last step (an asynchronous worker agrees with itself)."""
+    def step(self, work: Work) -> StepReport:
+        """Train one step."""
         ...
 
     def whole(self) -> Buffers | None:
@@ -101,7 +97,7 @@ class Algorithm(Protocol):
         ...
 
 
-class AlgorithmConfig(BaseModel):
+class AlgorithmConfig(BaseModel, ABC):
     """Root of the configs in this folder; the field `name` of each tells them apart in a spec."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
@@ -113,15 +109,15 @@ class AlgorithmConfig(BaseModel):
     """Paper and section."""
 
     @property
+    @abstractmethod
     def uses_parameter_server(self) -> bool:
         """Whether a run of this algorithm starts shards."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def is_synchronous(self) -> bool:
         """Whether which examples a step trains follows from its number, so that no lease is needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, context: Context) -> Algorithm:
         """The algorithm on one worker."""
-        raise NotImplementedError

@@ -66,9 +66,9 @@ class Downpour:
         self.fresh: Tensor | None = None  # (P,) a minibatch's gradient before it is added to `accrued`
         self.pushed_to, self.pending = 0, 0  # minibatches accrued: [pushed_to, pushed_to + pending) of the epoch
         self.pending_examples = 0
-        self.clock, self.agreed = 0, 0
+        self.clock = 0
 
-    def step(self, work: Work, signal: int = 0) -> StepReport:
+    def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
         assert minibatch.batch is not None
         if self.clock % self.config.num_fetch == 0:
@@ -85,7 +85,6 @@ class Downpour:
             self._local_step(into)
         if self.pending == self.config.num_push or work.ends_lease:
             self._push(work.epoch)
-        self.agreed = signal
         return StepReport(loss, work.examples, self.lr)
 
     def whole(self) -> None:

@@ -73,9 +73,9 @@ class SyncAllReduce:
         for mine, first in zip(_vectors(self.versions[0]), _vectors(start.whole), strict=True):
             mine[self.span] = first[self.span].to(mine.device)
             self.collectives.all_gather(mine).wait()
-        self.examples, self.clock, self.agreed = start.examples, 0, 0
+        self.examples, self.clock = start.examples, 0
 
-    def step(self, work: Work, signal: int = 0) -> StepReport:
+    def step(self, work: Work) -> StepReport:
         from trainers.optim.update import Contribution
 
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
@@ -84,7 +84,7 @@ class SyncAllReduce:
             loss += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
         self.update.apply([Contribution(total, work.whole, lr)], self._mine(current), self._mine(following))
-        self.agreed = self.collectives.all_gather(following.params, signal).wait()
+        self.collectives.all_gather(following.params).wait()
         self.clock += 1
         self.examples += work.whole
         return StepReport(loss, work.examples, lr)
@@ -108,15 +108,13 @@ class SyncParameterServer:
     """Workers push the sums of their subtrees; the shards update once all of a step's are there, and hand out the
     result. Equal to the all-reduce form bit for bit."""
 
-    agreed = 0
-
     def __init__(self, context: Context) -> None:
         assert context.store is not None
         self.context, self.replica, self.store = context, context.replica, context.store
         self.scratch: Scratch | None = None
         self.examples, self.clock = context.start.examples, 0
 
-    def step(self, work: Work, signal: int = 0) -> StepReport:
+    def step(self, work: Work) -> StepReport:
         from trainers.store.identity import PushIdentity
         from trainers.transport.canonical import subtrees
         from trainers.transport.protocols import Push
@@ -134,7 +132,6 @@ class SyncParameterServer:
             self.store.push(Push(identity, self.clock + 1, examples, hi - lo))
         self.clock += 1
         self.examples += work.whole
-        self.agreed = signal
         return StepReport(loss, work.examples, lr)
 
     def whole(self) -> None:

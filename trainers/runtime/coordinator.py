@@ -18,13 +18,14 @@ import ray
 
 from trainers.elastic.ledger import Lease, Ledger
 from trainers.elastic.order import Order
-from trainers.errors import Fenced, MillraceError, PeerLost, RunFailed, Stopped, StoreClosed
+from trainers.errors import Fenced, MillraceError, RunFailed, Stopped
 from trainers.events import EventType, Result, State
 from trainers.runtime.account import Account
 from trainers.runtime.crew import CONTROL, Crew
 from trainers.runtime.journal import Fence, Journal
 from trainers.runtime.member import sweep
 from trainers.runtime.messages import Exchange, Place, Prepared, Tally
+from trainers.runtime.outcome import all_or_the_cause, settled
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.spec import TrainSpec
 from trainers.transport.rendezvous import Rendezvous, host_rendezvous
@@ -33,9 +34,6 @@ T = TypeVar("T")
 
 LEASE_MINIBATCHES = 64
 """The longest lease: asking costs about a millisecond, a minibatch of a small model two."""
-
-GRACE_S = 10.0
-"""How long the other workers may take to notice that one has failed."""
 
 
 class Coordinator:
@@ -131,11 +129,11 @@ class Coordinator:
         warming = [shard.prepare.options(concurrency_group=CONTROL).remote() for shard in self.crew.shards]
         first, *others = self.crew.workers
         if self.spec.data.download:  # one fetches, the others find
-            await _settled([first.prepare.options(concurrency_group=CONTROL).remote(True)])
+            await settled([first.prepare.options(concurrency_group=CONTROL).remote(True)])
         asked = [first.prepare.options(concurrency_group=CONTROL).remote(True)]
         asked += [worker.prepare.options(concurrency_group=CONTROL).remote(False) for worker in others]
-        prepared: list[Prepared] = await _settled(asked)
-        places: list[Place] = await _settled(warming)
+        prepared: list[Prepared] = await settled(asked)
+        places: list[Place] = await settled(warming)
         self.prepared = prepared[0]
         self._event("actors", {
             "workers": [asdict(p.place) for p in prepared],
@@ -150,7 +148,7 @@ class Coordinator:
                 shard.open.options(concurrency_group=CONTROL).remote(self.exchanges[0], self.prepared, start)
                 for shard in self.crew.shards
             ]
-            await _settled(opened)
+            await settled(opened)
 
     def _open_books(self) -> None:
         spec, p = self.spec, self.prepared
@@ -201,7 +199,7 @@ class Coordinator:
         elif self.spec.evaluate.every_s:
             self.tasks.append(asyncio.create_task(self._meet_every(self.spec.evaluate.every_s)))
         try:
-            await _all_or_first_error(training, [*serving, *following])
+            await all_or_the_cause(training, [*serving, *following])
         except BaseException:
             for member in [*self.crew.workers, *self.crew.shards]:
                 member.close.options(concurrency_group=CONTROL).remote()
@@ -370,36 +368,3 @@ def already_applied(p: Prepared, order: Order, spec: TrainSpec) -> list[Lease]:
     ]
     both = set.intersection(*sets) if sets and not spec.algorithm.is_synchronous else set()
     return found + [Lease(e, i, i) for e, i in sorted(both) if e < spec.epochs]
-
-
-async def _settled(refs: list[Any]) -> list[Any]:
-    """Results of all; the first error as soon as it is there."""
-    return list(await asyncio.gather(*refs))
-
-
-async def _all_or_first_error(training: list[Any], watched: list[Any]) -> None:
-    """Wait until all have trained. What a failure caused elsewhere may be heard of before the failure itself: then
-    wait a little, so that the cause is raised."""
-    tasks = [asyncio.ensure_future(_plain(ref)) for ref in training]
-    guards = [asyncio.ensure_future(_plain(ref)) for ref in watched]
-    pending: set[asyncio.Future[None]] = {*tasks, *guards}
-    errors: list[BaseException] = []
-    deadline: float | None = None
-    while not all(task.done() for task in tasks):
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        finished, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        errors += [error for future in finished if (error := future.exception()) is not None]
-        if errors and (not finished or not all(map(_is_consequence, errors))):
-            break
-        if errors and deadline is None:
-            deadline = time.monotonic() + GRACE_S
-    if errors:
-        raise min(errors, key=_is_consequence)
-
-
-async def _plain(ref: Any) -> None:
-    await ref
-
-
-def _is_consequence(error: BaseException) -> bool:
-    return isinstance(getattr(error, "cause", None) or error, PeerLost | StoreClosed)
