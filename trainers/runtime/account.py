@@ -1,6 +1,7 @@
-"""The coordinator's account of a run: adds up what the workers tell."""
+"""The coordinator's account of a run: adds up what the workers tell, in whatever order it arrives."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from trainers.events import Metrics
@@ -22,8 +23,9 @@ class Account:
     first_examples: int = 0
     news: list[Tally] = field(default_factory=list)
     news_since_s: float = field(default_factory=time.monotonic)
-    updates: dict[int, int] = field(default_factory=dict)
-    staleness: dict[int, dict[int, int]] = field(default_factory=dict)
+    steps_of: Counter[int] = field(default_factory=Counter)
+    """Steps of each worker."""
+    staleness: Counter[int] = field(default_factory=Counter)
     by_epoch: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, tally: Tally) -> None:
@@ -35,8 +37,8 @@ class Account:
         for epoch, (loss, examples) in tally.by_epoch.items():
             old_loss, old_examples = self.by_epoch.get(epoch, (0.0, 0))
             self.by_epoch[epoch] = (old_loss + loss, old_examples + examples)
-        self.updates[tally.rank] = tally.updates
-        self.staleness[tally.rank] = tally.staleness
+        self.steps_of[tally.rank] += tally.steps
+        self.staleness.update(tally.staleness)
         self.news.append(tally)
 
     def metrics(self) -> Metrics | None:
@@ -57,23 +59,15 @@ class Account:
             wait_communication_s=sum(tally.wait_communication_s for tally in news),
             compute_s=sum(tally.compute_s for tally in news),
             workers=len({tally.rank for tally in news}),
-            staleness=self.histogram(),
+            staleness=dict(sorted(self.staleness.items())),
         )
 
     @property
     def steps(self) -> int:
         """Updates of the parameters so far: synchronous steps, or pushes that were applied."""
         if self.is_synchronous:
-            return max(self.updates.values(), default=0)
-        return sum(self.histogram().values())
-
-    def histogram(self) -> dict[int, int]:
-        """How many updates were applied at which staleness."""
-        total: dict[int, int] = {}
-        for counts in self.staleness.values():
-            for stale, count in counts.items():
-                total[stale] = total.get(stale, 0) + count
-        return dict(sorted(total.items()))
+            return max(self.steps_of.values(), default=0)
+        return self.staleness.total()
 
     def epoch_is_done(self, epoch: int) -> bool:
         """Whether every example of an epoch was trained."""

@@ -32,6 +32,8 @@ from trainers.transport.rendezvous import Rendezvous, host_rendezvous
 
 T = TypeVar("T")
 
+LEASES_AT_ONCE = 2
+
 LEASE_MINIBATCHES = 64
 """The longest lease: asking costs about a millisecond, a minibatch of a small model two."""
 
@@ -46,6 +48,7 @@ class Coordinator:
         self.crew = Crew(job_id, spec, runtime_env)
         self.begun_s = time.monotonic()
         self.stopping = asyncio.Event()
+        self.gates = asyncio.Lock()  # whoever holds workers in front of their gates
         self.tasks: list[asyncio.Task[Any]] = []
         self.snapshots = Snapshots(self.crew, spec, self.run_dir, self._log)
         self.ledger: Ledger | None = None
@@ -88,14 +91,16 @@ class Coordinator:
         if self.ledger is not None:
             for epoch, first, last in tally.applied:
                 self.ledger.applied(tally.rank, Lease(epoch, first, last))
-        if sum(self.account.updates.values()) == 1:
+        if self.account.steps_of.total() == 1:
             self._tell_metrics()  # the first step of all is told at once
         self._tell_epochs()
 
-    async def lease(self, rank: int) -> Lease | None:
-        """An asynchronous worker asks for more to do."""
+    async def lease(self, rank: int) -> list[Lease | None]:
+        """An asynchronous worker asks for more to do; a None is the end."""
         assert self.ledger is not None
-        return None if self.stopping.is_set() else self.ledger.lease(rank)
+        if self.stopping.is_set():
+            return [None]
+        return [self.ledger.lease(rank) for _ in range(LEASES_AT_ONCE)]
 
     async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any], last: bool) -> None:
         """Rank 0 of a run without shards hands over a version."""
@@ -239,21 +244,24 @@ class Coordinator:
         """Hold every worker in front of its next step, then let all go on to the step that the furthest has begun."""
         await self.stopping.wait()
         self._state(State.CANCELLING, "Cancelling", "stopping at the end of a step")
-        begun = await self._hold()
-        for worker, own in zip(self.crew.workers, begun, strict=True):
-            limit = max(begun) if self.spec.algorithm.is_synchronous else own
-            worker.release.options(concurrency_group=CONTROL).remote(limit, None)
+        async with self.gates:
+            begun = await self._ask_workers("hold")
+            together = self.spec.algorithm.is_synchronous
+            await self._ask_workers("release", [(max(begun) if together else own, None) for own in begun])
 
     async def _meet_every(self, seconds: float) -> None:
-        while not self.stopping.is_set():
+        """Have the workers of a run without shards meet for a snapshot."""
+        while True:
             await asyncio.sleep(seconds)
-            begun = await self._hold()
-            for worker in self.crew.workers:
-                worker.release.options(concurrency_group=CONTROL).remote(None, max(begun))
+            async with self.gates:
+                if self.stopping.is_set():
+                    return
+                begun = await self._ask_workers("hold")
+                await self._ask_workers("release", [(None, max(begun)) for _ in begun])
 
-    async def _hold(self) -> list[int]:
-        asked = [worker.hold.options(concurrency_group=CONTROL).remote() for worker in self.crew.workers]
-        return list(await asyncio.gather(*asked))
+    async def _ask_workers(self, method: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
+        workers = zip(self.crew.workers, arguments or [()] * len(self.crew.workers), strict=True)
+        return await settled([getattr(w, method).options(concurrency_group=CONTROL).remote(*a) for w, a in workers])
 
     async def _follow_shards(self) -> None:
         """Take snapshots from the shards at the ends of epochs and every so many seconds, as the spec asks."""

@@ -63,17 +63,6 @@ class Tally:
     by_epoch: dict[int, tuple[float, int]]
     """Epoch -> sum of the loss, examples."""
     staleness: dict[int, int] = field(default_factory=dict)
-    """Since the start of the run."""
+    """How many pushes were acknowledged at which staleness."""
     applied: tuple[tuple[int, int, int], ...] = ()
     """Epoch, first and last minibatch of the pushes that every shard has acknowledged."""
-    updates: int = 0
-    """Synchronous steps, or pushes acknowledged, since the start of the run."""
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """A step count at which the workers of a synchronous run meet, and what for."""
-
-    at: int
-    stop: bool
-    """Whether they stop there, or go on after a snapshot."""

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,6 +73,7 @@ class Trainer:
         self.store: ParameterStore | None = None
         self.sums = Sums()
         self.updates = 0
+        self.staleness: Counter[int] = Counter()  # as of the last report
 
     def train(self) -> None:
         """Run to the end of the spec, or to where the gate closes."""
@@ -155,7 +156,11 @@ class Trainer:
 
     def _report(self) -> None:
         sums, self.sums = self.sums, Sums()
-        applied, staleness = self.store.applied if self.store else [], self.store.staleness if self.store else {}
+        applied, staleness = (
+            self.store.applied if self.store else [],
+            Counter(self.store.staleness if self.store else {}),
+        )
+        news, self.staleness = staleness - self.staleness, staleness
         self.ports.report(
             Tally(
                 rank=self.exchange.rank,
@@ -167,9 +172,8 @@ class Trainer:
                 wait_communication_s=sums.communication_s,
                 compute_s=sums.compute_s,
                 by_epoch=sums.by_epoch,
-                staleness=staleness,
+                staleness=dict(news),
                 applied=tuple((p.identity.epoch, p.identity.first, p.identity.last) for p in applied),
-                updates=self.updates,
             )
         )
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from trainers.runtime.trainer import Trainer
     from trainers.setup import Setup
 
-LEASES_AHEAD = 2
-
 GROUPS = {"train": 1, "control": 4}
 
 
@@ -37,8 +35,9 @@ class Worker(Member):
         self.folder = node_folder(job_id)
         self.setup: Setup | None = None
         self.trainer: Trainer | None = None
-        self.ahead: deque[Any] = deque()  # leases asked for before they are needed
-        self.told: Any = None  # the last thing the coordinator was told
+        self.leases: deque[Lease | None] = deque()
+        self.ahead: Any = None  # the next leases, asked for before they are needed
+        self.told: deque[Any] = deque(maxlen=64)  # what the coordinator was told last
 
     def prepare(self, checks: bool) -> Prepared:
         """Load the data, build the model, and say what the coordinator must know of them.
@@ -81,7 +80,7 @@ class Worker(Member):
         self.trainer = Trainer(self.setup, self.folder, exchange, self.gate, ports)
         try:
             self.trainer.train()
-            ray.get(self.told)  # the coordinator must know all before it hears that this is over
+            ray.get(list(self.told))  # the coordinator must know all before it hears that this is over
         finally:
             self.setup.dataset.close()
 
@@ -107,14 +106,16 @@ class Worker(Member):
     # -- the trainer's ports --------------------------------------------------------------------------------------
 
     def _report(self, tally: Tally) -> None:
-        self.told = self.coordinator.report.remote(tally)
+        self.told.append(self.coordinator.report.remote(tally))
 
     def _lease(self) -> Lease | None:
+        """The next lease. One request is under way at any time, because an async actor may answer several in any
+        order, and one worker must train in the order of the epoch."""
         rank = self.trainer.exchange.rank if self.trainer else 0
-        while len(self.ahead) < 1 + LEASES_AHEAD:
-            self.ahead.append(self.coordinator.lease.remote(rank))
-        lease: Lease | None = ray.get(self.ahead.popleft())
-        return lease
+        if not self.leases:
+            self.leases.extend(ray.get(self.ahead or self.coordinator.lease.remote(rank)))
+            self.ahead = self.coordinator.lease.remote(rank)
+        return self.leases.popleft()
 
     def _snapshot(
         self, whole: "Buffers", buffers: "dict[int, dict[str, Tensor]]", position: "Position", last: bool
@@ -128,4 +129,6 @@ class Worker(Member):
         }
         rows = {rank: {n: b.cpu().numpy() for n, b in named.items()} for rank, named in buffers.items()}
         # The vectors are copied into Ray's store here, before the next step writes over them.
-        self.told = self.coordinator.take_snapshot.remote([ray.put(part)], [ray.put(rows)], asdict(position), last)
+        self.told.append(
+            self.coordinator.take_snapshot.remote([ray.put(part)], [ray.put(rows)], asdict(position), last)
+        )
