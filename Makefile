@@ -29,7 +29,7 @@ check: $(READY)
 	$(BIN)/codespell
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.throughput --report
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

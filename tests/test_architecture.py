@@ -72,3 +72,14 @@ def test_environment_is_read_in_one_place() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             reads = any(word in path.read_text() for word in ("os.environ", "getenv("))
             assert not reads or str(path.relative_to(ROOT)) in allowed, path
+
+
+def test_a_foreign_package_of_our_name_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers" / "__init__.py").write_text("")
+    program = "import deploy.main"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 2
+    assert f"the package `trainers` in {tmp_path / 'trainers'} hides Millrace's own" in done.stderr

@@ -103,8 +103,8 @@ class Coordinator:
         return [self.ledger.lease(rank) for _ in range(LEASES_AT_ONCE)]
 
     async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any], last: bool) -> None:
-        """Rank 0 of a run without shards hands over a version."""
-        self.snapshots.put(Snapshot(parts, buffers, position, last))
+        """Rank 0 of a run without shards hands over a version; answered once there is room for it."""
+        await self.snapshots.put(Snapshot(parts, buffers, position, last))
 
     # -- the life of a run ----------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Coordinator:
     async def _finish(self) -> None:
         """The last version: evaluated, kept as a checkpoint and as the finished model."""
         if self.crew.shards:
-            self.snapshots.put(await self.snapshots.from_shards(0, self._position(), last=True))
+            await self.snapshots.put(await self.snapshots.from_shards(0, self._position(), last=True))
         whole = self._is_whole()
         last = await self.snapshots.finish(whole)
         result = Result(
@@ -276,17 +276,17 @@ class Coordinator:
             if spec.algorithm.is_synchronous:
                 position = {"epoch": epoch, "updates": epoch * self.prepared.steps - begun}
                 position["examples"] = epoch * self.prepared.num_examples
-                self.snapshots.put(await self.snapshots.from_shards(position["updates"], position))
+                await self.snapshots.put(await self.snapshots.from_shards(position["updates"], position))
             else:
                 await self._epoch_told(epoch)
                 if self.epochs_told > epoch and self.snapshots.due(self.epochs_told):
                     continue  # the workers are further already, and that version is still to come
-                self.snapshots.put(await self.snapshots.from_shards(0, self._position()))
+                await self.snapshots.put(await self.snapshots.from_shards(0, self._position()))
 
     async def _shards_every(self, seconds: float | None) -> None:
         while seconds and not self.stopping.is_set():
             await asyncio.sleep(seconds)
-            self.snapshots.put(await self.snapshots.from_shards(0, self._position(), passing=True))
+            await self.snapshots.put(await self.snapshots.from_shards(0, self._position(), passing=True))
 
     async def _epoch_told(self, epoch: int) -> None:
         while self.epochs_told < epoch:

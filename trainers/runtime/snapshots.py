@@ -13,6 +13,9 @@ from trainers.events import EventType
 from trainers.runtime.crew import CONTROL, Crew
 from trainers.spec import TrainSpec
 
+WAITING = 2
+"""Snapshots that may wait for the evaluator: each holds parameters and state once in Ray's store."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -48,17 +51,18 @@ class Snapshots:
         self.spec = spec
         self.run_dir = run_dir
         self.tell = tell
-        self.queue: asyncio.Queue[Snapshot] = asyncio.Queue()
+        self.queue: asyncio.Queue[Snapshot] = asyncio.Queue(maxsize=WAITING)
         self.last: asyncio.Future[Snapshot] = asyncio.get_event_loop().create_future()
         self.ready: Any = None  # the evaluator's `prepare`
         self.busy = False
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Have it evaluated and kept. One that is only passing is dropped while the evaluator is busy."""
+    async def put(self, snapshot: Snapshot) -> None:
+        """Have it evaluated and kept; waits while too many are in front of it. One that is only passing is dropped
+        while the evaluator is busy."""
         if snapshot.last:
             self.last.set_result(snapshot)
         elif not (snapshot.passing and self.busy):
-            self.queue.put_nowait(snapshot)
+            await self.queue.put(snapshot)
 
     def due(self, epoch: int) -> bool:
         """Whether something is to be done with the version at the end of an epoch (1 for the first)."""

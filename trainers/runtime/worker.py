@@ -37,6 +37,7 @@ class Worker(Member):
         self.trainer: Trainer | None = None
         self.leases: deque[Lease | None] = deque()
         self.ahead: Any = None  # the next leases, asked for before they are needed
+        self.handed_over: list[Any] = []  # the last snapshot, on its way to the evaluator
         self.told: deque[Any] = deque(maxlen=64)  # what the coordinator was told last
 
     def prepare(self, checks: bool) -> Prepared:
@@ -80,7 +81,7 @@ class Worker(Member):
         self.trainer = Trainer(self.setup, self.folder, exchange, self.gate, ports)
         try:
             self.trainer.train()
-            ray.get(list(self.told))  # the coordinator must know all before it hears that this is over
+            ray.get([*self.told, *self.handed_over])  # the coordinator must know all before it hears that this is over
         finally:
             self.setup.dataset.close()
 
@@ -128,7 +129,8 @@ class Worker(Member):
             "examples": position.examples,
         }
         rows = {rank: {n: b.cpu().numpy() for n, b in named.items()} for rank, named in buffers.items()}
+        ray.get(self.handed_over)  # an evaluator that lags behind the epochs slows them down rather than fill the store
         # The vectors are copied into Ray's store here, before the next step writes over them.
-        self.told.append(
+        self.handed_over = [
             self.coordinator.take_snapshot.remote([ray.put(part)], [ray.put(rows)], asdict(position), last)
-        )
+        ]
