@@ -16,7 +16,7 @@ def hidden() -> str | None:
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).parent if spec is not None and spec.origin else None
         if found != OURS / name:
-            return f"millrace: the package `{name}` in {found} hides Millrace's own; rename it or take it off PYTHONPATH"
+            return f"millrace: the package `{name}` in {found} hides Millrace's own; rename it, or change the path"
     return None
 
 

@@ -79,7 +79,7 @@ def test_a_foreign_package_of_our_name_is_named_at_the_start(tmp_path: Path) -> 
     (tmp_path / "trainers" / "__init__.py").write_text("")
     program = "import deploy.main"
     done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path, env={}
     )
     assert done.returncode == 2
     assert f"the package `trainers` in {tmp_path / 'trainers'} hides Millrace's own" in done.stderr
