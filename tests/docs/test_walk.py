@@ -17,6 +17,11 @@ PYTHON = "From Python"
 MODEL = "The finished model"
 
 
+def shape(line: str) -> str:
+    """A line of output without what differs from run to run."""
+    return re.sub(r"[\d.,]+", "0", re.sub(r"(Job |(/\S*)?runs/)\w+", "JOB", line))
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "copy")
@@ -79,6 +84,9 @@ def test_jobs_on_the_command_line_and_by_the_client(place: Place) -> None:
 def test_runs_without_a_server(place: Place) -> None:
     told = place.shell("\n".join(blocks("On this machine, without a server", "bash")), within_s=150)
     assert re.search(r"^SUCCEEDED: 20 epochs.* test accuracy 0\.9[5-9]", told, re.MULTILINE)
+    shapes = {shape(line) for line in told.splitlines()}
+    (excerpt,) = blocks("Two commands", "text")
+    assert {shape(line) for line in excerpt.splitlines()} <= shapes
     result = json.loads(told.splitlines()[-1])
     assert (result["state"], result["epochs"]) == ("SUCCEEDED", 5)
     runs = list((place.folder / "runs").iterdir())
