@@ -119,7 +119,7 @@ def evaluation_line(event: Event) -> str:
     """An evaluation, on one line."""
     data = event.data
     told = f"test accuracy {data['test_accuracy']:.4f}  test loss {_number(data['test_loss'])}"
-    return f"epoch {data['epoch']:g}  {told}  ({data['seconds']:.1f} s)"
+    return f"epoch {data['epoch']:g}  {told}"
 
 
 def duration(seconds: float) -> str:

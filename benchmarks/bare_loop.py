@@ -66,7 +66,8 @@ class _Bare:
         self.dataset = open_dataset(self.spec.data, self.load.seed)
         self.order = Order(self.dataset.num_train, self.load.minibatch, self.load.workers, self.load.seed)
         self.model = self.load.build_model()
-        self.layout = lay_out(self.model, self.ours.shards if self.spec.algorithm.uses_parameter_server else 1)
+        shards = self.ours.shards if self.spec.algorithm.uses_parameter_server else 1
+        self.layout = lay_out(self.model, shards, channels_last=True)
 
     def work_as(self, rank: int) -> Timing:
         """One worker's steps."""

@@ -157,7 +157,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> None:
 def _settings(bench: Bench) -> dict[str, str]:
     work = bench.work
     return {
-        "model": "convnet on 1x28x28, 4.3 M parameters; float32, no compression",
+        "model": "convnet on 1x28x28, 4.3 M parameters, channels_last for everyone; float32, no compression",
         "data": f"{data_title(work.data)}, minibatches indexed as uint8 and normalised",
         "work": f"{work.workers} workers of one thread, minibatch {work.minibatch} each, "
         f"momentum SGD (lr {work.lr:g}, momentum {work.momentum:g})",

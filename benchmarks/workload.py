@@ -41,10 +41,13 @@ class Workload:
     """A fixed number of measured steps instead of `seconds`, for tests."""
 
     def build_model(self) -> "nn.Module":
-        """The model, the same start in every process."""
+        """The model, the same start in every process, in the memory format that is fastest on a CPU for everyone."""
+        import torch
+
         from trainers.models.registry import build_model
 
-        return build_model(ModelSpec(name="convnet"), num_classes=10, image_shape=(1, 28, 28), seed=self.seed)
+        model = build_model(ModelSpec(name="convnet"), num_classes=10, image_shape=(1, 28, 28), seed=self.seed)
+        return model.to(memory_format=torch.channels_last)
 
     def minibatches(self, rank: int) -> "Iterator[Batch]":
         """Whole minibatches of one worker, epoch after epoch without end: indexed as uint8, then normalised."""

@@ -287,7 +287,7 @@ class JobManager:
     async def _lost(self, job: Job) -> None:
         """The coordinator is gone and its log has no end."""
         await self._sweep(job)
-        told = "the run's coordinator died; its last checkpoint is in the run directory"
+        told = "the run's coordinator died; what checkpoints it wrote are in the run directory"
         await self._end(job, State.FAILED, "CoordinatorLost", told)
 
     async def _sweep(self, job: Job) -> None:

@@ -57,7 +57,7 @@ class LocalRun:
                 checked_s = time.monotonic()
                 dead = 0 if handle.is_alive() else dead + 1
                 if dead >= DEAD_TIMES and not self._read(on_event):
-                    told = "the run's coordinator died; its last checkpoint is in the run directory"
+                    told = "the run's coordinator died; what checkpoints it wrote are in the run directory"
                     self._end(on_event, "CoordinatorLost", told)
                     return
             time.sleep(POLL_S)

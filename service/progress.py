@@ -109,7 +109,7 @@ def log_line(event: Event) -> str | None:
     if event.type == "log":
         return f"{when} {str(data.get('level', 'info')).upper()} {data.get('message', '')}"
     if event.type == "state":
-        told = " ".join(part for part in (data.get("reason", ""), data.get("message", "")) if part)
+        told = data.get("message") or data.get("reason") or ""
         return f"{when} STATE {data['state']} {told}".rstrip()
     return None
 

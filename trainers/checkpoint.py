@@ -34,7 +34,11 @@ class Position:
     examples: int = 0
     applied: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """For each shard the pushes that it had applied: rows of epoch, group, first and last minibatch."""
-    train_loss: float | None = None
+
+    @property
+    def within_epoch(self) -> bool:
+        """Whether some examples of the epoch under way are trained already."""
+        return self.step > 0 or any(row[0] >= self.epoch for rows in self.applied for row in rows)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Checkpoint:
     """Everything a run needs to go on as if nothing had happened."""
 
     position: Position
+    spec: dict[str, Any]
+    """The spec of the run that wrote it, as JSON."""
     model: Named
     optimizer: dict[str, Named] = field(default_factory=dict)
     """Name of a rule's state -> parameter -> tensor."""
@@ -57,7 +63,7 @@ def mean_buffers(buffers: dict[int, Named]) -> Named:
     return {name: torch.stack([buffers[rank][name] for rank in sorted(buffers)]).mean(0) for name in names}
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, spec: dict[str, Any]) -> None:
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write to a folder beside, then rename: a kill at any moment leaves a whole checkpoint or none."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -68,7 +74,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, spec: dict[str, Any])
     if any(checkpoint.buffers.values()):
         rows = {f"{rank}/{name}": t for rank, named in checkpoint.buffers.items() for name, t in named.items()}
         save_weights(part / "buffers.safetensors", rows)
-    (part / "position.json").write_text(json.dumps({"position": asdict(checkpoint.position), "spec": spec}))
+    (part / "position.json").write_text(json.dumps({"position": asdict(checkpoint.position), "spec": checkpoint.spec}))
     for file in part.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -84,9 +90,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         SpecRejected: There is none, or not a whole one.
     """
     try:
-        position = json.loads((folder / "position.json").read_text())["position"]
+        found = json.loads((folder / "position.json").read_text())
     except FileNotFoundError:
         raise SpecRejected(f"checkpoint.resume: there is no checkpoint in {folder}") from None
+    position, spec = found["position"], found["spec"]
     position["applied"] = tuple(tuple(tuple(row) for row in shard) for shard in position["applied"])
     optimizer: dict[str, Named] = {}
     for key, tensor in load_weights(folder / "optimizer.safetensors").items():
@@ -97,7 +104,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         for key, tensor in load_weights(folder / "buffers.safetensors").items():
             rank, _, name = key.partition("/")
             buffers.setdefault(int(rank), {})[name] = tensor
-    return Checkpoint(Position(**position), load_weights(folder / "model.safetensors"), optimizer, buffers)
+    return Checkpoint(Position(**position), spec, load_weights(folder / "model.safetensors"), optimizer, buffers)
 
 
 def prune(root: Path, keep_last: int) -> None:

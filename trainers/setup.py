@@ -1,13 +1,13 @@
 """From a spec to everything that one process of a run works with: data, model, order, rule, first version."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from trainers.algorithms.base import Context, Start
-from trainers.checkpoint import Position, read_checkpoint
+from trainers.checkpoint import Checkpoint, Position, read_checkpoint
 from trainers.data.batches import Dataset
 from trainers.data.datasets import open_dataset
 from trainers.elastic.order import Order
@@ -50,8 +50,7 @@ class Setup:
         if self.spec.checkpoint.resume is None:
             return Start(whole), Position()
         found = read_checkpoint(Path(self.spec.checkpoint.resume))
-        if missing := set(self.layout.names) - set(found.model):
-            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {sorted(missing)[0]}; it is another model's")
+        position = self._taken_up(found)
         params = self.layout.flatten(found.model)
         state = {
             name: self.layout.flatten(found.optimizer[name]) if name in found.optimizer else torch.zeros_like(params)
@@ -59,7 +58,30 @@ class Setup:
         }
         for rank, buffers in found.buffers.items():
             self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
-        return Start(Buffers(params, state), found.position.examples), found.position
+        return Start(Buffers(params, state), position.examples), position
+
+    def _taken_up(self, found: Checkpoint) -> Position:
+        """Where this run goes on from a checkpoint.
+
+        Raises:
+            SpecRejected: It is another model's, there is nothing left to train, or the examples of the epoch under way
+                are divided in another way.
+        """
+        if missing := set(self.layout.names) - set(found.model):
+            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        position = found.position
+        if position.epoch >= self.spec.epochs:
+            raise SpecRejected(f"epochs: the checkpoint has {position.epoch} behind it; set more than that")
+        if not position.within_epoch:  # the set, and with it the examples an epoch, may have changed
+            return replace(position, examples=position.epoch * self.dataset.num_train)
+        mine, theirs = (dividing(spec) for spec in (self.spec, TrainSpec.model_validate(found.spec)))
+        for field, value in theirs.items():
+            if mine[field] != value:
+                raise SpecRejected(
+                    f"{field}: the checkpoint lies within an epoch that was begun with {value}; "
+                    f"keep that, or resume from a checkpoint at the end of an epoch"
+                )
+        return position
 
     def context(self, start: Start) -> Context:
         """What the algorithm needs on this worker, but for its way to the others."""
@@ -71,6 +93,19 @@ class Setup:
             num_virtual=self.order.num_virtual,
             start=start,
         )
+
+
+def dividing(spec: TrainSpec) -> dict[str, object]:
+    """The fields that decide which examples a step trains."""
+    synchronous = spec.algorithm.is_synchronous
+    return {
+        "algorithm": "a synchronous algorithm" if synchronous else "an asynchronous algorithm",
+        "data.name": spec.data.name,
+        "data.limit": spec.data.limit,
+        "batch.per_worker": spec.batch.per_worker,
+        "workers.virtual": spec.workers.num_virtual if synchronous else None,
+        "seed": spec.seed,
+    }
 
 
 def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
@@ -85,7 +120,7 @@ def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
     model = build_model(spec.model, dataset.num_classes, dataset.image_shape, spec.seed)
     num_shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement)
+        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)

@@ -4,6 +4,7 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 `model`, `data`), the name alone may stand for it: `algorithm: downpour`. `workers: 4` and `batch: 32` likewise.
 """
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,10 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.sync import SyncConfig
+from trainers.data.names import dataset_names
+from trainers.models.names import model_names
 
 Device = Literal["auto", "cpu", "cuda"]
 TransportName = Literal["auto", "shared_memory", "process_group"]
-UserFunction = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None) -> BeforeValidator:
@@ -29,6 +31,14 @@ def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None
         return value if isinstance(value, BaseModel) else {field: value}
 
     return BeforeValidator(spell_out, json_schema_input_type=form | kind)
+
+
+def known(names: tuple[str, ...], value: str, user_means: str) -> str:
+    """The name, if it stands for something; else ValueError with what comes near."""
+    if value in names or ":" in value:
+        return value
+    near = ", ".join(difflib.get_close_matches(value, names)) or ", ".join(names[:8])
+    raise ValueError(f"there is no {value!r}; did you mean {near}? {user_means} is named module:function")
 
 
 class Section(BaseModel):
@@ -69,6 +79,11 @@ class DataSpec(Section):
     limit: int | None = Field(default=None, ge=1)
     """Use only the first so many training examples; none: all of them."""
 
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return known(dataset_names(), name, "a dataset of your own")
+
 
 class ModelSpec(Section):
     """What is trained."""
@@ -82,6 +97,15 @@ class ModelSpec(Section):
 
     kwargs: dict[str, bool | int | float | str] = {}
     """Arguments passed on to the model's constructor."""
+
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
+    tolerance. Checkpoints do not depend on it."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return known(model_names(), name, "a model of your own")
 
 
 class WorkersSpec(Section):
@@ -364,7 +388,16 @@ def field_errors(error: ValidationError) -> list[FieldError]:
         parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
         return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
-    return [
-        FieldError(pointer=pointer(item["loc"]), message=item["msg"].removeprefix("Value error, "))
-        for item in error.errors(include_url=False)
-    ]
+    def message(item: Any) -> str:
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(item["loc"][-1]), sorted(all_field_names()), n=3)
+            return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
+        return str(item["msg"]).removeprefix("Value error, ")
+
+    return [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in error.errors(include_url=False)]
+
+
+def all_field_names() -> set[str]:
+    """The names of all fields of all sections."""
+    schema = TrainSpec.model_json_schema()
+    return {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})}

@@ -62,7 +62,8 @@ class Run:
         num_virtual = spec.workers.num_virtual
         self.order = Order(self.dataset.num_train, spec.batch.per_worker, num_virtual, spec.seed)
         shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
-        self.layout = lay_out(self.net(spec.seed), shards, spec.ps.placement)
+        channels_last = spec.model.memory_format == "channels_last"
+        self.layout = lay_out(self.net(spec.seed), shards, spec.ps.placement, channels_last)
 
     @property
     def rule(self) -> UpdateRule:
@@ -164,6 +165,8 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
     """
     spec = run.spec
     model = run.net(spec.seed)
+    if run.layout.channels_last:
+        model = model.to(memory_format=torch.channels_last)
     draws = replace_dropout(model, spec.seed)
     schedule = build_schedule(spec, run.dataset.num_train)
     optimizer = torch_optimizer(spec, model)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from trainers.errors import RunFailed
+from trainers.errors import RunFailed, SpecRejected
 from trainers.events import Event, Result
 from trainers.runtime.cluster import embedded
-from trainers.runtime.journal import JournalReader
+from trainers.runtime.journal import FILE_NAME, JournalReader
 from trainers.spec import TrainSpec
 
 POLL_S = 0.05
@@ -28,6 +28,7 @@ def train(
         on_event: Called with every event of the run's log.
 
     Raises:
+        SpecRejected: `run_dir` holds another run already.
         RunFailed: The run failed; the sentence says why, and the log has the frames.
     """
     import ray
@@ -36,6 +37,8 @@ def train(
 
     job_id = f"run-{uuid.uuid4().hex[:8]}"
     folder = Path(run_dir or Path("runs") / job_id)
+    if (folder / FILE_NAME).exists():
+        raise SpecRejected(f"run_dir: {folder} holds a run already; name another folder")
     with nullcontext() if ray.is_initialized() else embedded():
         run = start_run(job_id, spec.resolved(Path.cwd()), folder)
         reader, result, checked_s = JournalReader(folder), None, time.monotonic()

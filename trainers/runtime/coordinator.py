@@ -18,7 +18,7 @@ import ray
 
 from trainers.elastic.ledger import Lease, Ledger
 from trainers.elastic.order import Order
-from trainers.errors import Fenced, MillraceError, RunFailed, Stopped
+from trainers.errors import Fenced, MillraceError, RunFailed, Stopped, UserCodeFailed
 from trainers.events import EventType, Result, State
 from trainers.runtime.account import Account
 from trainers.runtime.crew import CONTROL, Crew
@@ -343,10 +343,15 @@ class Coordinator:
 
     def _failure(self, error: Exception) -> tuple[State, str, str]:
         cause = getattr(error, "cause", None) or error
-        shown = "".join(traceback.format_exception(cause))[-4000:]
-        if isinstance(error, ray.exceptions.RayTaskError):
-            shown = str(error)[-4000:]  # with the frames of the other process
-        self._log_line("error", shown)
+        if isinstance(cause, UserCodeFailed):
+            self._log_line("error", str(cause))  # with the last frames of the user's own code
+        elif not isinstance(cause, MillraceError):
+            frames = (
+                str(error)
+                if isinstance(error, ray.exceptions.RayTaskError)
+                else "".join(traceback.format_exception(cause))
+            )
+            self._log_line("error", frames[-4000:])
         if isinstance(cause, MillraceError):
             return State.FAILED, cause.reason, str(cause)
         if isinstance(error, ray.exceptions.RayActorError):

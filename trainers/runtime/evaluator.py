@@ -70,7 +70,7 @@ class Evaluator(Member):
         from trainers.checkpoint import prune, write_checkpoint
 
         checkpoint = self._checkpoint(ray.get(parts), ray.get(buffers), position)
-        write_checkpoint(Path(folder), checkpoint, self.spec.model_dump(mode="json"))
+        write_checkpoint(Path(folder), checkpoint)
         prune(Path(folder).parent, keep_last)
 
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
@@ -92,7 +92,7 @@ class Evaluator(Member):
         layout = self.setup.layout
         place = replace(Position(**position), applied=tuple(part["applied"] for part in parts))
         named = {name: layout.named(vector) for name, vector in state.items()}
-        return Checkpoint(place, layout.named(params), named, _rows(buffers))
+        return Checkpoint(place, self.spec.model_dump(mode="json"), layout.named(params), named, _rows(buffers))
 
     def _assemble(self, parts: list[Part]) -> "tuple[Tensor, dict[str, Tensor]]":
         """Parameters and states, (P,) each, from the slices of a snapshot."""

@@ -22,13 +22,21 @@ class Layout:
     offsets: tuple[int, ...]
     shards: tuple[slice, ...]
     numel: int
+    channels_last: bool = False
+    """Whether convolutions' weights (O, I, H, W) lie as (O, H, W, I)."""
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each parameter as a view of `flat` (numel,), in the order of `names`."""
         return [
-            flat[offset : offset + _size(shape)].view(shape)
+            self._view(flat[offset : offset + _size(shape)], shape)
             for offset, shape in zip(self.offsets, self.shapes, strict=True)
         ]
+
+    def _view(self, piece: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.channels_last and len(shape) == 4:
+            o, i, h, w = shape
+            return piece.view(o, h, w, i).permute(0, 3, 1, 2)
+        return piece.view(shape)
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Each parameter by name, as a view of `flat` (numel,)."""
@@ -43,7 +51,10 @@ class Layout:
 
 
 def lay_out(
-    model: nn.Module, num_shards: int = 1, placement: Literal["balanced", "round_robin"] = "balanced"
+    model: nn.Module,
+    num_shards: int = 1,
+    placement: Literal["balanced", "round_robin"] = "balanced",
+    channels_last: bool = False,
 ) -> Layout:
     """The layout of a model's parameters for S shards.
 
@@ -55,16 +66,16 @@ def lay_out(
     """
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     if placement == "round_robin" and num_shards > 1:
-        return _round_robin(parameters, num_shards)
+        return _round_robin(parameters, num_shards, channels_last)
     offsets, numel = _offsets([shape for _, shape in parameters], 0)
     numel = aligned(numel)
     if numel // ALIGN < num_shards:
         raise ValueError(f"the model is too small for {num_shards} shards; use at most {numel // ALIGN}")
     names, shapes = tuple(n for n, _ in parameters), tuple(s for _, s in parameters)
-    return Layout(names, shapes, tuple(offsets), tuple(spans(numel, num_shards)), numel)
+    return Layout(names, shapes, tuple(offsets), tuple(spans(numel, num_shards)), numel, channels_last)
 
 
-def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int) -> Layout:
+def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, channels_last: bool) -> Layout:
     if len(parameters) < num_shards:
         raise ValueError(
             f"the model has {len(parameters)} variables; use at most as many shards, or placement balanced"
@@ -78,7 +89,7 @@ def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int)
         offsets += more
         cuts.append(slice(end, aligned(stop)))
         end = cuts[-1].stop
-    return Layout(tuple(names), tuple(shapes), tuple(offsets), tuple(cuts), end)
+    return Layout(tuple(names), tuple(shapes), tuple(offsets), tuple(cuts), end, channels_last)
 
 
 def _offsets(shapes: Iterable[tuple[int, ...]], start: int) -> tuple[list[int], int]:
