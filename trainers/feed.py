@@ -2,16 +2,32 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.algorithms.base import Minibatch, Work
-from trainers.data.batches import Dataset
+from trainers.data.batches import Batch, Dataset
 from trainers.elastic.ledger import Lease
 from trainers.elastic.order import Order
 
 Plan = Iterator[tuple[int, NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an asynchronous worker stands among those that share its leases."""
+
+    rank: int = 0
+    """In the run: whose batch-norm buffers it trains."""
+    position: int = 0
+    """In its group."""
+    size: int = 1
+    """Of its group."""
+
+
+ALONE = Place()
 
 
 def synchronous(
@@ -35,19 +51,33 @@ def synchronous(
     for epoch, step in steps():
         indices = [(step * order.num_virtual + rank, rank) for rank in ranks]
         minibatches = tuple(Minibatch(i, rank, next(batches) if order.size(i) else None) for i, rank in indices)
-        yield Work(epoch, minibatches, order.step_size(step))
+        yield Work(epoch, minibatches, order.step_size(step), ends_epoch=step == order.steps - 1)
 
 
-def leased(dataset: Dataset, order: Order, leases: Iterable[Lease]) -> Iterator[Work]:
-    """The work of an asynchronous worker: its leases, minibatch by minibatch, until there are no more."""
-    planned: deque[tuple[Lease, int]] = deque()
+def leased(dataset: Dataset, order: Order, leases: Iterable[Lease], place: Place = ALONE) -> Iterator[Work]:
+    """The work of an asynchronous worker until there are no more leases.
+
+    In a step the workers of its group compute neighbouring minibatches, one each; at the end of a lease some have none.
+    """
+    planned: deque[tuple[Lease, int]] = deque()  # lease, first minibatch of the step
 
     def plan() -> Plan:
         for lease in leases:
-            for index in range(lease.first, lease.last + 1):
-                planned.append((lease, index))
-                yield lease.epoch, order.examples(lease.epoch, index)
+            for first in range(lease.first, lease.last + 1, place.size):
+                planned.append((lease, first))
+                if first + place.position <= lease.last:
+                    yield lease.epoch, order.examples(lease.epoch, first + place.position)
+
+    def work(batch: Batch | None) -> Work:
+        lease, first = planned.popleft()
+        last = min(first + place.size - 1, lease.last)
+        whole = sum(order.size(index) for index in range(first, last + 1))
+        minibatch = Minibatch(first + place.position, place.rank, batch)
+        return Work(lease.epoch, (minibatch,), whole, last == lease.last, last - first + 1)
 
     for batch in dataset.batches(plan()):
-        lease, index = planned.popleft()
-        yield Work(lease.epoch, (Minibatch(index, 0, batch),), len(batch.examples), ends_lease=index == lease.last)
+        while planned[0][1] + place.position > planned[0][0].last:
+            yield work(None)
+        yield work(batch)
+    while planned:
+        yield work(None)

@@ -10,11 +10,11 @@ from trainers.algorithms.base import Context, Start
 from trainers.checkpoint import Checkpoint, Position, read_checkpoint
 from trainers.data.batches import Dataset
 from trainers.data.datasets import open_dataset
-from trainers.elastic.order import Order
+from trainers.elastic.order import Order, Partitions
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
-from trainers.optim.rules import UpdateRule, build_rule
+from trainers.optim.rules import State, UpdateRule, build_rule
 from trainers.optim.schedules import Schedule, build_schedule
 from trainers.optim.update import Buffers, zero_state
 from trainers.replica import Replica
@@ -56,9 +56,20 @@ class Setup:
             name: self.layout.flatten(found.optimizer[name]) if name in found.optimizer else torch.zeros_like(params)
             for name in self.rule.state_names
         }
+        state |= self._private(found)
         for rank, buffers in found.buffers.items():
             self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
         return Start(Buffers(params, state), position.examples), position
+
+    def _private(self, found: Checkpoint) -> State:
+        """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
+        names = self.spec.algorithm.private_names(self.rule.state_names, self.order.num_virtual)
+        if not any(name in found.optimizer for name in names):
+            return {}
+        theirs = TrainSpec.model_validate(found.spec)
+        if theirs.algorithm.name != self.spec.algorithm.name or dividing(theirs) != dividing(self.spec):
+            return {}
+        return {name: self.layout.flatten(found.optimizer[name]) for name in names if name in found.optimizer}
 
     def _taken_up(self, found: Checkpoint) -> Position:
         """Where this run goes on from a checkpoint.
@@ -92,14 +103,16 @@ class Setup:
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
+            shares=tuple(self.order.share(rank) for rank in range(self.order.num_virtual)),
         )
 
 
 def dividing(spec: TrainSpec) -> dict[str, object]:
     """The fields that decide which examples a step trains."""
     synchronous = spec.algorithm.is_synchronous
+    kind = "a synchronous algorithm" if synchronous else "an asynchronous algorithm"
     return {
-        "algorithm": "a synchronous algorithm" if synchronous else "an asynchronous algorithm",
+        "algorithm": "an algorithm that keeps partitions" if spec.algorithm.keeps_partitions else kind,
         "data.name": spec.data.name,
         "data.limit": spec.data.limit,
         "batch.per_worker": spec.batch.per_worker,
@@ -127,11 +140,17 @@ def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
     return Setup(
         spec=spec,
         dataset=dataset,
-        order=Order(dataset.num_train, spec.batch.per_worker, spec.workers.num_virtual, spec.seed),
+        order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws),
         rule=build_rule(spec.optimizer),
         schedule=build_schedule(spec, dataset.num_train),
     )
+
+
+def build_order(spec: TrainSpec, num_examples: int) -> Order:
+    """Which examples belong to which minibatch, as the algorithm needs it."""
+    kind = Partitions if spec.algorithm.keeps_partitions else Order
+    return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
 
 
 def preflight(spec: TrainSpec) -> None:

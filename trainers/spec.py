@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
+from trainers.algorithms.base import AlgorithmConfig
 from trainers.algorithms.sync import SyncConfig
 from trainers.data.names import dataset_names
 from trainers.models.names import model_names
@@ -332,6 +333,14 @@ class TrainSpec(Section):
 
     UNIONS: ClassVar[frozenset[str]] = frozenset({"algorithm", "optimizer", "schedule"})
 
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm_has_its_workers(cls, algorithm: AlgorithmConfig, info: ValidationInfo) -> AlgorithmConfig:
+        workers = info.data.get("workers")
+        if workers is not None:
+            algorithm.check_workers(workers.count)
+        return algorithm
+
     @field_validator("device")
     @classmethod
     def _device_has_gpu(cls, device: Device, info: ValidationInfo) -> Device:
@@ -346,7 +355,7 @@ class TrainSpec(Section):
         workers, algorithm = info.data.get("workers"), info.data.get("algorithm")
         if workers is None or algorithm is None:
             return transport
-        if transport == "shared_memory" and workers.gpus and not algorithm.uses_parameter_server:
+        if transport == "shared_memory" and workers.gpus and algorithm.uses_collectives:
             raise ValueError("shared memory reduces on the CPU; with GPUs use transport: process_group or auto")
         return transport
 

@@ -124,13 +124,15 @@ def test_all_to_all_of_uneven_and_empty_vectors(groups: Groups, sizes: list[list
 
 @pytest.mark.parametrize("root", [0, 2])
 def test_broadcast_replaces_everyones_vector_by_the_roots(groups: Groups, root: int) -> None:
-    def body(c: Collectives) -> Tensor:
-        vector = leaf(c.rank)
-        c.broadcast(vector, root).wait()
-        return vector
+    def body(c: Collectives) -> list[Tensor]:
+        vectors = [leaf(c.rank) + again for again in range(3)]
+        for vector in vectors:
+            c.broadcast(vector, root).wait()
+        return vectors
 
-    for vector in groups.run(3, body):
-        assert torch.equal(vector, leaf(root))
+    for vectors in groups.run(3, body):
+        for again, vector in enumerate(vectors):
+            assert torch.equal(vector, leaf(root) + again)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from trainers.elastic.ledger import Audit, Lease, Ledger
+from trainers.elastic.ledger import Audit, Desk, Lease, Ledger
 from trainers.elastic.order import Order
 
 PRIME = 10_007
@@ -101,3 +101,22 @@ def test_a_late_push_takes_its_minibatches_off_a_released_lease() -> None:
     ledger.release(0)
     ledger.applied(0, Lease(0, 3, 5))
     assert [ledger.lease(1) for _ in range(3)] == [Lease(0, 0, 2), Lease(0, 6, 9), None]
+
+
+def test_a_group_gets_the_same_leases_in_the_same_order_also_when_the_desk_closes_between() -> None:
+    """Worker 0 is ahead of its group's other one when the run is stopped: the other gets what 0 got, and no more."""
+    ledger = Ledger(Order(100, 10, 1, 0), 2, lease_size=4)
+    desk = Desk(ledger, [[0, 2], [1]])
+    ahead = [desk.lease(0) for _ in range(2)]
+    assert [desk.lease(1), *ahead] == [Lease(0, 8, 9), Lease(0, 0, 3), Lease(0, 4, 7)]
+    assert desk.lease(1, closed=True) is None
+    assert [desk.lease(2, closed=True) for _ in range(3)] == [*ahead, None]
+    assert desk.lease(0, closed=True) is None
+    desk.applied(0, Lease(0, 0, 3))
+    assert ledger.open[0] == [Lease(0, 4, 7)]
+    assert ledger.trained == 40
+
+
+def test_a_group_comes_to_the_end_together() -> None:
+    desk = Desk(Ledger(Order(100, 10, 1, 0), 1, lease_size=10), [[0, 1]])
+    assert [desk.lease(0), desk.lease(0), desk.lease(1), desk.lease(1)] == [Lease(0, 0, 9), None, Lease(0, 0, 9), None]

@@ -5,14 +5,15 @@ import random
 import numpy as np
 import pytest
 
-from trainers.elastic.order import Order
+from trainers.elastic.order import Order, Partitions
 
 
 @pytest.mark.parametrize(
     ("num_examples", "per_worker", "num_virtual"), [(203, 7, 3), (10, 32, 4), (64, 8, 8), (1, 1, 1)]
 )
-def test_each_epoch_is_a_permutation(num_examples: int, per_worker: int, num_virtual: int) -> None:
-    order = Order(num_examples, per_worker, num_virtual, seed=3)
+@pytest.mark.parametrize("kind", [Order, Partitions])
+def test_each_epoch_is_a_permutation(num_examples: int, per_worker: int, num_virtual: int, kind: type[Order]) -> None:
+    order = kind(num_examples, per_worker, num_virtual, seed=3)
     for epoch in range(4):
         parts = [order.examples(epoch, i) for i in range(order.minibatches)]
         assert [len(part) for part in parts] == [order.size(i) for i in range(order.minibatches)]

@@ -7,22 +7,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from trainers.algorithms.base import Algorithm, Context, Start, StepReport
+from trainers.algorithms.base import Context, Start, StepReport
 from trainers.data.batches import Batch, Dataset
 from trainers.data.datasets import open_dataset
-from trainers.elastic.ledger import Ledger
+from trainers.elastic.ledger import Desk, Lease, Ledger
 from trainers.elastic.order import Order
-from trainers.feed import leased, synchronous
+from trainers.feed import Place, leased, synchronous
 from trainers.models.dropout import replace_dropout
 from trainers.optim.rules import UpdateRule, build_rule
 from trainers.optim.schedules import build_schedule
 from trainers.optim.update import Buffers, SliceUpdate, zero_state
 from trainers.replica import Replica
+from trainers.setup import build_order
 from trainers.spec import TrainSpec
 from trainers.store.layout import Layout, lay_out
 from trainers.store.shard import Shard, ShardConfig
 from trainers.transport.canonical import block
 from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_collectives, local_shard
+from trainers.transport.protocols import Fetched, Handle, Push
 
 CPU = torch.device("cpu")
 
@@ -59,8 +61,7 @@ class Run:
     def __post_init__(self) -> None:
         spec = self.spec
         self.dataset = open_dataset(spec.data, spec.seed, None)
-        num_virtual = spec.workers.num_virtual
-        self.order = Order(self.dataset.num_train, spec.batch.per_worker, num_virtual, spec.seed)
+        self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
         self.layout = lay_out(self.net(spec.seed), shards, spec.ps.placement, channels_last)
@@ -85,6 +86,7 @@ class Run:
             schedule=build_schedule(self.spec, self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),
+            shares=tuple(self.order.share(rank) for rank in range(self.order.num_virtual)),
             **exchange,  # type: ignore[arg-type]
         )
 
@@ -113,23 +115,42 @@ class Outcome:
     reports: list[StepReport]
     staleness: dict[int, int] = field(default_factory=dict)
     ledger: Ledger | None = None
+    whole: Buffers | None = None
+    pushed_bytes: int = 0
+    fetched_bytes: int = 0
+
+
+class CountingStore(LocalStore):
+    """Counts what goes between a worker and all shards together."""
+
+    pushed_bytes = 0
+    fetched_bytes = 0
+
+    def push(self, push: Push) -> Handle[None]:
+        self.pushed_bytes += self.slot.nbytes
+        return super().push(push)
+
+    def fetch(self, min_clock: int) -> Handle[Fetched]:
+        self.fetched_bytes += self.slot.nbytes
+        return super().fetch(min_clock)
 
 
 def run_all_reduce(run: Run) -> Outcome:
-    """The all-reduce form on `workers.count` local workers."""
+    """An algorithm without a parameter server, on `workers.count` local workers."""
     size = run.spec.workers.count
     world = LocalWorld(run.spec.seed)
     collectives = local_collectives(world, size)
 
-    def worker(rank: int) -> tuple[Algorithm, list[StepReport]]:
+    def worker(rank: int) -> tuple[Buffers | None, list[StepReport]]:
         algorithm = run.spec.algorithm.build(run.context(collectives=collectives[rank]))
         works = synchronous(run.dataset, run.order, run.ranks(rank, size), run.spec.epochs)
-        return algorithm, [algorithm.step(work) for work in works]
+        reports = [algorithm.step(work) for work in works]
+        return algorithm.whole(), reports
 
     results = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
-    newest = results[0][0]
-    version = newest.versions[newest.clock % 2]  # type: ignore[attr-defined]
-    return Outcome(version.params, [report for _, reports in results for report in reports])
+    version = results[0][0]
+    assert version is not None
+    return Outcome(version.params, [report for _, reports in results for report in reports], whole=version)
 
 
 def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
@@ -137,16 +158,25 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     size = run.spec.workers.count
     world = LocalWorld(seed)
     server = LocalServer(world, run.shards())
-    stores = [LocalStore(server, worker) for worker in range(size)]
+    groups = run.spec.algorithm.groups(["here"] * size)
+    subgroup = {rank: ranks for ranks in groups for rank in ranks} if run.spec.algorithm.uses_collectives else {}
+    leaders = [rank for rank in range(size) if rank not in subgroup or subgroup[rank][0] == rank]
+    stores = {worker: CountingStore(server, worker) for worker in leaders}
+    members = dict(zip(range(size), local_collectives(world, size), strict=True))
     ledger = Ledger(run.order, run.spec.epochs, lease_size)
+    desk = Desk(ledger, groups)
 
     def works(worker: int) -> Iterator:
         if run.spec.algorithm.is_synchronous:
             return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
-        return leased(run.dataset, run.order, iter(lambda: ledger.lease(worker), None))
+        mine = subgroup.get(worker, [worker])
+        place = Place(worker, mine.index(worker), len(mine)) if len(mine) > 1 else Place()
+        return leased(run.dataset, run.order, iter(lambda: desk.lease(worker), None), place)
 
     def worker(rank: int) -> list[StepReport]:
-        algorithm = run.spec.algorithm.build(run.context(store=stores[rank]))
+        within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
+        collectives = next((group for group in within if group is not None), None)
+        algorithm = run.spec.algorithm.build(run.context(store=stores.get(rank), collectives=collectives))
         reports = [algorithm.step(work) for work in works(rank)]
         algorithm.finish()
         return reports
@@ -154,7 +184,11 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     reports = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
     params = torch.cat([shard.params for shard in server.shards])
     staleness = dict(server.shards[0].staleness)
-    return Outcome(params, [r for rs in reports for r in rs], staleness, ledger)
+    for store in stores.values():
+        for push in store.applied:
+            desk.applied(store.worker, Lease(push.identity.epoch, push.identity.first, push.identity.last))
+    pushed, fetched = (sum(getattr(s, name) for s in stores.values()) for name in ("pushed_bytes", "fetched_bytes"))
+    return Outcome(params, [r for rs in reports for r in rs], staleness, ledger, None, pushed, fetched)
 
 
 def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:

@@ -6,10 +6,12 @@ Imports no torch: the spec is read in processes that have none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
     from trainers.data.batches import Batch
@@ -38,9 +40,13 @@ class Work:
     epoch: int
     minibatches: tuple[Minibatch, ...]
     whole: int
-    """Examples in the minibatches of all workers together, kn; for an asynchronous worker its own."""
+    """Examples in the minibatches of all workers together, kn; for an asynchronous worker its own, or its group's."""
     ends_lease: bool = False
     """Whether what has been accrued must be pushed now, because the next minibatches are not its neighbours."""
+    together: int = 1
+    """Minibatches that this worker's group computes in the step, neighbours from its first worker's on."""
+    ends_epoch: bool = False
+    """Whether this is the last step of an epoch; for synchronous algorithms."""
 
     @property
     def examples(self) -> int:
@@ -69,7 +75,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm works with on one worker. Collectives or a store, as its config asks for."""
+    """What an algorithm works with on one worker. Collectives, a store or both, as its config asks for; of a group only
+    the first worker has a store."""
 
     replica: Replica
     rule: UpdateRule
@@ -77,6 +84,8 @@ class Context:
     schedule: Schedule
     num_virtual: int
     start: Start
+    shares: tuple[int, ...] = ()
+    """Examples that each virtual worker computes in an epoch."""
     collectives: Collectives | None = None
     store: ParameterStore | None = None
 
@@ -117,6 +126,39 @@ class AlgorithmConfig(BaseModel, ABC):
     @abstractmethod
     def is_synchronous(self) -> bool:
         """Whether which examples a step trains follows from its number, so that no lease is needed."""
+
+    @property
+    def uses_collectives(self) -> bool:
+        """Whether the workers of a group exchange tensors among themselves."""
+        return not self.uses_parameter_server
+
+    def groups(self, nodes: Sequence[str]) -> list[list[int]]:
+        """The workers, by rank, that go on step by step together; `nodes`: where each of them is."""
+        ranks = list(range(len(nodes)))
+        return [ranks] if self.is_synchronous else [[rank] for rank in ranks]
+
+    def check_workers(self, num_workers: int) -> None:
+        """Refuse a number of workers that a field does not go with.
+
+        Raises:
+            ValidationError: Of the field (`refused`), with what would work.
+        """
+
+    def refused(self, field: str, why: str) -> ValidationError:
+        """The error of one of its fields that only the rest of the spec shows to be wrong."""
+        kind = PydanticCustomError("value_error", "{why}", {"why": why})
+        detail = InitErrorDetails(type=kind, loc=(field,), input=getattr(self, field))
+        return ValidationError.from_exception_data(self.name, [detail])
+
+    @property
+    def keeps_partitions(self) -> bool:
+        """Whether each virtual worker trains the same examples in every epoch."""
+        return False
+
+    def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
+        """Vectors (P,) of a version that only this algorithm knows, beside the parameters and the state that the
+        update rule keeps under the names `rule`."""
+        return ()
 
     @abstractmethod
     def build(self, context: Context) -> Algorithm:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainers.optim.update import Buffers
     from trainers.replica import Replica
-    from trainers.transport.canonical import Node
+    from trainers.transport.canonical import Node, Scratch
 
 
 class SyncConfig(AlgorithmConfig):
@@ -50,6 +50,7 @@ class SyncAllReduce:
 
     def __init__(self, context: Context) -> None:
         from trainers.optim.update import Buffers, SliceUpdate
+        from trainers.transport.canonical import Scratch
         from trainers.transport.protocols import Reduction
 
         assert context.collectives is not None
@@ -116,7 +117,7 @@ class SyncParameterServer:
 
     def step(self, work: Work) -> StepReport:
         from trainers.store.identity import PushIdentity
-        from trainers.transport.canonical import subtrees
+        from trainers.transport.canonical import Scratch, subtrees
         from trainers.transport.protocols import Push
 
         params = self.store.fetch(min_clock=self.clock).wait().params
@@ -159,22 +160,6 @@ def sum_gradients(replica: Replica, params: Tensor, work: Work, node: Node, buff
 
     sum_leaves(node, buffers, leaf)
     return sum(losses)
-
-
-class Scratch:
-    """Vectors for the levels of a subtree below its root, made when first needed."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.like = like
-        self.levels: list[Tensor] = []
-
-    def under(self, root: Tensor, node: Node) -> list[Tensor]:
-        """`root` and as many scratch vectors as the subtree is deep."""
-        from trainers.transport.canonical import depth
-
-        while len(self.levels) < depth(node) - 1:
-            self.levels.append(self.like.new_zeros(self.like.shape))  # zeros: the gaps of the layout stay zero
-        return [root, *self.levels]
 
 
 def _vectors(version: Buffers) -> list[Tensor]:

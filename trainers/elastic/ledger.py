@@ -5,7 +5,7 @@ acknowledged the push that covers it, not when it was leased.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainers.elastic.order import Order
@@ -96,6 +96,30 @@ class Ledger:
     def _ranges(self, epoch: int) -> Iterable[Lease]:
         counts = self.counts[epoch]
         return _runs(epoch, [i for i in range(self.order.minibatches) if not counts[i]], self.lease_size)
+
+
+class Desk:
+    """Hands out a ledger's leases to groups of workers: those of a group get the same ones in the same order."""
+
+    def __init__(self, ledger: Ledger, groups: Sequence[Sequence[int]]) -> None:
+        self.ledger = ledger
+        self.group_of = {rank: i for i, ranks in enumerate(groups) for rank in ranks}
+        self.waiting: dict[int, deque[Lease | None]] = {rank: deque() for rank in self.group_of}
+
+    def lease(self, rank: int, closed: bool = False) -> Lease | None:
+        """The next minibatches for a worker's group. None is the end: all are leased, or the desk is `closed`, and
+        the others of the group have no lease that this worker has not."""
+        if not self.waiting[rank]:
+            group = self.group_of[rank]
+            lease = None if closed else self.ledger.lease(group)
+            for member, waiting in self.waiting.items():
+                if self.group_of[member] == group:
+                    waiting.append(lease)
+        return self.waiting[rank].popleft()
+
+    def applied(self, rank: int, done: Lease) -> None:
+        """The shards have applied a push of a worker's group."""
+        self.ledger.applied(self.group_of[rank], done)
 
 
 def _runs(epoch: int, indices: list[int], longest: int) -> Iterable[Lease]:

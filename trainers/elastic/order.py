@@ -45,9 +45,32 @@ class Order:
         permuted = self._permutations.get(epoch)
         if permuted is None:
             self._permutations = {e: p for e, p in self._permutations.items() if e >= epoch - 1}
-            permuted = self._permutations[epoch] = permutation(self.seed, epoch, self.num_examples)
+            permuted = self._permutations[epoch] = self._permuted(epoch)
         return permuted[index * self.per_worker : (index + 1) * self.per_worker]
+
+    def share(self, virtual_rank: int) -> int:
+        """Examples that a virtual worker computes in an epoch of a synchronous run."""
+        return sum(self.size(step * self.num_virtual + virtual_rank) for step in range(self.steps))
+
+    def _permuted(self, epoch: int) -> NDArray[np.int64]:
+        return permutation(self.seed, epoch, self.num_examples)
 
     @property
     def _per_step(self) -> int:
         return self.per_worker * self.num_virtual
+
+
+class Partitions(Order):
+    """Every virtual worker keeps the examples that the first epoch dealt it; an epoch's permutation orders them.
+
+    Minibatches and steps are as large as in the global order.
+    """
+
+    def _permuted(self, epoch: int) -> NDArray[np.int64]:
+        dealt, shuffled = super()._permuted(0), super()._permuted(epoch)
+        rank_of_place = np.arange(self.num_examples) // self.per_worker % self.num_virtual
+        rank_of_example = np.empty_like(rank_of_place)
+        rank_of_example[dealt] = rank_of_place
+        found = np.empty_like(shuffled)
+        found[np.argsort(rank_of_place, kind="stable")] = shuffled[np.argsort(rank_of_example[shuffled], kind="stable")]
+        return found

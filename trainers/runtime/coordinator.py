@@ -10,13 +10,13 @@ import os
 import time
 import traceback
 from collections.abc import Awaitable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
-from trainers.elastic.ledger import Lease, Ledger
+from trainers.elastic.ledger import Desk, Lease, Ledger
 from trainers.elastic.order import Order
 from trainers.errors import Fenced, MillraceError, RunFailed, Stopped, UserCodeFailed
 from trainers.events import EventType, Result, State
@@ -52,6 +52,8 @@ class Coordinator:
         self.tasks: list[asyncio.Task[Any]] = []
         self.snapshots = Snapshots(self.crew, spec, self.run_dir, self._log)
         self.ledger: Ledger | None = None
+        self.desk: Desk | None = None
+        self.groups: list[list[int]] = []  # ranks of the workers that go on step by step together
         self.account: Account
         self.prepared: Prepared
         self.rendezvous: Rendezvous | None = None
@@ -88,19 +90,17 @@ class Coordinator:
     async def report(self, tally: Tally) -> None:
         """A worker tells what it did."""
         self.account.add(tally)
-        if self.ledger is not None:
+        if self.desk is not None:
             for epoch, first, last in tally.applied:
-                self.ledger.applied(tally.rank, Lease(epoch, first, last))
+                self.desk.applied(tally.rank, Lease(epoch, first, last))
         if self.account.steps_of.total() == 1:
             self._tell_metrics()  # the first step of all is told at once
         self._tell_epochs()
 
     async def lease(self, rank: int) -> list[Lease | None]:
         """An asynchronous worker asks for more to do; a None is the end."""
-        assert self.ledger is not None
-        if self.stopping.is_set():
-            return [None]
-        return [self.ledger.lease(rank) for _ in range(LEASES_AT_ONCE)]
+        assert self.desk is not None
+        return [self.desk.lease(rank, closed=self.stopping.is_set()) for _ in range(LEASES_AT_ONCE)]
 
     async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any], last: bool) -> None:
         """Rank 0 of a run without shards hands over a version; answered once there is room for it."""
@@ -145,6 +145,7 @@ class Coordinator:
             "shards": [asdict(place) for place in places],
             "coordinator": {"name": f"{self.job_id}/coordinator", "pid": os.getpid()},
         })  # fmt: skip
+        self.groups = self.spec.algorithm.groups([p.place.node_id for p in prepared])
         self._open_books()
         self.exchanges = await self._exchanges(prepared, places)
         if self.crew.shards:
@@ -167,9 +168,11 @@ class Coordinator:
             more = sum(order.size(i) for i in range(lease.first, lease.last + 1))
             self.account.by_epoch[lease.epoch] = (loss, examples + more)
         if not spec.algorithm.is_synchronous:
-            push = getattr(spec.algorithm, "num_push", 1)
-            size = max(1, min(LEASE_MINIBATCHES, p.minibatches // (2 * spec.workers.count)) // push) * push
+            group = max(map(len, self.groups))
+            push = getattr(spec.algorithm, "num_push", 1) * group
+            size = max(1, min(LEASE_MINIBATCHES * group, p.minibatches // (2 * len(self.groups))) // push) * push
             self.ledger = Ledger(order, spec.epochs, size, done)
+            self.desk = Desk(self.ledger, self.groups)
 
     async def _exchanges(self, prepared: list[Prepared], places: list[Place]) -> list[Exchange]:
         """How each worker reaches the others; `auto` takes shared memory where all are on one node and compute on the
@@ -181,14 +184,29 @@ class Coordinator:
         if wanted == "shared_memory" and not able:
             raise RunFailed(f"transport: the workers are on {len(nodes)} nodes, which share no memory; use auto")
         transport = "shared_memory" if wanted == "shared_memory" or (wanted == "auto" and able) else "process_group"
+        within = [self._transport_within([prepared[rank] for rank in ranks]) for ranks in self._subgroups()]
         address = None
-        if transport == "process_group":
+        if "process_group" in (transport, *within):
             host = ray.util.get_node_ip_address()
             self.rendezvous = host_rendezvous(host)
             address = (host, self.rendezvous.port)
         self._log_line("info", f"{len(prepared)} workers exchange through {transport}")
-        size = len(prepared)
-        return [Exchange(transport, "g0", rank, size, address) for rank in range(size)]
+        found = [Exchange(transport, "g0", rank, len(prepared), address) for rank in range(len(prepared))]
+        for i, ranks in enumerate(self._subgroups()):
+            for k, rank in enumerate(ranks):
+                group = Exchange(within[i], f"g0-group-{i}", k, len(ranks), address)
+                found[rank] = replace(found[rank], group=group)
+        return found
+
+    def _subgroups(self) -> list[list[int]]:
+        """The groups whose workers exchange tensors among themselves and not only through the shards."""
+        algorithm = self.spec.algorithm
+        return self.groups if algorithm.uses_collectives and algorithm.uses_parameter_server else []
+
+    def _transport_within(self, members: list[Prepared]) -> str:
+        on_one_node = len({p.place.node_id for p in members}) == 1
+        able = on_one_node and all(p.device == "cpu" for p in members) and self.spec.transport != "process_group"
+        return "shared_memory" if able else "process_group"
 
     async def _train(self) -> None:
         serving = [shard.serve.options(concurrency_group="serve").remote() for shard in self.crew.shards]
@@ -246,8 +264,8 @@ class Coordinator:
         self._state(State.CANCELLING, "Cancelling", "stopping at the end of a step")
         async with self.gates:
             begun = await self._ask_workers("hold")
-            together = self.spec.algorithm.is_synchronous
-            await self._ask_workers("release", [(max(begun) if together else own, None) for own in begun])
+            limits = {rank: max(begun[other] for other in group) for group in self.groups for rank in group}
+            await self._ask_workers("release", [(limits[rank], None) for rank in range(len(begun))])
 
     async def _meet_every(self, seconds: float) -> None:
         """Have the workers of a run without shards meet for a snapshot."""

@@ -101,7 +101,7 @@ class Evaluator(Member):
         assert self.setup is not None
         numel = self.setup.layout.numel
         params = torch.zeros(numel)
-        state = {name: torch.zeros(numel) for name in self.setup.rule.state_names}
+        state = {name: torch.zeros(numel) for part in parts for name in part["state"]}
         for part in parts:
             cut = slice(part["start"], part["start"] + len(part["params"]))
             params[cut] = torch.from_numpy(np.array(part["params"]))

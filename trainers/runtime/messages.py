@@ -39,12 +39,14 @@ class Exchange:
     transport: str
     """`shared_memory` or `process_group`."""
     folder: str
-    """The generation's folder, inside the run's folder on each node."""
+    """The generation's folder, inside the run's folder on each node; among process groups, the name."""
     rank: int
     size: int
     address: tuple[str, int] | None = None
     """Of the rendezvous store, for process groups."""
     generation: int = 0
+    group: "Exchange | None" = None
+    """How the workers of a group reach each other, where the algorithm has both groups and shards."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trainers.algorithms.base import Algorithm, StepReport, Work
 from trainers.checkpoint import Position
 from trainers.elastic.ledger import Lease
 from trainers.errors import LossNotFinite
-from trainers.feed import leased, synchronous
+from trainers.feed import Place, leased, synchronous
 from trainers.optim.update import Buffers
 from trainers.runtime.gate import Gate
 from trainers.runtime.messages import Exchange, Tally
@@ -68,7 +68,9 @@ class Trainer:
         self.exchange = exchange
         self.gate = gate
         self.ports = ports
-        self.ranks = range(*block(setup.order.num_virtual, exchange.rank, exchange.size))
+        self.ranks = range(exchange.rank, exchange.rank + 1)  # whose batch-norm buffers it trains
+        if self.spec.algorithm.is_synchronous:
+            self.ranks = range(*block(setup.order.num_virtual, exchange.rank, exchange.size))
         self.collectives: Collectives | None = None
         self.store: ParameterStore | None = None
         self.sums = Sums()
@@ -85,7 +87,7 @@ class Trainer:
         self.sums = Sums()
         works = self._works(position)
         while self.gate.enter():
-            if self.collectives is not None and self.gate.meets():
+            if self._has_parameters and self.gate.meets():
                 self._snapshot(algorithm, place, last=False)
             begun = time.perf_counter()
             work = next(works, None)
@@ -99,7 +101,7 @@ class Trainer:
                 self._snapshot(algorithm, place, last=False)
         algorithm.finish()
         self._report()
-        if self.collectives is not None:
+        if self._has_parameters:
             self._snapshot(algorithm, place, last=True)
 
     def close(self) -> None:
@@ -112,20 +114,29 @@ class Trainer:
     # -- connections ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        x, shards = self.exchange, list(self.setup.layout.shards)
+        x, algorithm, shards = self.exchange, self.spec.algorithm, list(self.setup.layout.shards)
         (self.folder / x.folder).mkdir(exist_ok=True)
-        if self.spec.algorithm.uses_parameter_server:
+        if algorithm.uses_parameter_server and (x.group is None or x.group.rank == 0):
             slots = 2
-            if self.spec.algorithm.is_synchronous:
+            if algorithm.is_synchronous:
                 slots = len(subtrees(self.setup.order.num_virtual, self.ranks.start, self.ranks.stop))
             self.store = connect_store(x, self.folder, shards, slots)
-        else:
-            self.collectives = connect_collectives(x, self.folder, self.setup.replica.device)
+        if algorithm.uses_collectives:
+            among = x.group or x
+            (self.folder / among.folder).mkdir(exist_ok=True)
+            self.collectives = connect_collectives(among, self.folder, self.setup.replica.device)
+
+    @property
+    def _has_parameters(self) -> bool:
+        """Whether the workers hold the parameters, so that their snapshots are made here and not by the shards."""
+        return not self.spec.algorithm.uses_parameter_server
 
     def _works(self, position: Position) -> Iterator[Work]:
         setup = self.setup
         if not self.spec.algorithm.is_synchronous:
-            return leased(setup.dataset, setup.order, iter(self.ports.lease, None))
+            group = self.exchange.group
+            place = Place(self.exchange.rank, group.rank, group.size) if group else Place(self.exchange.rank)
+            return leased(setup.dataset, setup.order, iter(self.ports.lease, None), place)
         begin = (position.epoch, position.step)
         return synchronous(setup.dataset, setup.order, self.ranks, self.spec.epochs, begin)
 
@@ -149,9 +160,11 @@ class Trainer:
             self._report()
 
     def _waited(self) -> float:
-        exchange = self.collectives or self.store
-        assert exchange is not None
-        waited, exchange.waited_s = exchange.waited_s, 0.0
+        waited = 0.0
+        for exchange in (self.collectives, self.store):
+            if exchange is not None:
+                waited += exchange.waited_s
+                exchange.waited_s = 0.0
         return waited
 
     def _report(self) -> None:
@@ -192,7 +205,7 @@ class Trainer:
         )
 
     def _snapshot_due(self, place: Position) -> bool:
-        if self.collectives is None or place.epoch == self.spec.epochs:
+        if not self._has_parameters or place.epoch == self.spec.epochs:
             return False  # the shards have it; or the last one is made when all is done
         every = [n for n in (self.spec.evaluate.every_epochs, self.spec.checkpoint.every_epochs) if n]
         return place.step == 0 and any(place.epoch % n == 0 for n in every)
@@ -238,7 +251,7 @@ def connect_collectives(x: Exchange, folder: Path, device: torch.device) -> Coll
     from trainers.transport.process_group import GroupConfig, ProcessGroupCollectives
 
     assert x.address is not None
-    return ProcessGroupCollectives(GroupConfig(x.address, f"g{x.generation}", x.rank, x.size, device))
+    return ProcessGroupCollectives(GroupConfig(x.address, x.folder, x.rank, x.size, device))
 
 
 def connect_store(x: Exchange, folder: Path, shards: list[slice], slots: int) -> ParameterStore:

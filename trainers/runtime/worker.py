@@ -94,10 +94,11 @@ class Worker(Member):
         self.gate.release(limit, meeting)
 
     def buffers(self) -> dict[int, dict[str, np.ndarray]]:
-        """The batch-norm buffers of this worker's virtual ranks."""
+        """The batch-norm buffers of the virtual ranks that this worker trains; a checkpoint brought it all of them."""
         assert self.setup is not None
-        found = self.setup.replica.buffers.items()
-        return {rank: {n: b.cpu().numpy().copy() for n, b in named.items()} for rank, named in list(found) if named}
+        ranks = self.trainer.ranks if self.trainer else range(0)
+        found = [(rank, named) for rank, named in list(self.setup.replica.buffers.items()) if rank in ranks]
+        return {rank: {n: b.cpu().numpy().copy() for n, b in named.items()} for rank, named in found if named}
 
     def close(self) -> None:
         """Wake the training thread out of whatever it waits for."""

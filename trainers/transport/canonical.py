@@ -67,6 +67,20 @@ def sum_leaves(node: Node, buffers: list[Tensor], leaf: Callable[[int, Tensor], 
     total(*node, 0)
 
 
+class Scratch:
+    """Vectors for the levels of a subtree below its root, made when first needed."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.levels: list[Tensor] = []
+
+    def under(self, root: Tensor, node: Node) -> list[Tensor]:
+        """`root` and as many scratch vectors as the subtree is deep."""
+        while len(self.levels) < depth(node) - 1:
+            self.levels.append(self.like.new_zeros(self.like.shape))  # zeros: the gaps of the layout stay zero
+        return [root, *self.levels]
+
+
 @dataclass
 class TreeSum:
     """The sum over all virtual ranks of a slice, from the parts that the workers shipped; a `Gradient`.

@@ -90,6 +90,20 @@ class SharedMemoryCollectives(Collectives):
 
         return Handle(finish)
 
+    def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
+        """Through one mapped vector that stays, where `all_to_all` would map and remove one for each worker."""
+        shared = self._file(f"broadcast-{vector.numel()}", 1, vector.numel()).row(0)
+        if self.rank == root:
+            shared.copy_(vector)
+        arrived = self.barrier()
+
+        def finish() -> None:
+            arrived.wait()
+            vector.copy_(shared)
+            self.barrier().wait()  # until all have read, nobody may write the next one
+
+        return Handle(finish)
+
     def subgroup(self, ranks: Sequence[int]) -> "SharedMemoryCollectives | None":
         self.subgroups += 1
         folder = self.folder / f"sub-{self.subgroups}-{'-'.join(map(str, ranks))}"
