@@ -19,11 +19,11 @@ def parameters(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def on_the_local_transport(train: TrainSpec) -> dict[str, torch.Tensor]:
+def on_the_local_transport(train: TrainSpec, **options: int) -> dict[str, torch.Tensor]:
     """The parameters of the same spec, trained in this process."""
     data = open_dataset(train.data, train.seed, None)
     local = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
-    outcome = (run_through_shards if train.algorithm.uses_parameter_server else run_all_reduce)(local)
+    outcome = (run_through_shards if train.algorithm.uses_parameter_server else run_all_reduce)(local, **options)
     return local.layout.named(outcome.params)
 
 
@@ -51,6 +51,21 @@ def test_sync_has_the_same_bits_on_any_workers_form_and_transport(
     run = finished(f"same-{count}-{form}-{transport}", spec(workers={"count": count, "virtual": 5}, **fields), tmp_path)
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     assert_same_bits(parameters(tmp_path), on_the_local_transport(spec(workers={"count": 1, "virtual": 5})))
+
+
+@pytest.mark.parametrize(
+    ("form", "transport"),
+    [
+        ({"form": "consensus", "steps": 3}, "shared_memory"),
+        pytest.param({"form": "averaging"}, "shared_memory", marks=pytest.mark.slow),
+        pytest.param({"form": "consensus", "steps": 3}, "process_group", marks=pytest.mark.slow),
+    ],
+)
+def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str, object], transport: str) -> None:
+    train = spec(workers={"count": 2, "virtual": 3}, algorithm={"name": "admm", **form}, transport=transport)
+    run = finished(f"admm-{form['form']}-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "process_group"])
@@ -94,9 +109,14 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
     gone_soon("told", [a["pid"] for a in (*actors["workers"], *actors["shards"], actors["coordinator"])])
 
 
-def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    ["sync", pytest.param({"name": "admm", "form": "consensus", "steps": 7}, marks=pytest.mark.slow)],
+)
+def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_path: Path, algorithm: object) -> None:
     """Cancelled somewhere in the middle and taken up again on another number of workers: the undisturbed result."""
     fields = {"workers": {"count": 2, "virtual": 3}, "epochs": 25, "data": "digits", "batch": 8}
+    fields["algorithm"] = algorithm
     first = start("cut", spec(**fields), tmp_path / "cut")
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
     first.run.cancel()
@@ -114,7 +134,10 @@ def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_pat
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["downpour", pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow)],
+    [
+        "downpour",
+        pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow),
+    ],
 )
 def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Path, algorithm: object) -> None:
     fields = {"algorithm": algorithm, "epochs": 30, "data": "digits", "batch": 8}
