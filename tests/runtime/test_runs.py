@@ -76,6 +76,17 @@ def test_downpour_with_one_worker_has_the_bits_of_the_local_transport(tmp_path: 
     assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
 
 
+@pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.slow)])
+def test_mixed_with_one_group_has_the_bits_of_the_local_transport(tmp_path: Path, transport: str) -> None:
+    """`group: node` on one node: two workers are one group, of which the first alone talks to the shards."""
+    algorithm = {"name": "mixed", "max_staleness": 2, "num_push": 2, "num_fetch": 2}
+    train = spec(workers=2, algorithm=algorithm, transport=transport)
+    run = finished(f"mixed-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert run.of("step")[-1]["examples"] == 2 * 203
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train, lease_size=12))
+
+
 def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     """A user's own model, on 2 workers and on 1: parameters and running statistics."""
     fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net"}
@@ -137,10 +148,13 @@ def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_pat
     [
         "downpour",
         pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow),
+        pytest.param({"name": "mixed", "group": 2, "num_push": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Path, algorithm: object) -> None:
-    fields = {"algorithm": algorithm, "epochs": 30, "data": "digits", "batch": 8}
+    fields = {"algorithm": algorithm, "epochs": 30, "data": "digits", "batch": 8, "workers": 2}
+    if isinstance(algorithm, dict) and algorithm["name"] == "mixed":
+        fields["workers"] = 4
     first = start("cut-ps", spec(**fields), tmp_path / "cut")
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
     first.run.cancel()

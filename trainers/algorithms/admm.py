@@ -38,7 +38,8 @@ class AdmmConfig(AlgorithmConfig):
     examples that it keeps for the whole run."""
 
     rho: float | None = Field(default=None, gt=0, le=1000)
-    """Consensus: the weight of the penalty (rho/2) ||x - z + u||^2 that draws the workers together; null: 0.1."""
+    """Consensus: the weight of the penalty (rho/2) ||x - z + u||^2 that draws the workers together; null: 0.1.
+    The learning rate times rho must stay well below 1."""
 
     steps: int | None = Field(default=None, ge=1, le=1_000_000)
     """Consensus: minibatches H in an x-update, between two updates of z and u, which are also made at the end of each

@@ -51,7 +51,6 @@ class Coordinator:
         self.gates = asyncio.Lock()  # whoever holds workers in front of their gates
         self.tasks: list[asyncio.Task[Any]] = []
         self.snapshots = Snapshots(self.crew, spec, self.run_dir, self._log)
-        self.ledger: Ledger | None = None
         self.desk: Desk | None = None
         self.groups: list[list[int]] = []  # ranks of the workers that go on step by step together
         self.account: Account
@@ -171,8 +170,7 @@ class Coordinator:
             group = max(map(len, self.groups))
             push = getattr(spec.algorithm, "num_push", 1) * group
             size = max(1, min(LEASE_MINIBATCHES * group, p.minibatches // (2 * len(self.groups))) // push) * push
-            self.ledger = Ledger(order, spec.epochs, size, done)
-            self.desk = Desk(self.ledger, self.groups)
+            self.desk = Desk(Ledger(order, spec.epochs, size, done), self.groups)
 
     async def _exchanges(self, prepared: list[Prepared], places: list[Place]) -> list[Exchange]:
         """How each worker reaches the others; `auto` takes shared memory where all are on one node and compute on the
@@ -194,8 +192,7 @@ class Coordinator:
         found = [Exchange(transport, "g0", rank, len(prepared), address) for rank in range(len(prepared))]
         for i, ranks in enumerate(self._subgroups()):
             for k, rank in enumerate(ranks):
-                group = Exchange(within[i], f"g0-group-{i}", k, len(ranks), address)
-                found[rank] = replace(found[rank], group=group)
+                found[rank] = replace(found[rank], group=Exchange(within[i], f"g0-group-{i}", k, len(ranks), address))
         return found
 
     def _subgroups(self) -> list[list[int]]:
@@ -314,8 +311,9 @@ class Coordinator:
     def _position(self) -> dict[str, Any]:
         """Where the run is, as far as the tallies tell; a `Position` but for what the shards applied."""
         examples = self.account.examples
-        if self.ledger is not None:
-            return {"epoch": self.ledger.epochs_done(), "updates": self.account.steps, "examples": self.ledger.trained}
+        if self.desk is not None:
+            ledger = self.desk.ledger
+            return {"epoch": ledger.epochs_done(), "updates": self.account.steps, "examples": ledger.trained}
         start = self.prepared.position
         steps = int(start["epoch"]) * self.prepared.steps + int(start["step"]) + self.account.steps  # type: ignore[call-overload]
         epoch, step = divmod(steps, self.prepared.steps)
