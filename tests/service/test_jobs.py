@@ -52,7 +52,7 @@ def test_a_job_lives_from_queue_to_result(managed: Managed, runs: FakeRuns) -> N
             states = [event.data["state"] for event in events if event.type == "state"]
             assert states == ["QUEUED", "RUNNING", "SUCCEEDED"]
             lines = "".join([text async for text in await manager.log_lines(job.id)]).splitlines()
-            assert "RUNNING Training two workers train" in lines[1]
+            assert "RUNNING two workers train" in lines[1]
 
     asyncio.run(scenario())
 
