@@ -256,8 +256,8 @@ def test_a_server_that_dies_between_admitting_and_starting_loses_no_job(managed:
             await reached(manager, blocked.id, State.STARTING)
             job, _ = await manager.submit(TWO_WORKERS)
             manager.store.move(job.id, [State.QUEUED], State.STARTING, "Admitted", "")  # and here the process ends
+            runs.script = whole_run  # before the other one may start: it holds every CPU until it has ended
             runs.may_start.set()
-            runs.script = whole_run
         async with managed() as manager:
             await reached(manager, job.id, State.SUCCEEDED)
             assert [event.seq for event in await all_events(manager, job.id)][:2] == [1, 2]
