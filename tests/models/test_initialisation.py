@@ -39,7 +39,9 @@ def test_he_is_that_of_the_paper() -> None:
     for conv in (m for m in model.modules() if isinstance(m, nn.Conv2d)):
         fan_out = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
         assert conv.weight.mean().abs() < 4 * math.sqrt(2 / fan_out / conv.weight.numel())
-        assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=4 / math.sqrt(2 * conv.weight.numel()))
+        assert conv.weight.std().item() == pytest.approx(
+            math.sqrt(2 / fan_out), rel=4 / math.sqrt(2 * conv.weight.numel())
+        )
     assert model.fc.weight.std().item() == pytest.approx(0.01, rel=0.05)
     assert not model.fc.bias.any()
 

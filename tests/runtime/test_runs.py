@@ -63,16 +63,23 @@ def test_downpour_with_one_worker_has_the_bits_of_the_local_transport(tmp_path: 
 
 
 def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_path: Path) -> None:
-    """A user's own model, on 2 workers and on 1: parameters and running statistics."""
+    """A user's own model, on 2 workers and on 1, and through shards: parameters and running statistics. With the whole
+    recipe, so that all of it reaches the shards: scaled decay, what does not decay, the rate before."""
     fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net"}
     fields |= {"data": {"name": "digits", "limit": 101, "random_crop": 1, "horizontal_flip": True}}
+    fields |= {"optimizer": {"name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10}}
+    fields |= {"batch": {"per_worker": 7, "base": 4}, "scaling": {"name": "sqrt", "weight_decay": "exact"}}
+    fields |= {"warmup": {"name": "gradual", "epochs": 1}, "schedule": "krizhevsky"}
     found = []
-    for count in (1, 2):
-        run = finished(f"norm-{count}", spec(workers={"count": count, "virtual": 3}, **fields), tmp_path / str(count))
+    for count, form in ((1, "all_reduce"), (2, "all_reduce"), (2, "parameter_server")):
+        train = spec(workers={"count": count, "virtual": 3}, algorithm={"name": "sync", "form": form}, **fields)
+        folder = tmp_path / f"{count}-{form}"
+        run = finished(f"norm-{count}-{form}", train, folder)
         assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
-        found.append(parameters(tmp_path / str(count)))
+        found.append(parameters(folder))
     assert any("running_mean" in name for name in found[0])
-    assert_same_bits(*found)
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
 
 
 def test_statistics_computed_anew_go_into_evaluation_and_model_and_leave_the_training_alone(tmp_path: Path) -> None:
