@@ -89,7 +89,7 @@ class Setup:
 
     def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
         """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
-        for it, what the first minibatches of the training set have under these parameters (P,)."""
+        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
         means, n = mean_buffers(buffers), self.spec.batch.per_worker
         count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
         if not count:

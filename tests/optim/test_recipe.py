@@ -39,6 +39,7 @@ def test_paper_4s_imagenet_in_an_hour() -> None:
     assert found["learning_rate"] == pytest.approx(3.2)
     assert (found["steps_per_epoch"], found["epochs"], found["steps"]) == (157, 90, 157 * 90)
     assert found["no_decay"] == "batch norm"
+    assert (found["warmup"], found["schedule"], found["init"], found["zero_gamma"]) == ("gradual", "step", "he", "true")
     phases = {phase.name: (round(phase.epoch), phase.learning_rate) for phase in recipe.phases}
     assert {name: epoch for name, (epoch, _) in phases.items()} == {
         "start": 0, "end of warm-up": 5, "drop 1": 30, "drop 2": 60, "drop 3": 80, "last update": 90,
@@ -81,6 +82,8 @@ def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
     recipe = explain(TrainSpec.model_validate({"data": {"limit": 100}, "scaling": "linear"}), 1437)
     assert (values(recipe)["examples"], values(recipe)["base"], values(recipe)["factor"]) == (100, None, 1)
     assert "nothing is scaled" in recipe.quantities["factor"].formula
+    idle = TrainSpec.model_validate({"warmup": {"name": "gradual", "epochs": 1}})
+    assert explain(idle, 1437).quantities["warmup"].formula.startswith("does nothing")
 
 
 def test_the_known_sizes() -> None:

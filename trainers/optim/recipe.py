@@ -81,7 +81,7 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
     if spec.data.limit is not None:
         num_examples = min(num_examples, spec.data.limit)
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    quantities = _batch(spec) | _update(spec) | _length(spec, order)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | _length(spec, order)
     return Recipe(quantities=quantities, phases=_phases(spec, order))
 
 
@@ -117,6 +117,30 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "learning_rate": Quantity(value=scaled_rate(spec), formula=f"lr x {factor}", source=SCALING[scaling.name]),
         "weight_decay": Quantity(value=scaled_decay(spec), formula=decay[scaling.weight_decay], source=decay_source),
         "no_decay": Quantity(value=kept or "none", source="paper 4, section 5.1" if kept else ""),
+    }
+
+
+def _course(spec: TrainSpec) -> dict[str, Quantity]:
+    name = spec.warmup.name
+    warmup = "the base rate throughout" if name == "constant" else "a constant increment an iteration"
+    warmup = "" if name == "none" else f"{spec.warmup.epochs:g} epochs, {warmup}"
+    if name != "none" and not warms_up(spec):
+        warmup = "does nothing: scaling does not raise the rate"
+    return {
+        "warmup": Quantity(value=name, formula=warmup, source="" if name == "none" else WARMUP),
+        "schedule": Quantity(value=spec.schedule.name, source=SCHEDULES[spec.schedule.name]),
+    }
+
+
+def _model(spec: TrainSpec) -> dict[str, Quantity]:
+    model, count, paper = spec.model, spec.evaluate.recompute_statistics, "paper 4, section 5.1"
+    is_he = model.init == "he"
+    he = "convolutions N(0, 2 / fan out), last layer N(0, 0.01^2)" if is_he else "the model's own"
+    statistics = f"computed anew on {count} minibatches" if count else "running averages"
+    return {
+        "init": Quantity(value=model.init, formula=he, source=paper if is_he else ""),
+        "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
+        "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
     }
 
 

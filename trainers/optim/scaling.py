@@ -27,13 +27,9 @@ def scaled_rate(spec: TrainSpec) -> float:
 def scaled_decay(spec: TrainSpec) -> float:
     """The weight decay at the batch of this run."""
     w, k = spec.optimizer.weight_decay, batch_factor(spec)
-    match spec.scaling.weight_decay:
-        case "keep":
-            return w
-        case "sqrt":
-            return math.sqrt(k) * w
-        case "exact":
-            return exact_decay(w, spec.optimizer.lr, k)
+    if spec.scaling.weight_decay == "keep" or spec.batch.base is None:
+        return w
+    return exact_decay(w, spec.optimizer.lr, k) if spec.scaling.weight_decay == "exact" else math.sqrt(k) * w
 
 
 def exact_decay(w: float, e: float, k: float) -> float:
