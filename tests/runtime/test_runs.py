@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.equivalence.harness import Run, run_all_reduce, run_through_shards
 from tests.runtime.runs import finished, gone_soon, spec, start
-from trainers import ClusterInfo, TrainSpec
+from trainers import ClusterInfo, SpecRejected, TrainSpec, train
 from trainers.data.datasets import open_dataset
 from trainers.models.registry import build_model
 
@@ -138,6 +138,12 @@ def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_pat
     second = finished("resumed", spec(**fields | resumed), tmp_path / "resumed")
     assert second.of("result")[0]["examples"] == 25 * 1437
     assert_same_bits(parameters(tmp_path / "resumed"), on_the_local_transport(spec(**fields)))
+
+
+def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("")
+    with pytest.raises(SpecRejected, match="holds a run already"):
+        train(spec(), run_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch import nn
 from trainers import usercode
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.initialisation import he_initialise, zero_gamma
-from trainers.models.names import model_names
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 from trainers.spec import ModelSpec
@@ -64,8 +63,6 @@ def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.M
     """A classification model of torchvision's, its first convolution brought to the channels of the images."""
     import torchvision.models
 
-    if model.name not in torchvision.models.list_models(module=torchvision.models):
-        raise usercode.unknown("model", model.name, model_names())
     arguments = {**_defaults(model.name, image_shape), **model.kwargs}
     try:
         module: nn.Module = torchvision.models.get_model(model.name, weights=None, num_classes=num_classes, **arguments)

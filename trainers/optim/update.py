@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainers.optim.rules import State, UpdateRule
 
-CHUNK = 256 * 1024
+CHUNK = 128 * 1024
 """Elements a chunk on a CPU: half a dozen such vectors of float32 stay within the shared cache, and the cost of
 calling torch (2 us an operation) is spread over enough of them. Measured against 16 K to 512 K elements."""
 

@@ -71,6 +71,7 @@ class Coordinator:
             for task in self.tasks:
                 task.cancel()
             await self.crew.dismiss()
+            await self.snapshots.close()
             if self.rendezvous is not None:
                 self.rendezvous.close()
         self._state(*terminal)

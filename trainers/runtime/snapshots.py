@@ -71,6 +71,12 @@ class Snapshots:
         elif not (snapshot.passing and self.busy):
             await self.queue.put(snapshot)
 
+    async def close(self) -> None:
+        """Forget what is queued, so that nobody goes on waiting for room."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+            await asyncio.sleep(0)  # whoever waits comes in now, and is forgotten too
+
     def due(self, epoch: int) -> bool:
         """Whether something is to be done with the version at the end of an epoch (1 for the first)."""
         return self._evaluates(epoch) or self._keeps(epoch)
