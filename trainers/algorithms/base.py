@@ -65,6 +65,8 @@ class Start:
     whole: Buffers
     """Parameters and optimiser state, (P,) each, on the CPU."""
     examples: int = 0
+    learning_rate: float = 0.0
+    """Of the last update; 0 where there was none."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Context:
     start: Start
     collectives: Collectives | None = None
     store: ParameterStore | None = None
+    exempt: tuple[slice, ...] = ()
+    """Parts of the flat vector without weight decay."""
 
 
 class Algorithm(Protocol):

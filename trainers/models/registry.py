@@ -10,6 +10,7 @@ from torch import nn
 
 from trainers import usercode
 from trainers.errors import SpecRejected, UserCodeFailed
+from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 from trainers.spec import ModelSpec
@@ -37,6 +38,10 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
         else:
             module = _torchvision(model, num_classes, image_shape)
         _try(model, module, num_classes, image_shape)
+        if model.init == "he":
+            he_initialise(model.name, module, num_classes)
+        if model.zero_gamma:
+            zero_gamma(model.name, module)
     if model.weights is not None:
         initialise(module, Path(model.weights))
     return module.train()

@@ -229,6 +229,7 @@ class Coordinator:
             examples=self.account.examples,
             test_accuracy=last.accuracy,
             test_loss=last.loss,
+            test_error_median=last.error_median,
             train_loss=self.account.train_loss(max(self.account.by_epoch, default=0)),
             examples_per_s=self.account.examples_per_s,
             wall_s=time.monotonic() - self.begun_s,
