@@ -72,6 +72,7 @@ def build(doors: Doors) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     _add_run(app, doors)
+    _add_explain(app)
     _add_serve(app, doors)
     _add_submit(app, doors)
     _add_watch(app, doors)
@@ -95,6 +96,23 @@ def _add_run(app: typer.Typer, doors: Doors) -> None:
 
         request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
         raise typer.Exit(run_here(doors, request))
+
+
+def _add_explain(app: typer.Typer) -> None:
+    @app.command()
+    def explain(
+        spec_file: SpecFile,
+        *,
+        sets: Sets = None,
+        examples: Annotated[
+            int | None, typer.Option(min=1, help="Training examples, where the dataset's name does not tell.")
+        ] = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Print the whole recipe of a job before anything runs: batch, rates, decay, steps, with their formulas."""
+        from api.recipe import print_recipe
+
+        print_recipe(spec_file, sets or [], examples, output is Output.json)
 
 
 def _add_serve(app: typer.Typer, doors: Doors) -> None:

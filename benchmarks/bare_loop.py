@@ -83,7 +83,7 @@ class _Bare:
         """One shard, until it has applied all that will come; its time counts from the end of the warm-up."""
         from trainers.optim.rules import build_rule
         from trainers.optim.schedules import build_schedule
-        from trainers.optim.update import SliceUpdate, zero_state
+        from trainers.optim.update import SliceUpdate, initial_state
         from trainers.store.shard import Shard, ShardConfig
         from trainers.transport.shared_store import ShardServer, mapped_ring
 
@@ -92,7 +92,7 @@ class _Bare:
         ring = mapped_ring(self.folder, self.load.workers, self.layout.numel, span, params)
         update = SliceUpdate(rule, 0.0, span.stop - span.start, params.device)
         config = ShardConfig(update, build_schedule(self.spec, self.dataset.num_train))
-        shard = Shard(config, ring, [zero_state(rule, params), zero_state(rule, params)])
+        shard = Shard(config, ring, [initial_state(rule, params), initial_state(rule, params)])
         server = ShardServer(self.folder, index, span, self.layout.numel, shard)
         marks: list[tuple[float, float]] = []
 
@@ -123,7 +123,7 @@ class _Bare:
         from trainers.algorithms.base import Context, Start
         from trainers.optim.rules import build_rule
         from trainers.optim.schedules import build_schedule
-        from trainers.optim.update import Buffers, zero_state
+        from trainers.optim.update import Buffers, initial_state
 
         rule, params = build_rule(self.spec.optimizer), self._start_params()
         return Context(
@@ -132,7 +132,7 @@ class _Bare:
             weight_decay=0.0,
             schedule=build_schedule(self.spec, self.dataset.num_train),
             num_virtual=self.load.workers,
-            start=Start(Buffers(params, zero_state(rule, params))),
+            start=Start(Buffers(params, initial_state(rule, params))),
             **exchange,
         )
 

@@ -21,7 +21,7 @@ from trainers.runtime.journal import JournalReader
 from trainers.spec import TrainSpec
 
 SETTLE_S = 2.0  # after Ray's start: its own helpers are still coming up, and the cluster is to be a running one
-POLL_S = 0.02
+POLL_S = 0.05  # seldom enough not to cost what is measured
 TAIL = 0.03  # share of the examples at the end that is not measured: asynchronous workers do not end together
 LONGEST_EPOCH = 50_000
 TIMEOUT_S = 170.0

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
         FieldError,
         Metrics,
         MillraceError,
+        Recipe,
         Resources,
         Result,
         State,
         attach,
         detach,
         embedded,
+        explain,
+        known_examples,
         start_head,
         stop_head,
     )
@@ -41,18 +44,18 @@ _HOME = {
     "service.spec": ("JobSpec", "load_yaml", "parse_spec", "read_spec", "read_spec_file"),
     "service.store": ("Query", "Store", "new_job_id"),
     "trainers": (
-        "ClusterInfo", "Event", "FieldError", "Metrics", "MillraceError", "Resources", "Result", "State", "attach",
-        "detach", "embedded", "start_head", "stop_head",
+        "ClusterInfo", "Event", "FieldError", "Metrics", "MillraceError", "Recipe", "Resources", "Result", "State",
+        "attach", "detach", "embedded", "explain", "known_examples", "start_head", "stop_head",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Algorithm", "ClusterInfo", "Event", "FieldError", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView",
-    "KeyReused", "LocalRun", "Metrics", "MillraceError", "NeverFits", "Page", "Progress", "Query", "Resources",
-    "Result", "RunHandle", "Runs", "ServiceError", "SpecInvalid", "State", "StateConflict", "Store", "algorithms",
-    "attach", "detach", "embedded", "job_schema", "load_yaml", "log_line", "new_job_id", "parse_spec",
-    "read_spec", "read_spec_file", "start_head", "stop_head",
+    "KeyReused", "LocalRun", "Metrics", "MillraceError", "NeverFits", "Page", "Progress", "Query", "Recipe",
+    "Resources", "Result", "RunHandle", "Runs", "ServiceError", "SpecInvalid", "State", "StateConflict", "Store",
+    "algorithms", "attach", "detach", "embedded", "explain", "job_schema", "known_examples", "load_yaml", "log_line",
+    "new_job_id", "parse_spec", "read_spec", "read_spec_file", "start_head", "stop_head",
 ]  # fmt: skip
 
 

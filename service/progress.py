@@ -85,6 +85,7 @@ class Progress(BaseModel):
             examples=metrics.examples if metrics else 0,
             test_accuracy=evaluation.get("test_accuracy"),
             test_loss=evaluation.get("test_loss"),
+            test_error_median=evaluation.get("test_error_median"),
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
             wall_s=(self.ended or 0.0) - (self.started or 0.0),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainers.errors import DataNotFound, LossNotFinite, MillraceError, RunFailed, SpecRejected, UserCodeFailed
     from trainers.events import Event, Metrics, Result, State
+    from trainers.optim.recipe import Recipe, explain, known_examples
     from trainers.runtime.api import train
     from trainers.runtime.cluster import (
         ClusterInfo,
@@ -27,6 +28,7 @@ _HOME = {
         "DataNotFound", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
     "trainers.events": ("Event", "Metrics", "Result", "State"),
+    "trainers.optim.recipe": ("Recipe", "explain", "known_examples"),
     "trainers.runtime.api": ("train",),
     "trainers.runtime.cluster": (
         "ClusterInfo", "Resources", "attach", "available_resources", "detach", "embedded", "start_head", "stop_head",
@@ -40,9 +42,10 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "ClusterInfo", "DataNotFound", "Event", "FieldError", "Journal", "JournalReader", "LossNotFinite", "Metrics",
-    "MillraceError", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "TrainSpec",
-    "UserCodeFailed", "attach", "available_resources", "detach", "embedded", "field_errors", "find_run", "needs",
-    "preflight", "start_head", "start_run", "stop_head", "sweep_run", "total_resources", "train",
+    "MillraceError", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "TrainSpec",
+    "UserCodeFailed", "attach", "available_resources", "detach", "embedded", "explain", "field_errors", "find_run",
+    "known_examples", "needs", "preflight", "start_head", "start_run", "stop_head", "sweep_run", "total_resources",
+    "train",
 ]  # fmt: skip
 
 

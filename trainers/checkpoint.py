@@ -32,6 +32,8 @@ class Position:
     """Synchronous steps of the epoch after these."""
     updates: int = 0
     examples: int = 0
+    learning_rate: float = 0.0
+    """Of the last update, 0 where there was none: momentum correction goes on from it."""
     applied: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """For each shard the pushes that it had applied: rows of epoch, group, first and last minibatch."""
 

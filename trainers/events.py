@@ -4,7 +4,7 @@
 |---|---|
 | `state` | `state`, `reason` (CamelCase), `message` |
 | `step` | a `Metrics` over all workers since the last one |
-| `evaluation` | `epoch`, `examples`, `test_loss`, `test_accuracy` (0 to 1), `seconds` |
+| `evaluation` | `epoch`, `examples`, `test_loss`, `test_accuracy` (0 to 1), `test_error_median`, `seconds` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message` |
@@ -12,6 +12,8 @@
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
 """
 
+import statistics
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -96,6 +98,9 @@ class Result(BaseModel):
     examples: int
     test_accuracy: float | None
     test_loss: float | None
+    test_error_median: float | None = None
+    """Median of 1 - accuracy over the evaluations at the ends of the last 5 epochs (paper 4, section 5.1); null where
+    there was none."""
     train_loss: float | None
     """Mean over the last epoch."""
     examples_per_s: float
@@ -108,3 +113,14 @@ class Result(BaseModel):
     """`model.safetensors`, where the run left one."""
     message: str
     """The last state's sentence."""
+
+
+MEDIAN_EPOCHS = 5
+
+
+def error_median(evaluations: Iterable[tuple[int, float]]) -> float | None:
+    """Median test error over the last 5 epochs (paper 4, section 5.1), from pairs of epoch and accuracy."""
+    told = list(evaluations)
+    last = max((epoch for epoch, _ in told), default=0)
+    errors = [1 - accuracy for epoch, accuracy in told if epoch > last - MEDIAN_EPOCHS]
+    return statistics.median(errors) if errors else None

@@ -5,18 +5,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from trainers.algorithms.base import Context, Start
-from trainers.checkpoint import Checkpoint, Position, read_checkpoint
+from trainers.checkpoint import Checkpoint, Named, Position, mean_buffers, read_checkpoint
 from trainers.data.batches import Dataset
 from trainers.data.datasets import open_dataset
 from trainers.elastic.order import Order, Partitions
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
+from trainers.models.statistics import recomputed_statistics
+from trainers.optim.decay import exempt_names
 from trainers.optim.rules import State, UpdateRule, build_rule
+from trainers.optim.scaling import scaled_decay
 from trainers.optim.schedules import Schedule, build_schedule
-from trainers.optim.update import Buffers, zero_state
+from trainers.optim.update import Buffers, initial_state
 from trainers.replica import Replica
 from trainers.spec import TrainSpec
 from trainers.store.layout import Layout, lay_out
@@ -34,6 +38,8 @@ class Setup:
     replica: Replica
     rule: UpdateRule
     schedule: Schedule
+    exempt: tuple[slice, ...]
+    """Parts of the flat vector without weight decay."""
 
     @property
     def layout(self) -> Layout:
@@ -46,20 +52,18 @@ class Setup:
         The batch-norm buffers of a checkpoint go into the replica.
         """
         params = self.replica.initial_params()
-        whole = Buffers(params, zero_state(self.rule, params))
+        whole = Buffers(params, initial_state(self.rule, params))
         if self.spec.checkpoint.resume is None:
             return Start(whole), Position()
         found = read_checkpoint(Path(self.spec.checkpoint.resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
-        state = {
-            name: self.layout.flatten(found.optimizer[name]) if name in found.optimizer else torch.zeros_like(params)
-            for name in self.rule.state_names
-        }
+        state = initial_state(self.rule, params)
+        state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
         state |= self._private(found)
         for rank, buffers in found.buffers.items():
             self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
-        return Start(Buffers(params, state), position.examples), position
+        return Start(Buffers(params, state), position.examples, position.learning_rate), position
 
     def _private(self, found: Checkpoint) -> State:
         """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
@@ -94,16 +98,28 @@ class Setup:
                 )
         return position
 
+    def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
+        """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
+        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
+        means, n = mean_buffers(buffers), self.spec.batch.per_worker
+        count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
+        if not count:
+            return means
+        plan = ((0, self.order.examples(0, index)) for index in range(count))
+        with self.replica.evaluating(params, means) as model:
+            return recomputed_statistics(model, (batch.images for batch in self.dataset.batches(plan)))
+
     def context(self, start: Start) -> Context:
         """What the algorithm needs on this worker, but for its way to the others."""
         return Context(
             replica=self.replica,
             rule=self.rule,
-            weight_decay=self.spec.optimizer.weight_decay,
+            weight_decay=scaled_decay(self.spec),
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
             shares=tuple(self.order.share(rank) for rank in range(self.order.num_virtual)),
+            exempt=self.exempt,
         )
 
 
@@ -144,6 +160,7 @@ def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
         replica=Replica(model, layout, device, draws),
         rule=build_rule(spec.optimizer),
         schedule=build_schedule(spec, dataset.num_train),
+        exempt=layout.spans_of(exempt_names(model, spec.optimizer.no_decay)),
     )
 
 

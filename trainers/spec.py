@@ -8,44 +8,41 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.base import AlgorithmConfig
 from trainers.algorithms.sync import SyncConfig
 from trainers.data.names import dataset_names
 from trainers.models.names import model_names
+from trainers.spec_base import Section, known, shorthand
+from trainers.spec_optimizer import (
+    AdagradSpec,
+    AnyOptimizer,
+    AnySchedule,
+    ConstantSchedule,
+    CosineSchedule,
+    Exempt,
+    KrizhevskySchedule,
+    MomentumSpec,
+    NesterovSpec,
+    PolynomialSchedule,
+    RmspropSpec,
+    ScalingSpec,
+    SgdSpec,
+    StepSchedule,
+    WarmupSpec,
+)
+
+__all__ = [
+    "AdagradSpec", "AnyOptimizer", "AnySchedule", "BatchSpec", "CheckpointSpec", "ConstantSchedule", "CosineSchedule",
+    "DataSpec", "Device", "EvaluateSpec", "Exempt", "FieldError", "KrizhevskySchedule", "ModelSpec", "MomentumSpec",
+    "NesterovSpec", "ParameterServerSpec", "PolynomialSchedule", "RmspropSpec", "ScalingSpec", "Section", "SgdSpec",
+    "StepSchedule", "TrainSpec", "TransportName", "WarmupSpec", "WorkersSpec", "all_field_names", "field_errors",
+]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
 TransportName = Literal["auto", "shared_memory", "process_group"]
-
-
-def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None) -> BeforeValidator:
-    """A scalar stands for a section in which only `field` is given; a section without its name is the default one.
-
-    form, kind: the types of the section and of the scalar, for the JSON Schema.
-    """
-
-    def spell_out(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {field: default, **value} if default and field not in value else value
-        return value if isinstance(value, BaseModel) else {field: value}
-
-    return BeforeValidator(spell_out, json_schema_input_type=form | kind)
-
-
-def known(names: tuple[str, ...], value: str, user_means: str) -> str:
-    """The name, if it stands for something; else ValueError with what comes near."""
-    if value in names or ":" in value:
-        return value
-    near = ", ".join(difflib.get_close_matches(value, names)) or ", ".join(names[:8])
-    raise ValueError(f"there is no {value!r}; did you mean {near}? {user_means} is named module:function")
-
-
-class Section(BaseModel):
-    """Root of all parts of a spec: frozen, documented, and strict about names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
 
 
 class DataSpec(Section):
@@ -96,8 +93,16 @@ class ModelSpec(Section):
     weights: str | None = None
     """A safetensors file with initial weights; parameters whose shape differs (a last layer) keep their own start."""
 
-    kwargs: dict[str, bool | int | float | str] = {}
+    kwargs: dict[str, bool | int | float | str] = Field(default={})
     """Arguments passed on to the model's constructor."""
+
+    init: Literal["default", "he"] = "default"
+    """`he`: convolutions after He et al. 2015, the last layer from a Gaussian with 0.01, their biases 0 (paper 4,
+    section 5.1); `default`: as the model's own constructor has it."""
+
+    zero_gamma: bool = False
+    """Start with gamma = 0 in the last batch norm of each residual block (paper 4, section 5.1); for models of
+    torchvision's ResNet blocks."""
 
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
@@ -148,95 +153,9 @@ class BatchSpec(Section):
     per_worker: int = Field(default=32, ge=1, le=1_000_000)
     """n: examples in the minibatch of one (virtual) worker."""
 
-
-class SgdSpec(Section):
-    """w <- w - lr g."""
-
-    name: Literal["sgd"] = "sgd"
-    lr: float = Field(default=0.1, gt=0, le=1000)
-    """Learning rate."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of the L2 term, which is part of the loss: g <- g + weight_decay w."""
-
-
-class MomentumSpec(Section):
-    """u <- momentum u + g, w <- w - lr u (paper 4, equation 9)."""
-
-    name: Literal["momentum"] = "momentum"
-    lr: float = Field(default=0.02, gt=0, le=1000)
-    """Learning rate."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is kept."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of the L2 term, which is part of the loss."""
-
-
-class NesterovSpec(Section):
-    """u <- momentum u + g, w <- w - lr (g + momentum u)."""
-
-    name: Literal["nesterov"] = "nesterov"
-    lr: float = Field(default=0.05, gt=0, le=1000)
-    """Learning rate."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is kept."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of the L2 term, which is part of the loss."""
-
-
-class RmspropSpec(Section):
-    """s <- decay s + (1 - decay) g^2, w <- w - lr g / (sqrt(s) + epsilon), PyTorch's form."""
-
-    name: Literal["rmsprop"] = "rmsprop"
-    lr: float = Field(default=0.001, gt=0, le=1000)
-    """Learning rate."""
-    decay: float = Field(default=0.99, ge=0, lt=1)
-    """Share of the mean square that is kept."""
-    epsilon: float = Field(default=1e-8, gt=0, le=10)
-    """Added to the root."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of the L2 term, which is part of the loss."""
-
-
-class AdagradSpec(Section):
-    """s <- s + g^2, w <- w - lr g / (sqrt(s) + epsilon) (Duchi et al. 2011; on the server in Dean et al. 2012)."""
-
-    name: Literal["adagrad"] = "adagrad"
-    lr: float = Field(default=0.01, gt=0, le=1000)
-    """Learning rate."""
-    epsilon: float = Field(default=1e-10, gt=0, le=10)
-    """Added to the root."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of the L2 term, which is part of the loss."""
-
-
-AnyOptimizer = Annotated[SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec, Field(discriminator="name")]
-
-
-class ConstantSchedule(Section):
-    """The learning rate stays what it is."""
-
-    name: Literal["constant"] = "constant"
-
-
-class StepSchedule(Section):
-    """The learning rate is multiplied by `factor` at the end of each of the given epochs."""
-
-    name: Literal["step"] = "step"
-    epochs: tuple[float, ...] = (30, 60, 80)
-    """When, in epochs from the start."""
-    factor: float = Field(default=0.1, gt=0, le=1)
-    """By how much."""
-
-
-class CosineSchedule(Section):
-    """Half a cosine from the learning rate down to `final` times it over the run."""
-
-    name: Literal["cosine"] = "cosine"
-    final: float = Field(default=0.0, ge=0, le=1)
-    """What is left at the end, as a share of the first rate."""
-
-
-AnySchedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule, Field(discriminator="name")]
+    base: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """The batch, in examples, to which `optimizer.lr` and `weight_decay` belong; `scaling` takes them from there to
+    the batch of this run. null: they are taken as they are."""
 
 
 class ParameterServerSpec(Section):
@@ -264,6 +183,10 @@ class EvaluateSpec(Section):
 
     batch: int = Field(default=500, ge=1, le=100_000)
     """Examples a forward pass."""
+
+    recompute_statistics: int = Field(default=0, ge=0, le=100_000)
+    """Training minibatches over which batch-norm statistics are computed anew before an evaluation (paper 4, figure
+    4); 0: the running averages, their mean over virtual workers."""
 
 
 class CheckpointSpec(Section):
@@ -304,6 +227,9 @@ class TrainSpec(Section):
     optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default="momentum")] = MomentumSpec()
     """The update rule and its learning rate."""
 
+    scaling: Annotated[ScalingSpec, shorthand("name", ScalingSpec, str)] = ScalingSpec()
+    """How learning rate and weight decay follow the batch: `none`, `sqrt` or `linear`."""
+
     schedule: Annotated[AnySchedule, shorthand("name", AnySchedule, str, default="constant")] = ConstantSchedule()
     """How the learning rate moves with the examples seen."""
 
@@ -318,6 +244,9 @@ class TrainSpec(Section):
 
     epochs: int = Field(default=5, ge=1, le=1_000_000)
     """Passes over the training set."""
+
+    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
+    """How the learning rate begins: `none`, `constant` or `gradual`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Every random draw of the run comes from it: weights, order, augmentation, dropout."""
@@ -341,6 +270,23 @@ class TrainSpec(Section):
             algorithm.check_workers(workers.count)
         return algorithm
 
+    @field_validator("scaling")
+    @classmethod
+    def _decay_is_defined(cls, scaling: ScalingSpec, info: ValidationInfo) -> ScalingSpec:
+        optimizer = info.data.get("optimizer")
+        if scaling.weight_decay == "exact" and optimizer is not None and optimizer.lr * optimizer.weight_decay >= 1:
+            raise ValueError("the exact weight decay needs lr x weight_decay below 1; make one smaller, or use sqrt")
+        return scaling
+
+    @field_validator("warmup")
+    @classmethod
+    def _warmup_ends(cls, warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
+        epochs = info.data.get("epochs")
+        if warmup.name != "none" and epochs is not None and warmup.epochs >= epochs:
+            told = f"a warm-up of {warmup.epochs:g} epochs does not end within a run of {epochs}"
+            raise ValueError(f"{told}; set warmup.epochs below that")
+        return warmup
+
     @field_validator("device")
     @classmethod
     def _device_has_gpu(cls, device: Device, info: ValidationInfo) -> Device:
@@ -363,6 +309,12 @@ class TrainSpec(Section):
     def global_batch(self) -> int:
         """Examples a synchronous step, kn."""
         return self.workers.num_virtual * self.batch.per_worker
+
+    @property
+    def update_batch(self) -> int:
+        """Examples in one update, to which the scaling rules look: kn for a synchronous algorithm; one worker's
+        minibatch for an asynchronous one, whose push adds up a gradient a minibatch and averages none."""
+        return self.global_batch if self.algorithm.is_synchronous else self.batch.per_worker
 
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path taken from the folder `base`."""

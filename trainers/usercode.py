@@ -3,10 +3,10 @@
 import difflib
 import importlib
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from trainers.errors import SpecRejected, UserCodeFailed
+from trainers.errors import UserCodeFailed
 
 NUM_FRAMES = 4
 """Frames of a user's traceback that are told: the last ones, where it happened."""
@@ -58,10 +58,3 @@ def call(name: str, **arguments: Any) -> Any:
         return function(**arguments)
     except (Exception, SystemExit) as error:
         raise failed(name, error) from error
-
-
-def unknown(kind: str, name: str, names: Iterable[str]) -> SpecRejected:
-    """The error for a name that nobody knows: near matches, and how to give a function of one's own."""
-    near = difflib.get_close_matches(name, list(names), n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return SpecRejected(f"no {kind} is named {name!r}; {hint}A function of your own is given as module:function")

@@ -111,6 +111,28 @@ def test_missing_files_and_unknown_options_have_status_two(cli: Cli, tmp_path: P
     assert cli("dance").exit_code == 2
 
 
+def test_explain_tells_the_recipe_and_starts_nothing(cli: Cli, spec: Path) -> None:
+    sets = ["batch.base=16", "scaling=linear", "optimizer.lr=0.01", "algorithm=sync", "batch.per_worker=16"]
+    outcome = cli("explain", spec, *(f"--set={one}" for one in sets), "-o", "json")
+    assert outcome.exit_code == 0, outcome.output
+    recipe = json.loads(outcome.stdout)
+    told = {name: quantity["value"] for name, quantity in recipe["quantities"].items()}
+    assert (told["batch"], told["factor"], told["learning_rate"], told["examples"]) == (32, 2, 0.02, 1437)
+    assert [phase["name"] for phase in recipe["phases"]] == ["start", "last update"]
+    told_people = cli("explain", spec).stdout
+    assert "weight_decay" in told_people
+    assert "last update" in told_people
+
+
+def test_explain_asks_for_the_examples_that_it_cannot_know(cli: Cli, spec: Path) -> None:
+    outcome = cli("explain", spec, "--set", "data=sets:letters")
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith(f"{spec}: /data/name: only reading sets:letters tells")
+    outcome = cli("explain", spec, "--set", "data=sets:letters", "--examples", 640, "-o", "json")
+    assert json.loads(outcome.stdout)["quantities"]["steps_per_epoch"]["value"] == 20
+    assert cli("explain", spec, "--set", "epochs=0").exit_code == 2
+
+
 def test_a_service_that_is_not_there(cli: Cli, spec: Path) -> None:
     outcome = cli("submit", spec)
     assert outcome.exit_code == 1

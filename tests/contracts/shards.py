@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.contracts.groups import CPU, TIMEOUT_S, in_threads
 from trainers.optim.rules import UpdateRule, build_rule
-from trainers.optim.update import SliceUpdate, spans, zero_state
+from trainers.optim.update import SliceUpdate, initial_state, spans
 from trainers.spec import SgdSpec
 from trainers.store.identity import PushIdentity
 from trainers.store.shard import Shard, ShardConfig
@@ -124,7 +124,7 @@ class Stores:
     ) -> ShardServer | ProcessGroupShardServer:
         cut = setting.cuts[index]
         zeros = torch.zeros(cut.stop - cut.start)
-        states = [zero_state(setting.rule, zeros) for _ in range(2)]
+        states = [initial_state(setting.rule, zeros) for _ in range(2)]
         if self.kind == "shared_memory":
             ring = mapped_ring(self.folder / name, num_workers, setting.numel, cut, zeros)
             shard = Shard(setting.config(cut), ring, states)

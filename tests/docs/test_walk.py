@@ -122,11 +122,19 @@ def test_the_same_bits(place: Place) -> None:
     assert told.splitlines()[-1] == "the same bits"
 
 
+def test_the_recipe(place: Place) -> None:
+    told = [line.split() for line in place.shell("\n".join(blocks("The recipe", "bash"))).splitlines()]
+    assert ["rate_factor", "32", "factor"] in [words[:3] for words in told]
+    assert ["rate_factor", "5.6568542", "sqrt(factor)"] in [words[:3] for words in told]
+    assert ["drop", "1", "30", "38435010", "0.32"] in [words[:5] for words in told]
+
+
 def test_every_block_that_can_be_run_is_run() -> None:
     """By a test of this folder; a new section needs one."""
     walked = {
         CURL, ON_COMMAND_LINE, PYTHON, MODEL, "On this machine, without a server", "Checkpoints",
         "Your own model and dataset", "The same bits on any number of workers", "Bad input, and how commands end",
+        "The recipe",
     }  # fmt: skip
     runnable = {block.section for block in BLOCKS if block.language in ("bash", "python") and block.is_run}
     assert runnable == walked

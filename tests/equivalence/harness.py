@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from tests.optim.written import Written, equation_10, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.data.batches import Batch, Dataset
 from trainers.data.datasets import open_dataset
@@ -14,9 +15,11 @@ from trainers.elastic.ledger import Desk, Lease, Ledger
 from trainers.elastic.order import Order
 from trainers.feed import Place, leased, synchronous
 from trainers.models.dropout import replace_dropout
+from trainers.optim.decay import exempt_names
 from trainers.optim.rules import UpdateRule, build_rule
+from trainers.optim.scaling import scaled_decay
 from trainers.optim.schedules import build_schedule
-from trainers.optim.update import Buffers, SliceUpdate, zero_state
+from trainers.optim.update import Buffers, SliceUpdate, initial_state, within
 from trainers.replica import Replica
 from trainers.setup import build_order
 from trainers.spec import TrainSpec
@@ -57,6 +60,7 @@ class Run:
     dataset: Dataset = field(init=False)
     order: Order = field(init=False)
     layout: Layout = field(init=False)
+    exempt: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -64,7 +68,9 @@ class Run:
         self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
-        self.layout = lay_out(self.net(spec.seed), shards, spec.ps.placement, channels_last)
+        model = self.net(spec.seed)
+        self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
+        self.exempt = self.layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
 
     @property
     def rule(self) -> UpdateRule:
@@ -76,13 +82,14 @@ class Run:
 
     def start(self) -> Start:
         params = self.replica().initial_params()
-        return Start(Buffers(params, zero_state(self.rule, params)))
+        return Start(Buffers(params, initial_state(self.rule, params)))
 
     def context(self, **exchange: object) -> Context:
         return Context(
             replica=self.replica(),
             rule=self.rule,
-            weight_decay=self.spec.optimizer.weight_decay,
+            weight_decay=scaled_decay(self.spec),
+            exempt=self.exempt,
             schedule=build_schedule(self.spec, self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),
@@ -91,19 +98,14 @@ class Run:
         )
 
     def shards(self) -> list[Shard]:
-        params, quorum = self.start().whole.params, self.order.num_virtual
-        return [
-            local_shard(
-                ShardConfig(
-                    SliceUpdate(self.rule, self.spec.optimizer.weight_decay, cut.stop - cut.start, CPU),
-                    build_schedule(self.spec, self.dataset.num_train),
-                    quorum if self.spec.algorithm.is_synchronous else 0,
-                ),
-                params[cut],
-                num_readers=self.spec.workers.count,
-            )
-            for cut in self.layout.shards
-        ]
+        params, readers = self.start().whole.params, self.spec.workers.count
+        return [local_shard(self.shard_config(cut), params[cut], num_readers=readers) for cut in self.layout.shards]
+
+    def shard_config(self, cut: slice) -> ShardConfig:
+        quorum = self.order.num_virtual if self.spec.algorithm.is_synchronous else 0
+        decay, exempt = scaled_decay(self.spec), within(self.exempt, cut)
+        update = SliceUpdate(self.rule, decay, cut.stop - cut.start, CPU, exempt)
+        return ShardConfig(update, build_schedule(self.spec, self.dataset.num_train), quorum)
 
     def ranks(self, worker: int, size: int) -> range:
         return range(*block(self.order.num_virtual, worker, size))
@@ -224,18 +226,55 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
 
 def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of torch.optim that a spec's rule stands for."""
-    o = spec.optimizer
-    common = {"lr": o.lr, "weight_decay": o.weight_decay, "foreach": False}
+    o, exempt, decay = spec.optimizer, exempt_names(model, spec.optimizer.no_decay), scaled_decay(spec)
+    plain = {"params": [p for name, p in model.named_parameters() if name in exempt], "weight_decay": 0.0}
+    params = [{"params": [p for name, p in model.named_parameters() if name not in exempt]}, plain]
+    common = {"lr": o.lr, "weight_decay": decay, "foreach": False}
     match o.name:
         case "sgd":
-            return torch.optim.SGD(model.parameters(), **common)
-        case "momentum":
-            return torch.optim.SGD(model.parameters(), momentum=o.momentum, **common)
-        case "nesterov":
-            return torch.optim.SGD(model.parameters(), momentum=o.momentum, nesterov=True, **common)
+            return torch.optim.SGD(params, **common)
+        case "momentum" if o.equation == 10:
+            options = {"momentum": o.momentum, "corrects": o.momentum_correction}
+            return Written(params, o.lr, decay, equation_10, 0.0, **options)
+        case "momentum" | "nesterov":
+            return torch.optim.SGD(params, momentum=o.momentum, nesterov=o.name == "nesterov", **common)
+        case "rmsprop" if o.form == "tensorflow":
+            return Written(params, o.lr, decay, tensorflow_rmsprop, 1.0, decay=o.decay, epsilon=o.epsilon)
         case "rmsprop":
-            return torch.optim.RMSprop(model.parameters(), alpha=o.decay, eps=o.epsilon, **common)
-    return torch.optim.Adagrad(model.parameters(), eps=o.epsilon, **common)
+            return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
+    return torch.optim.Adagrad(params, eps=o.epsilon, **common)
+
+
+RECIPES = {
+    "linear, gradual, equation 10": {
+        "batch": {"per_worker": 7, "base": 3},
+        "scaling": "linear",
+        "warmup": {"name": "gradual", "epochs": 0.7},
+        "schedule": "krizhevsky",
+        "optimizer": {"name": "momentum", "lr": 0.004, "weight_decay": 0.01, "equation": 10},
+    },
+    "sqrt, constant, exact decay, equation 10 uncorrected": {
+        "batch": {"per_worker": 7, "base": 4},
+        "scaling": {"name": "sqrt", "weight_decay": "exact"},
+        "warmup": {"name": "constant", "epochs": 0.5},
+        "schedule": {"name": "step", "epochs": [1, 1.5], "factor": 0.3},
+        "optimizer": {
+            "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10, "momentum_correction": False,
+            "no_decay": ["batch_norm", "biases"],
+        },
+    },
+    "sqrt, TensorFlow's RMSProp, polynomial": {
+        "batch": {"per_worker": 7, "base": 5},
+        "scaling": {"name": "sqrt", "weight_decay": "sqrt"},
+        "warmup": {"name": "gradual", "epochs": 1},
+        "schedule": "polynomial",
+        "optimizer": {
+            "name": "rmsprop", "form": "tensorflow", "lr": 0.02, "decay": 0.9, "epsilon": 1.0, "weight_decay": 0.01,
+            "no_decay": [],
+        },
+    },
+}  # fmt: skip
+"""Specs with every option of the recipe, for runs of 2 epochs."""
 
 
 def step_batches(run: Run) -> Iterator[list[Batch]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.equivalence.harness import Run, run_through_shards, serial, step_batches
+from tests.equivalence.harness import RECIPES, Run, run_through_shards, serial, step_batches
 from trainers.data.batches import Batch
 from trainers.spec import TrainSpec
 
@@ -29,6 +29,12 @@ def spec(count: int = 1, shards: int = 2, algorithm: dict | None = None, **more:
 def test_one_worker_is_serial_sgd_bit_for_bit(optimizer: str, placement: str) -> None:
     rule = {"name": optimizer, "weight_decay": 0.001, "lr": 0.01}
     run = Run(spec(optimizer=rule, ps={"shards": 2, "placement": placement}, schedule="cosine"))
+    assert torch.equal(run_through_shards(run).params, serial(run, step_batches(run), "mean"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_one_worker_is_serial_sgd_bit_for_bit_with_any_recipe(recipe: str) -> None:
+    run = Run(spec(**RECIPES[recipe]))
     assert torch.equal(run_through_shards(run).params, serial(run, step_batches(run), "mean"))
 
 

@@ -1,13 +1,19 @@
 """`sync` equals serial SGD on the whole batch, and itself on any number of workers, bit for bit."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from tests.equivalence.harness import Run, run_all_reduce, run_through_shards, serial, step_batches
+from tests.equivalence.harness import RECIPES, Run, run_all_reduce, run_through_shards, serial, step_batches
+from trainers.algorithms.base import Start, Work
+from trainers.feed import synchronous
+from trainers.optim.schedules import build_schedule
+from trainers.optim.update import Buffers
 from trainers.spec import TrainSpec
+from trainers.transport.local import LocalWorld, local_collectives
 
 
 def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> TrainSpec:
@@ -48,6 +54,46 @@ def test_equals_serial_sgd_on_the_whole_batch(virtual: int, optimizer: str) -> N
     run = Run(spec(virtual, 2, optimizer=rule))
     found = run_all_reduce(run)
     torch.testing.assert_close(found.params, serial(run, step_batches(run), "mean"), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_with_any_recipe_it_equals_serial_sgd_and_itself_in_every_form(recipe: str) -> None:
+    fields = RECIPES[recipe]
+    run = Run(spec(3, 1, **fields))
+    expected = run_all_reduce(run).params
+    torch.testing.assert_close(expected, serial(run, step_batches(run), "mean"), rtol=2e-4, atol=2e-5)
+    for count in (2, 3):
+        assert torch.equal(run_all_reduce(Run(spec(3, count, **fields))).params, expected)
+        through = run_through_shards(Run(spec(3, count, "parameter_server", ps=2, **fields)), seed=count).params
+        assert torch.equal(through[: len(expected)], expected)
+    two = Run(spec(2, 2, **fields))
+    assert torch.equal(run_all_reduce(two).params, serial(two, step_batches(two), "sum"))
+    assert not torch.equal(run_all_reduce(Run(spec(3, 1, **fields | {"batch": 7}))).params, expected)
+
+
+def test_taken_up_in_the_middle_of_a_warm_up_it_has_the_bits_of_an_undisturbed_run() -> None:
+    """Equation 10: the rate before is part of what a run goes on from."""
+    run = Run(spec(3, 1, **RECIPES["linear, gradual, equation 10"]))
+    works = list(synchronous(run.dataset, run.order, run.ranks(0, 1), run.spec.epochs))
+    context, cut = run.context(), len(works) // 4
+
+    def train(start: Start, works: list[Work]) -> Start:
+        world = LocalWorld(0)
+        (collectives,) = local_collectives(world, 1)
+
+        def worker() -> Start:
+            algorithm = run.spec.algorithm.build(replace(context, start=start, collectives=collectives))
+            reports = [algorithm.step(work) for work in works]
+            whole = algorithm.whole()
+            copy = Buffers(whole.params.clone(), {name: s.clone() for name, s in whole.state.items()})
+            return Start(copy, start.examples + sum(r.examples for r in reports), reports[-1].learning_rate)
+
+        (end,) = world.run([worker])
+        return end
+
+    middle = train(context.start, works[:cut])
+    assert middle.learning_rate != build_schedule(run.spec, run.dataset.num_train)(middle.examples)
+    assert torch.equal(train(middle, works[cut:]).whole.params, run_all_reduce(run).params)
 
 
 def test_one_virtual_worker_is_serial_sgd_bit_for_bit() -> None:

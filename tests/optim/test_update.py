@@ -1,13 +1,14 @@
 """The fused update: chunks, divisors, decay; and how vectors are cut."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from trainers.optim import update
 from trainers.optim.rules import build_rule
-from trainers.optim.update import Buffers, Contribution, SliceUpdate, Whole, aligned, spans, zero_state
+from trainers.optim.update import Buffers, Contribution, SliceUpdate, Whole, aligned, initial_state, spans, within
 from trainers.spec import MomentumSpec, SgdSpec
 from trainers.transport.canonical import TreeSum
 
@@ -33,7 +34,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         rule, numel = build_rule(MomentumSpec()), 64 * 20 + 3
         generator = torch.Generator().manual_seed(1)
         now = Buffers(torch.randn(numel, generator=generator), {"momentum": torch.randn(numel, generator=generator)})
-        then = Buffers(torch.empty(numel), zero_state(rule, torch.empty(numel)))
+        then = Buffers(torch.empty(numel), initial_state(rule, torch.empty(numel)))
         leaves = {(i, i + 1): torch.randn(numel, generator=generator) for i in range(3)}
         more = [Contribution(TreeSum(3, leaves), 9, 0.1), Contribution(Whole(leaves[0, 1]), 1, 0.2, decays=2)]
         SliceUpdate(rule, 0.01, numel, CPU).apply(more, now, then)
@@ -61,3 +62,37 @@ def test_an_empty_slice_is_no_trouble() -> None:
     nothing = Buffers(torch.empty(0), {})
     update_ = SliceUpdate(build_rule(SgdSpec()), 0.1, 0, CPU)
     update_.apply([Contribution(Whole(torch.empty(0)), 1, 0.1)], nothing, nothing)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exempt_parts_do_not_decay_and_the_cut_does_not_show(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have the bits of a run without exemptions, the exempt ones those of a run without decay; in any
+    chunks and slices."""
+    dice = random.Random(seed)
+    numel, generator = 64 * 30, torch.Generator().manual_seed(seed)
+    marks = sorted(dice.sample(range(numel // 16), 12))
+    exempt = [slice(16 * a, 16 * b) for a, b in zip(marks[::2], marks[1::2], strict=True)]
+    w, *g = (torch.randn(numel, generator=generator) for _ in range(3))
+    contributions = [Contribution(Whole(g[0]), 7, 0.1), Contribution(Whole(g[1]), 1, 0.2, decays=2)]
+
+    def run(decay: float, exempt: list[slice], count: int = 1) -> torch.Tensor:
+        out = torch.empty(numel)
+        for cut in spans(numel, count):
+            mine = SliceUpdate(build_rule(SgdSpec()), decay, cut.stop - cut.start, CPU, within(exempt, cut))
+            parts = [replace(c, gradient=Whole(c.gradient.vector[cut])) for c in contributions]  # type: ignore[attr-defined]
+            mine.apply(parts, Buffers(w[cut], {}), Buffers(out[cut], {}))
+        return out
+
+    expected, without = run(0.3, []), run(0.0, [])
+    for part in exempt:
+        expected[part] = without[part]
+    assert torch.equal(run(0.3, exempt), expected)
+    monkeypatch.setattr(update, "CHUNK", 128)
+    for count in (1, 2, 3, 7):
+        assert torch.equal(run(0.3, exempt, count), expected)
+
+
+def test_within_clips_and_counts_from_the_start() -> None:
+    parts = [slice(0, 10), slice(20, 30), slice(50, 60)]
+    assert within(parts, slice(5, 25)) == (slice(0, 5), slice(15, 20))
+    assert within(parts, slice(30, 50)) == ()

@@ -70,8 +70,8 @@ def test_user_code_may_not_hide_our_packages(tmp_path: Path) -> None:
 
 
 def test_preflight_finds_what_needs_the_model(tmp_path: Path) -> None:
-    with pytest.raises(SpecRejected, match="convnext"):
-        trainers.preflight(spec(model="convnet_tiny"))
+    with pytest.raises(SpecRejected, match="8x8 pixels"):
+        trainers.preflight(spec(model="alexnet"))
     with pytest.raises(SpecRejected, match="use at most"):
         trainers.preflight(spec(algorithm="downpour", ps=1024))
     with pytest.raises(SpecRejected, match="no checkpoint in"):

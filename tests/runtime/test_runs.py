@@ -1,5 +1,6 @@
 """Runs on a real Ray: each algorithm to its end, equal to the local transport, and nothing left behind."""
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.equivalence.harness import Run, run_all_reduce, run_through_shards
 from tests.runtime.runs import finished, gone_soon, spec, start
-from trainers import ClusterInfo, TrainSpec
+from trainers import ClusterInfo, SpecRejected, TrainSpec, train
 from trainers.data.datasets import open_dataset
 from trainers.models.registry import build_model
 
@@ -88,16 +89,34 @@ def test_mixed_with_one_group_has_the_bits_of_the_local_transport(tmp_path: Path
 
 
 def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_path: Path) -> None:
-    """A user's own model, on 2 workers and on 1: parameters and running statistics."""
+    """A user's own model, on 2 workers and on 1, and through shards: parameters and running statistics. With the whole
+    recipe, so that all of it reaches the shards: scaled decay, what does not decay, the rate before."""
     fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net"}
     fields |= {"data": {"name": "digits", "limit": 101, "random_crop": 1, "horizontal_flip": True}}
+    fields |= {"optimizer": {"name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10}}
+    fields |= {"batch": {"per_worker": 7, "base": 4}, "scaling": {"name": "sqrt", "weight_decay": "exact"}}
+    fields |= {"warmup": {"name": "gradual", "epochs": 1}, "schedule": "krizhevsky"}
     found = []
-    for count in (1, 2):
-        run = finished(f"norm-{count}", spec(workers={"count": count, "virtual": 3}, **fields), tmp_path / str(count))
+    for count, form in ((1, "all_reduce"), (2, "all_reduce"), (2, "parameter_server")):
+        train = spec(workers={"count": count, "virtual": 3}, algorithm={"name": "sync", "form": form}, **fields)
+        folder = tmp_path / f"{count}-{form}"
+        run = finished(f"norm-{count}-{form}", train, folder)
         assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
-        found.append(parameters(tmp_path / str(count)))
+        found.append(parameters(folder))
     assert any("running_mean" in name for name in found[0])
-    assert_same_bits(*found)
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+
+
+def test_statistics_computed_anew_go_into_evaluation_and_model_and_leave_the_training_alone(tmp_path: Path) -> None:
+    fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net", "workers": {"count": 1}}
+    plain = finished("running", spec(**fields), tmp_path / "running")
+    anew = finished("anew", spec(**fields, evaluate={"recompute_statistics": 5}), tmp_path / "anew")
+    one, other = parameters(tmp_path / "running"), parameters(tmp_path / "anew")
+    moved = {name for name, tensor in one.items() if not torch.equal(tensor, other[name])}
+    assert {name.rpartition(".")[2] for name in moved} >= {"running_mean", "running_var"}
+    assert all("running_" in name or "num_batches" in name for name in moved)
+    assert plain.of("result")[0]["test_loss"] != anew.of("result")[0]["test_loss"]
 
 
 def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, cluster: ClusterInfo) -> None:
@@ -114,6 +133,8 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
     (result,) = run.of("result")
     assert result["test_accuracy"] > 0.8
     assert result["epochs"] == 4
+    errors = [1 - evaluation["test_accuracy"] for evaluation in run.of("evaluation")]
+    assert result["test_error_median"] == statistics.median(errors)
     assert len(list((tmp_path / "checkpoints").iterdir())) <= train.checkpoint.keep_last
     (actors,) = run.of("actors")
     assert [worker["name"] for worker in actors["workers"]] == ["told/worker/0", "told/worker/1"]
@@ -126,7 +147,14 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
 )
 def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_path: Path, algorithm: object) -> None:
     """Cancelled somewhere in the middle and taken up again on another number of workers: the undisturbed result."""
-    fields = {"workers": {"count": 2, "virtual": 3}, "epochs": 25, "data": "digits", "batch": 8}
+    fields = {
+        "workers": {"count": 2, "virtual": 3},
+        "epochs": 25,
+        "data": "digits",
+        "batch": {"per_worker": 8, "base": 8},
+    }
+    rule = {"name": "momentum", "lr": 0.007, "weight_decay": 0.001, "equation": 10}
+    fields |= {"optimizer": rule, "scaling": "linear", "warmup": "gradual", "schedule": "cosine"}
     fields["algorithm"] = algorithm
     first = start("cut", spec(**fields), tmp_path / "cut")
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
@@ -141,6 +169,12 @@ def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_pat
     second = finished("resumed", spec(**fields | resumed), tmp_path / "resumed")
     assert second.of("result")[0]["examples"] == 25 * 1437
     assert_same_bits(parameters(tmp_path / "resumed"), on_the_local_transport(spec(**fields)))
+
+
+def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("")
+    with pytest.raises(SpecRejected, match="holds a run already"):
+        train(spec(), run_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

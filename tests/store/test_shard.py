@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.rules import build_rule
-from trainers.optim.update import SliceUpdate, zero_state
+from trainers.optim.update import SliceUpdate, initial_state
 from trainers.spec import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
 from trainers.store.identity import PushIdentity
 from trainers.store.shard import Arrived, Shard, ShardConfig
@@ -19,6 +19,8 @@ RULES = [
     NesterovSpec(),
     RmspropSpec(weight_decay=0.01),
     AdagradSpec(),
+    MomentumSpec(equation=10, weight_decay=0.01),
+    RmspropSpec(form="tensorflow", epsilon=1.0, weight_decay=0.01),
 ]
 
 
@@ -27,7 +29,7 @@ def make_shard(spec: AnyOptimizer, quorum: int = 0, readers: int = 2) -> Shard:
     params = torch.randn(NUMEL, generator=torch.Generator().manual_seed(0))
     update = SliceUpdate(rule, spec.weight_decay, NUMEL, torch.device("cpu"))
     ring = [params] + [torch.full((NUMEL,), torch.nan) for _ in range(readers + 1)]
-    states = [zero_state(rule, params) for _ in range(2)]
+    states = [initial_state(rule, params) for _ in range(2)]
     return Shard(ShardConfig(update, lambda seen: 0.1 / (1 + seen), quorum), ring, states)
 
 

@@ -142,13 +142,18 @@ class AveragingAdmm:
         self.average = Average(context, first.numel())
         self.average.begin(first.flatten())
         self.gradient = self.average.newest.new_zeros(self.numel)
-        self.update = SliceUpdate(context.rule, context.weight_decay, self.numel, self.gradient.device)
-        self.examples = context.start.examples
+        device = self.gradient.device
+        self.update = SliceUpdate(context.rule, context.weight_decay, self.numel, device, context.exempt)
+        self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
     def step(self, work: Work) -> StepReport:
+        from trainers.optim.scaling import momentum_correction
         from trainers.optim.update import Contribution, Whole
 
         fetched, lr, losses = self.whole(), self.context.schedule(self.examples), []
+        contribution = Contribution(
+            Whole(self.gradient), divisor=1, lr=lr, correction=momentum_correction(self.learning_rate, lr)
+        )
         batches = {minibatch.virtual_rank: minibatch.batch for minibatch in work.minibatches}
 
         def stepped(rank: int, into: Tensor) -> None:
@@ -158,11 +163,12 @@ class AveragingAdmm:
                 into.zero_()
                 return
             losses.append(self.replica.gradient(fetched.params, batch, self.gradient, 1 / len(batch), rank))
-            self.update.apply([Contribution(Whole(self.gradient), 1, lr)], fetched, self._version(into))
+            self.update.apply([contribution], fetched, self._version(into))
             into.mul_(len(batch))
 
         self.average.update(stepped, work.whole)
         self.examples += work.whole
+        self.learning_rate = lr
         return StepReport(sum(losses), work.examples, lr)
 
     def whole(self) -> Buffers:
@@ -232,13 +238,14 @@ class ConsensusAdmm:
         self.own = z.new_zeros(len(self.ranks), len(self.names), z.numel())
         self.agents = dict(zip(self.ranks, map(self._agent, self.ranks, self.own), strict=True))
         self.gradient = z.new_zeros(z.numel())
-        self.update = SliceUpdate(context.rule, context.weight_decay, z.numel(), z.device)
-        self.examples = context.start.examples
+        self.update = SliceUpdate(context.rule, context.weight_decay, z.numel(), z.device, context.exempt)
+        self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
     def step(self, work: Work) -> StepReport:
         lr, first = self.context.schedule(self.examples), work.minibatches[0]
         loss = sum(self._x_step(minibatch, lr) for minibatch in work.minibatches)
         self.examples += work.whole
+        self.learning_rate = lr
         step = (first.index - first.virtual_rank) // self.context.num_virtual
         if (step + 1) % self.num_steps == 0 or work.ends_epoch:
             self._agree()
@@ -272,6 +279,7 @@ class ConsensusAdmm:
 
     def _x_step(self, minibatch: Minibatch, lr: float) -> float:
         """x <- x - lr (gradient of f on the minibatch + rho (x - z + u)), or as the spec's rule has it."""
+        from trainers.optim.scaling import momentum_correction
         from trainers.optim.update import Buffers, Contribution
 
         batch, agent = minibatch.batch, self.agents[minibatch.virtual_rank]
@@ -280,7 +288,8 @@ class ConsensusAdmm:
         loss = self.replica.gradient(agent.x, batch, self.gradient, 1 / len(batch), minibatch.virtual_rank)
         towards: Gradient = Penalised(self.gradient, agent, self.average.newest, self.rho)
         version = Buffers(agent.x, agent.state)
-        self.update.apply([Contribution(towards, 1, lr)], version, version)
+        correction = momentum_correction(self.learning_rate, lr)
+        self.update.apply([Contribution(towards, 1, lr, correction=correction)], version, version)
         return loss
 
     def _agree(self) -> None:

@@ -71,6 +71,8 @@ class Start:
     whole: Buffers
     """Parameters and optimiser state, (P,) each, on the CPU."""
     examples: int = 0
+    learning_rate: float = 0.0
+    """Of the last update; 0 where there was none."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Context:
     """Examples that each virtual worker computes in an epoch."""
     collectives: Collectives | None = None
     store: ParameterStore | None = None
+    exempt: tuple[slice, ...] = ()
+    """Parts of the flat vector without weight decay."""
 
 
 class Algorithm(Protocol):

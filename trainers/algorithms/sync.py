@@ -49,7 +49,7 @@ class SyncAllReduce:
     """
 
     def __init__(self, context: Context) -> None:
-        from trainers.optim.update import Buffers, SliceUpdate
+        from trainers.optim.update import Buffers, SliceUpdate, within
         from trainers.transport.canonical import Scratch
         from trainers.transport.protocols import Reduction
 
@@ -60,9 +60,9 @@ class SyncAllReduce:
         self.reduction = Reduction(context.num_virtual, self.collectives.size, numel)
         self.parts = self.collectives.parts(self.reduction)
         self.span = self.collectives.span(numel)
-        self.update = SliceUpdate(
-            context.rule, context.weight_decay, self.span.stop - self.span.start, self.parts[0].device
-        )
+        width, device = self.span.stop - self.span.start, self.parts[0].device
+        exempt = within(context.exempt, self.span)
+        self.update = SliceUpdate(context.rule, context.weight_decay, width, device, exempt)
         self.scratch = Scratch(self.parts[0])
         self.versions = [
             Buffers(
@@ -75,8 +75,10 @@ class SyncAllReduce:
             mine[self.span] = first[self.span].to(mine.device)
             self.collectives.all_gather(mine).wait()
         self.examples, self.clock = start.examples, 0
+        self.learning_rate = start.learning_rate  # of the update before
 
     def step(self, work: Work) -> StepReport:
+        from trainers.optim.scaling import momentum_correction
         from trainers.optim.update import Contribution
 
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
@@ -84,10 +86,12 @@ class SyncAllReduce:
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             loss += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
-        self.update.apply([Contribution(total, work.whole, lr)], self._mine(current), self._mine(following))
+        contribution = Contribution(total, work.whole, lr, correction=momentum_correction(self.learning_rate, lr))
+        self.update.apply([contribution], self._mine(current), self._mine(following))
         self.collectives.all_gather(following.params).wait()
         self.clock += 1
         self.examples += work.whole
+        self.learning_rate = lr
         return StepReport(loss, work.examples, lr)
 
     def whole(self) -> Buffers:

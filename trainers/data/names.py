@@ -11,6 +11,16 @@ DATASETS: dict[str, str] = {
 }
 """Name and one line each."""
 
+NUM_TRAIN: dict[str, int] = {
+    "digits": 1437,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "imagenet": 1_281_167,
+}
+"""Training examples of the sets that are always the same."""
+
 
 def dataset_names() -> tuple[str, ...]:
     """Every name that `data.name` may hold besides `module:function`."""

@@ -12,7 +12,6 @@ import numpy as np
 from trainers import usercode
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Source, Streams, UInt8Array, checked_labels
-from trainers.data.names import dataset_names
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
 from trainers.spec import DataSpec
@@ -31,8 +30,6 @@ def read_source(data: DataSpec) -> Source:
         "image_folder": _image_folder,
         **dict.fromkeys(_IN_MEMORY, _torchvision),
     }
-    if data.name not in readers:
-        raise usercode.unknown("dataset", data.name, dataset_names())
     return _limited(readers[data.name](data), data.limit)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from trainers import usercode
 from trainers.errors import SpecRejected, UserCodeFailed
-from trainers.models.names import model_names
+from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 from trainers.spec import ModelSpec
@@ -38,6 +38,10 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
         else:
             module = _torchvision(model, num_classes, image_shape)
         _try(model, module, num_classes, image_shape)
+        if model.init == "he":
+            he_initialise(model.name, module, num_classes)
+        if model.zero_gamma:
+            zero_gamma(model.name, module)
     if model.weights is not None:
         initialise(module, Path(model.weights))
     return module.train()
@@ -59,8 +63,6 @@ def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.M
     """A classification model of torchvision's, its first convolution brought to the channels of the images."""
     import torchvision.models
 
-    if model.name not in torchvision.models.list_models(module=torchvision.models):
-        raise usercode.unknown("model", model.name, model_names())
     arguments = {**_defaults(model.name, image_shape), **model.kwargs}
     try:
         module: nn.Module = torchvision.models.get_model(model.name, weights=None, num_classes=num_classes, **arguments)

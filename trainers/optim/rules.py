@@ -19,10 +19,17 @@ class UpdateRule(ABC):
     """w, state <- rule(w, g, state). Every tensor is (n,) float32; `g` is only read."""
 
     state_names: ClassVar[tuple[str, ...]] = ()
+    first_value: float = 0.0
+    """Of every element of the state, before the first update."""
 
     @abstractmethod
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
-        """One update with the learning rate `lr`; `out_w` may be `w` and `out_state` may be `state`."""
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
+        """One update with the learning rate `lr`; `out_w` may be `w` and `out_state` may be `state`.
+
+        correction: `momentum_correction` of the rate before and this one, for a rule whose state holds the rate.
+        """
 
 
 class Sgd(UpdateRule):
@@ -31,7 +38,9 @@ class Sgd(UpdateRule):
     def __init__(self, spec: SgdSpec) -> None:
         self.spec = spec
 
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
         torch.add(w, g, alpha=-lr, out=out_w)
 
 
@@ -43,9 +52,27 @@ class Momentum(UpdateRule):
     def __init__(self, spec: MomentumSpec) -> None:
         self.m = spec.momentum
 
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
         u = torch.mul(state["momentum"], self.m, out=out_state["momentum"]).add_(g)
         torch.add(w, u, alpha=-lr, out=out_w)
+
+
+class Velocity(UpdateRule):
+    """v <- m (lr / rate before) v + lr g, w <- w - v (paper 4, equation 10; the quotient is momentum correction)."""
+
+    state_names = ("velocity",)
+
+    def __init__(self, spec: MomentumSpec) -> None:
+        self.m, self.corrects = spec.momentum, spec.momentum_correction
+
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
+        m = self.m * correction if self.corrects else self.m
+        v = torch.mul(state["velocity"], m, out=out_state["velocity"]).add_(g, alpha=lr)
+        torch.sub(w, v, out=out_w)
 
 
 class Nesterov(UpdateRule):
@@ -56,7 +83,9 @@ class Nesterov(UpdateRule):
     def __init__(self, spec: NesterovSpec) -> None:
         self.m = spec.momentum
 
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
         u = torch.mul(state["momentum"], self.m, out=out_state["momentum"]).add_(g)
         torch.add(w, g.add(u, alpha=self.m), alpha=-lr, out=out_w)
 
@@ -69,9 +98,27 @@ class Rmsprop(UpdateRule):
     def __init__(self, spec: RmspropSpec) -> None:
         self.decay, self.epsilon = spec.decay, spec.epsilon
 
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
         s = torch.mul(state["square"], self.decay, out=out_state["square"]).addcmul_(g, g, value=1 - self.decay)
         torch.addcdiv(w, g, s.sqrt().add_(self.epsilon), value=-lr, out=out_w)
+
+
+class RmspropInside(UpdateRule):
+    """s <- d s + (1 - d) g^2, w <- w - lr g / sqrt(s + epsilon), s = 1 at first: TensorFlow's, which paper 3 used."""
+
+    state_names = ("square",)
+    first_value = 1.0
+
+    def __init__(self, spec: RmspropSpec) -> None:
+        self.decay, self.epsilon = spec.decay, spec.epsilon
+
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
+        s = torch.mul(state["square"], self.decay, out=out_state["square"]).addcmul_(g, g, value=1 - self.decay)
+        torch.addcdiv(w, g, s.add(self.epsilon).sqrt_(), value=-lr, out=out_w)
 
 
 class Adagrad(UpdateRule):
@@ -82,7 +129,9 @@ class Adagrad(UpdateRule):
     def __init__(self, spec: AdagradSpec) -> None:
         self.epsilon = spec.epsilon
 
-    def apply(self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State) -> None:
+    def apply(
+        self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0
+    ) -> None:
         s = torch.addcmul(state["square"], g, g, value=1, out=out_state["square"])
         torch.addcdiv(w, g, s.sqrt().add_(self.epsilon), value=-lr, out=out_w)
 
@@ -93,10 +142,10 @@ def build_rule(spec: AnyOptimizer) -> UpdateRule:
         case SgdSpec():
             return Sgd(spec)
         case MomentumSpec():
-            return Momentum(spec)
+            return Velocity(spec) if spec.equation == 10 else Momentum(spec)
         case NesterovSpec():
             return Nesterov(spec)
         case RmspropSpec():
-            return Rmsprop(spec)
+            return RmspropInside(spec) if spec.form == "tensorflow" else Rmsprop(spec)
         case AdagradSpec():
             return Adagrad(spec)

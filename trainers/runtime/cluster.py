@@ -27,6 +27,10 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
+    "RAY_worker_niceness": "0",  # by default Ray's own daemons go before the training
+}
 LONGEST_TEMP = 40  # bytes; Ray adds 62 of its own, and a unix socket's path holds 107
 
 
@@ -163,7 +167,7 @@ def stop_head(state_dir: Path) -> bool:
 def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
     temp, dashboard, client = _temp_dir(), _free_port(), _free_port()
     ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
-    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **RAY_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
     log = state_dir / "ray-head.log"
     output = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -218,7 +222,7 @@ def _ray() -> Any:
 
 
 def _init(**options: Any) -> ClusterInfo:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(RAY_ENVIRONMENT)
     ray = _ray()
     logging.getLogger("ray").setLevel(logging.ERROR)  # before it announces its token
     try:

@@ -72,6 +72,7 @@ class Coordinator:
             for task in self.tasks:
                 task.cancel()
             await self.crew.dismiss()
+            await self.snapshots.close()
             if self.rendezvous is not None:
                 self.rendezvous.close()
         self._state(*terminal)
@@ -243,6 +244,7 @@ class Coordinator:
             examples=self.account.examples,
             test_accuracy=last.accuracy,
             test_loss=last.loss,
+            test_error_median=last.error_median,
             train_loss=self.account.train_loss(max(self.account.by_epoch, default=0)),
             examples_per_s=self.account.examples_per_s,
             wall_s=time.monotonic() - self.begun_s,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainers.setup import Setup
 
 Part = dict[str, Any]
-"""A slice of a snapshot: `start`, `params`, `state`, `applied`, `examples`."""
+"""A slice of a snapshot: `start`, `params`, `state`, `applied`, `examples`, `learning_rate`."""
 
 Rows = dict[int, dict[str, np.ndarray]]
 """Batch-norm buffers by virtual rank."""
@@ -50,13 +50,12 @@ class Evaluator(Member):
         """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
         from torch.nn import functional as F  # noqa: N812
 
-        from trainers.checkpoint import mean_buffers
-
         assert self.setup is not None
         begun = time.perf_counter()
         setup, loss, right, count = self.setup, 0.0, 0, 0
         params, _ = self._assemble(ray.get(parts))
-        with setup.replica.evaluating(params, mean_buffers(_rows(ray.get(buffers)))) as model:
+        statistics = setup.statistics(params, _rows(ray.get(buffers)))
+        with setup.replica.evaluating(params, statistics) as model:
             for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
                 logits = model(batch.images)
                 loss += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
@@ -75,12 +74,11 @@ class Evaluator(Member):
 
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
         """Write the finished model: a safetensors file that plain PyTorch loads."""
-        from trainers.checkpoint import mean_buffers
         from trainers.models.weights import save_weights
 
         assert self.setup is not None
         params, _ = self._assemble(ray.get(parts))
-        named = self.setup.layout.named(params) | mean_buffers(_rows(ray.get(buffers)))
+        named = self.setup.layout.named(params) | self.setup.statistics(params, _rows(ray.get(buffers)))
         whole = self.setup.replica.model.state_dict()
         save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()})
 
@@ -90,7 +88,8 @@ class Evaluator(Member):
         assert self.setup is not None
         params, state = self._assemble(parts)
         layout = self.setup.layout
-        place = replace(Position(**position), applied=tuple(part["applied"] for part in parts))
+        rate = parts[0]["learning_rate"]  # the shards of an asynchronous run may be an update apart
+        place = replace(Position(**position), learning_rate=rate, applied=tuple(part["applied"] for part in parts))
         named = {name: layout.named(vector) for name, vector in state.items()}
         return Checkpoint(place, self.spec.model_dump(mode="json"), layout.named(params), named, _rows(buffers))
 

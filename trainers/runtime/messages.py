@@ -30,6 +30,8 @@ class Prepared:
     device: str
     position: dict[str, object]
     """Where the run begins, a `Position` as a dict."""
+    exempt: tuple[tuple[int, int], ...] = ()
+    """The spans of the flat vector without weight decay."""
 
 
 @dataclass(frozen=True)

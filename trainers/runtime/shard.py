@@ -54,7 +54,7 @@ class ShardActor(Member):
             ring = mapped_ring(folder, exchange.size, prepared.numel, cut, params)
         else:
             ring = [params.clone() for _ in range(exchange.size + 2)]
-        shard = self._shard(prepared, ring, state)
+        shard = self._shard(prepared, cut, ring, state)
         applied: Any = prepared.position["applied"]
         if self.index < len(applied):
             shard.applied = IdentitySet.from_json([list(row) for row in applied[self.index]])
@@ -79,6 +79,7 @@ class ShardActor(Member):
                 state={name: vector.numpy().copy() for name, vector in shard.state.items()},
                 applied=tuple(tuple(row) for row in shard.applied.to_json()),
                 examples=shard.examples,
+                learning_rate=shard.learning_rate,
             )
             ready.set()
 
@@ -90,20 +91,23 @@ class ShardActor(Member):
         """End `serve`."""
         self.server.close()
 
-    def _shard(self, prepared: Prepared, ring: list[Any], state: dict[str, Any]) -> "Shard":
+    def _shard(self, prepared: Prepared, cut: slice, ring: list[Any], state: dict[str, Any]) -> "Shard":
         import torch
 
         from trainers.optim.rules import build_rule
+        from trainers.optim.scaling import scaled_decay
         from trainers.optim.schedules import build_schedule
-        from trainers.optim.update import SliceUpdate
+        from trainers.optim.update import SliceUpdate, within
         from trainers.store.shard import Shard, ShardConfig
 
-        spec = self.spec
-        update = SliceUpdate(build_rule(spec.optimizer), spec.optimizer.weight_decay, len(ring[0]), torch.device("cpu"))
+        spec, rule = self.spec, build_rule(self.spec.optimizer)
+        exempt = within([slice(*part) for part in prepared.exempt], cut)
+        update = SliceUpdate(rule, scaled_decay(spec), len(ring[0]), torch.device("cpu"), exempt)
         quorum = spec.workers.num_virtual if spec.algorithm.is_synchronous else 0
         config = ShardConfig(update, build_schedule(spec, prepared.num_examples), quorum)
         shard = Shard(config, ring, [state, {name: vector.clone() for name, vector in state.items()}])
         shard.examples = int(prepared.position["examples"])  # type: ignore[call-overload]
+        shard.learning_rate = float(prepared.position["learning_rate"])  # type: ignore[arg-type]
         return shard
 
     def _process_group_server(self, exchange: Exchange, cut: slice, shard: "Shard") -> "ProcessGroupShardServer":

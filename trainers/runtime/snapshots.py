@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.events import EventType
+from trainers.events import EventType, error_median
 from trainers.runtime.crew import CONTROL, Crew
 from trainers.spec import TrainSpec
 
@@ -31,6 +31,11 @@ class Snapshot:
     passing: bool = False
     """Whether it was taken between two epochs, to be looked at and not kept."""
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the epoch is still under way."""
+        return self.passing or bool(self.position.get("step"))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -38,6 +43,7 @@ class Measured:
 
     loss: float
     accuracy: float
+    error_median: float | None
     model_path: str
 
 
@@ -55,6 +61,7 @@ class Snapshots:
         self.last: asyncio.Future[Snapshot] = asyncio.get_event_loop().create_future()
         self.ready: Any = None  # the evaluator's `prepare`
         self.busy = False
+        self.accuracies: list[tuple[int, float]] = []  # epoch and accuracy at the ends of epochs, and at the very end
 
     async def put(self, snapshot: Snapshot) -> None:
         """Have it evaluated and kept; waits while too many are in front of it. One that is only passing is dropped
@@ -63,6 +70,12 @@ class Snapshots:
             self.last.set_result(snapshot)
         elif not (snapshot.passing and self.busy):
             await self.queue.put(snapshot)
+
+    async def close(self) -> None:
+        """Forget what is queued, so that nobody goes on waiting for room."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+            await asyncio.sleep(0)  # whoever waits comes in now, and is forgotten too
 
     def due(self, epoch: int) -> bool:
         """Whether something is to be done with the version at the end of an epoch (1 for the first)."""
@@ -94,24 +107,27 @@ class Snapshots:
             await self._keep(snapshot)
         path = str(self.run_dir / "model.safetensors")
         await self._ask("export", path, snapshot.parts, snapshot.buffers)
-        return Measured(loss, accuracy, path)
+        return Measured(loss, accuracy, error_median(self.accuracies), path)
 
     async def _work(self, snapshot: Snapshot) -> None:
         self.busy = True
-        epoch, between = snapshot.position["epoch"], snapshot.passing or bool(snapshot.position.get("step"))
-        if between or self._evaluates(epoch):
+        epoch = snapshot.position["epoch"]
+        if snapshot.is_between or self._evaluates(epoch):
             await self._evaluate(snapshot)
-        if not between and self._keeps(epoch):
+        if not snapshot.is_between and self._keeps(epoch):
             await self._keep(snapshot)
         self.busy = False
 
     async def _evaluate(self, snapshot: Snapshot) -> tuple[float, float]:
         loss, accuracy, seconds = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
+        if snapshot.last or not snapshot.is_between:
+            self.accuracies.append((snapshot.position["epoch"], accuracy))
         self.tell("evaluation", {
             "epoch": snapshot.position["epoch"],
             "examples": snapshot.position["examples"],
             "test_loss": loss,
             "test_accuracy": accuracy,
+            "test_error_median": error_median(self.accuracies),
             "seconds": seconds,
         })  # fmt: skip
         return loss, accuracy

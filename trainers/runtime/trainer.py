@@ -96,7 +96,7 @@ class Trainer:
             fed = time.perf_counter()
             report = algorithm.step(work)
             self._account(work, report, begun, fed)
-            place = self._after(place, work)
+            place = self._after(place, work, report)
             if self._snapshot_due(place):
                 self._snapshot(algorithm, place, last=False)
         algorithm.finish()
@@ -192,7 +192,7 @@ class Trainer:
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
-    def _after(self, place: Position, work: Work) -> Position:
+    def _after(self, place: Position, work: Work, report: StepReport) -> Position:
         if not self.spec.algorithm.is_synchronous:
             return place
         ends = place.step + 1 == self.setup.order.steps
@@ -202,6 +202,7 @@ class Trainer:
             step=0 if ends else place.step + 1,
             updates=self.updates,
             examples=place.examples + work.whole,
+            learning_rate=report.learning_rate,
         )
 
     def _snapshot_due(self, place: Position) -> bool:

@@ -64,6 +64,7 @@ class Worker(Member):
             shards=tuple((cut.start, cut.stop) for cut in setup.layout.shards),
             device=str(setup.replica.device),
             position=asdict(position),
+            exempt=tuple((part.start, part.stop) for part in setup.exempt),
         )
 
     def initial(self) -> dict[str, np.ndarray]:
@@ -128,6 +129,7 @@ class Worker(Member):
             "state": {name: vector.cpu().numpy() for name, vector in whole.state.items()},
             "applied": (),
             "examples": position.examples,
+            "learning_rate": position.learning_rate,
         }
         rows = {rank: {n: b.cpu().numpy() for n, b in named.items()} for rank, named in buffers.items()}
         ray.get(self.handed_over)  # an evaluator that lags behind the epochs slows them down rather than fill the store

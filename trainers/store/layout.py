@@ -42,6 +42,16 @@ class Layout:
         """Each parameter by name, as a view of `flat` (numel,)."""
         return dict(zip(self.names, self.views(flat), strict=True))
 
+    def spans_of(self, names: Iterable[str]) -> tuple[slice, ...]:
+        """Where the named parameters lie, in order; neighbours together with the gap between them."""
+        chosen, found = set(names), list[slice]()
+        for offset, name, shape in sorted(zip(self.offsets, self.names, self.shapes, strict=True)):
+            if name in chosen:
+                stop = aligned(offset + _size(shape), PARAMETER_ALIGN)
+                begin = found.pop().start if found and found[-1].stop == offset else offset
+                found.append(slice(begin, stop))
+        return tuple(found)
+
     def flatten(self, named: dict[str, Tensor]) -> Tensor:
         """The flat vector (numel,) float32 with a copy of the named tensors."""
         flat = torch.zeros(self.numel)

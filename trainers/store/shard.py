@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Buffers, Contribution, SliceUpdate, Whole
 from trainers.store.identity import IdentitySet, PushIdentity
 from trainers.transport.canonical import Node, TreeSum, covers
@@ -58,6 +59,7 @@ class Shard:
         self.newest_state = 0
         self.version = 0
         self.examples = 0
+        self.learning_rate = 0.0  # of the newest version's update; 0 where there was none
         self.pinned: dict[int, int] = {}  # reader -> index in the ring
         self.seen: dict[int, int] = {}  # worker -> version at its last fetch
         self.clocks: dict[int, int] = {}  # live worker -> minibatches it has pushed
@@ -146,12 +148,14 @@ class Shard:
 
     def _contribution(self, group: list[Arrived]) -> Contribution:
         lr = self.config.learning_rate(self.examples)
+        correction, self.learning_rate = momentum_correction(self.learning_rate, lr), lr
         if not self.config.quorum:
             # The worker divided each minibatch's gradient by its own examples; what was accrued is their sum.
-            return Contribution(Whole(group[0].gradient), divisor=1, lr=lr, decays=group[0].minibatches)
+            return Contribution(Whole(group[0].gradient), 1, lr, group[0].minibatches, correction)
         first = min(push.identity.first for push in group)
         parts = {(p.identity.first - first, p.identity.last - first + 1): p.gradient for p in group}
-        return Contribution(TreeSum(self.config.quorum, parts), sum(push.examples for push in group), lr)
+        examples = sum(push.examples for push in group)
+        return Contribution(TreeSum(self.config.quorum, parts), examples, lr, correction=correction)
 
     def _switch(self, contributions: list[Contribution], version: int) -> None:
         taken = {self.current, *self.pinned.values()}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainers.errors import PeerLost, StoreClosed
-from trainers.optim.update import zero_state
+from trainers.optim.update import initial_state
 from trainers.store.shard import Applied, Arrived, Shard, ShardConfig
 from trainers.transport.protocols import Collectives, Fetched, Handle, ParameterStore, Push
 
@@ -233,4 +233,4 @@ def local_collectives(world: LocalWorld, size: int) -> list[LocalCollectives]:
 def local_shard(config: ShardConfig, params: Tensor, num_readers: int) -> Shard:
     """A shard in private memory that starts from `params` (n,) and serves so many readers."""
     ring = [params.clone()] + [torch.zeros_like(params) for _ in range(num_readers + 1)]
-    return Shard(config, ring, [zero_state(config.update.rule, params) for _ in range(2)])
+    return Shard(config, ring, [initial_state(config.update.rule, params) for _ in range(2)])

@@ -1,0 +1,40 @@
+"""Update rules that torch.optim does not have, written out as the papers have them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Step = Callable[[Tensor, Tensor, dict[str, Tensor], dict], None]  # parameter, gradient, its state, its group
+
+
+class Written(torch.optim.Optimizer):
+    """An optimiser of torch's kind around a written step; weight decay is part of the gradient."""
+
+    def __init__(self, params: object, lr: float, weight_decay: float, step: Step, first: float, **options: object):
+        self.written, self.first = step, first
+        super().__init__(params, {"lr": lr, "before": 0.0, "weight_decay": weight_decay, **options})  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("s", torch.full_like(p, self.first, memory_format=torch.preserve_format))
+                g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
+                self.written(p, g, state, group)
+            group["before"] = group["lr"]
+
+
+def equation_10(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """v <- m (lr / rate before) v + lr g, w <- w - v (paper 4, section 3)."""
+    correction = group["lr"] / group["before"] if group["before"] and group["corrects"] else 1.0
+    v = state["s"].mul_(group["momentum"] * correction).add_(g, alpha=group["lr"])
+    p.sub_(v)
+
+
+def tensorflow_rmsprop(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """ms <- d ms + (1 - d) g^2, w <- w - lr g / sqrt(ms + epsilon)."""
+    d = group["decay"]
+    ms = state["s"].mul_(d).addcmul_(g, g, value=1 - d)
+    p.addcdiv_(g, (ms + group["epsilon"]).sqrt(), value=-group["lr"])
