@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := trainers service api deploy tests benchmarks
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all fuzz check bench soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -16,10 +16,13 @@ demo: $(READY)
 	$(BIN)/millrace run examples/digits-downpour.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
 
 test-all: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+fuzz: $(READY)
+	$(BIN)/python -m pytest tests/api/test_fuzz.py
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -27,9 +30,20 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/yamllint --strict deploy tests
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.throughput --report
+	$(BIN)/python -m benchmarks.hybrid --report
+	$(BIN)/python -m benchmarks.stragglers --report
+	$(BIN)/python -m benchmarks.shard_traffic --report
+	$(BIN)/python -m benchmarks.elasticity --report
+	$(BIN)/python -m benchmarks.costs --report
+	$(BIN)/python -m benchmarks.service --report
+	$(BIN)/python -m benchmarks.page --report
+
+soak: $(READY)
+	$(BIN)/python -m tests.faults.soak 600 20
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -7,36 +7,64 @@ from typing import Any
 from fastapi import FastAPI
 
 from api import problems, sse
-from api.routes import catalogue, health, jobs
-from service import ClusterInfo, JobManager, JobSpec
+from api.guard import LOCAL_ONLY, Access, Guard
+from api.openapi import completed, name_of
+from api.routes import artifacts, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
+from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
 
 
 class App(FastAPI):
-    """FastAPI, whose schema also has what no route's signature shows: problems, and specs as JSON or YAML."""
+    """FastAPI, whose schema also has what no route's signature shows: problems, roles, links, specs as JSON or YAML."""
+
+    access = Access()
 
     def openapi(self) -> dict[str, Any]:
         """The whole schema."""
         if self.openapi_schema is None:
             schema = super().openapi()
-            for model in (JobSpec, problems.Problem):
+            for model in (JobSpec, SweepSpec, problems.Problem):
                 part = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schema["components"]["schemas"].update({**part.pop("$defs", {}), model.__name__: part})
-            self.openapi_schema = schema
+            self.openapi_schema = completed(schema, self.access)
         return self.openapi_schema
 
 
-def create_app(manager: JobManager, cluster: ClusterInfo, streams: sse.Streams) -> FastAPI:
-    """The service's REST API over one manager, which lives as long as the app."""
+def create_app(
+    manager: JobManager,
+    sweep_manager: SweepManager,
+    cluster: ClusterInfo,
+    streams: sse.Streams,
+    access: Access = LOCAL_ONLY,
+    sender: Sender | None = None,
+) -> FastAPI:
+    """The service's REST API over its managers, which live as long as the app."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await manager.start()
+        await sweep_manager.start()
+        if sender is not None:
+            await sender.start()
         yield
+        if sender is not None:
+            await sender.stop()
+        await sweep_manager.stop()
         await manager.stop()
 
-    app = App(title="Millrace", version="1", lifespan=lifespan, redoc_url=None)
+    app = App(title="Millrace", version="1", lifespan=lifespan, redoc_url=None, generate_unique_id_function=name_of)
+    app.access = access
     problems.install(app)
-    app.include_router(jobs.router(manager, streams), prefix="/v1")
+    app.add_middleware(Guard, access=access)
+    app.add_middleware(metrics.Timing, metrics=manager.lives.metrics)
+    app.include_router(jobs.router(manager, streams, access), prefix="/v1")
+    app.include_router(artifacts.router(manager), prefix="/v1")
+    app.include_router(verbs.router(manager, access), prefix="/v1")
+    app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(health.router(manager))
+    app.include_router(metrics.router(manager))
+    if sender is not None:
+        app.include_router(webhooks.router(sender), prefix="/v1")
+    app.include_router(page.router())
+    app.mount("/page", page.PageFiles(), name="page")
     return app

@@ -1,45 +1,59 @@
-"""The Python client of a running service.
+"""The Python client of a running service; `AsyncClient` is the same for programs that do not wait.
 
 Refused           the service says no; carries its Problem
 Unreachable       no service answers
 """
 
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
-from pydantic import ValidationError
 
-from api.problems import Problem
-from service import Event, JobSpec, JobSummary, JobView, State, parse_spec, read_spec_file
+from api import calls
+from api.calls import AnyJob, AnySweep, Call, Following, Refused, Unreachable
+from service import (
+    Algorithm,
+    CheckpointView,
+    Dataset,
+    Event,
+    Identity,
+    JobSpec,
+    JobSummary,
+    JobView,
+    Line,
+    Model,
+    ScalingReport,
+    State,
+    SweepSpec,
+    SweepSummary,
+    SweepView,
+    Webhook,
+    certificates,
+)
 
+__all__ = ["Client", "Refused", "Unreachable"]
+
+T = TypeVar("T")
 READ_TIMEOUT_S = 45.0  # three pings of a silent stream
 AGAIN_S = 0.2
-
-
-class Refused(Exception):
-    """The service says no, and what to change."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
-        self.problem = problem
-
-
-class Unreachable(Exception):
-    """No service answers at the address."""
 
 
 class Client:
     """Submits jobs to a service and follows them. A connection that breaks in the middle is taken up again."""
 
-    def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0) -> None:
+    def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
         self.server = server.rstrip("/")
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
-        self.http = httpx2.Client(base_url=self.server, timeout=READ_TIMEOUT_S, trust_env=False)
+        self.http = httpx2.Client(
+            base_url=self.server,
+            verify=certificates(),
+            timeout=READ_TIMEOUT_S,
+            trust_env=False,
+            headers=bearer(token),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -51,37 +65,83 @@ class Client:
         """Close the connections."""
         self.http.close()
 
-    def submit(self, spec: JobSpec | dict[str, Any] | Path, key: str | None = None) -> JobView:
-        """Submit a job. Relative paths in it are taken from here. Safe to repeat with the same key."""
-        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return JobView.model_validate(self._post("/v1/jobs", _absolute(spec), headers=headers).json())
+    def ready(self) -> None:
+        """Raises Refused where the service answers, but could take no job."""
+        self._do(calls.ready())
 
-    def check(self, spec: JobSpec | dict[str, Any] | Path) -> JobSpec:
+    def who(self) -> Identity:
+        """Who the service takes us for, and our role."""
+        return self._do(calls.who())
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: AnyJob, key: str | None = None) -> JobView:
+        """Submit a job. Relative paths in it are taken from here. Safe to repeat with the same key."""
+        return self._do(calls.submit(spec, key))
+
+    def check(self, spec: AnyJob) -> JobSpec:
         """The spec as it would run, without running it. Raises Refused with every field that is wrong."""
-        answer = self._post("/v1/jobs", _absolute(spec), params={"dry_run": True})
-        return JobSpec.model_validate(answer.json())
+        return self._do(calls.check(spec))
 
     def list(self, states: tuple[State, ...] = (), labels: tuple[str, ...] = ()) -> Iterator[JobSummary]:
         """All jobs in these states with these labels (`key=value` or `key`), newest first."""
-        params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
-        while True:
-            page = self._request("GET", "/v1/jobs", params=params).json()
-            yield from (JobSummary.model_validate(job) for job in page["jobs"])
-            if page["next_page_token"] is None:
-                return
-            params["page_token"] = page["next_page_token"]
+        page = self._do(calls.jobs(states, labels, None))
+        yield from page.jobs
+        while page.next_page_token is not None:
+            page = self._do(calls.jobs(states, labels, page.next_page_token))
+            yield from page.jobs
 
     def get(self, job_id: str) -> JobView:
         """One job, as it is now."""
-        return JobView.model_validate(self._request("GET", f"/v1/jobs/{job_id}").json())
+        return self._do(calls.job(job_id))
 
     def cancel(self, job_id: str) -> JobView:
         """Stop a job cleanly; returns before it has stopped."""
-        return JobView.model_validate(self._request("POST", f"/v1/jobs/{job_id}/cancel").json())
+        return self._do(calls.tell_job(job_id, "cancel"))
+
+    def pause(self, job_id: str) -> JobView:
+        """Stop a job with a checkpoint, to go on later; returns before it has stopped."""
+        return self._do(calls.tell_job(job_id, "pause"))
+
+    def scale(self, job_id: str, workers: int) -> JobView:
+        """Have so many workers train a running job; returns before they do."""
+        return self._do(calls.scale(job_id, workers))
+
+    def resume(self, job_id: str) -> JobView:
+        """Let a paused job go on when its turn comes."""
+        return self._do(calls.tell_job(job_id, "resume"))
+
+    def fork(
+        self, job_id: str, changes: dict[str, Any] | None = None, checkpoint: str | None = None, key: str | None = None
+    ) -> JobView:
+        """A new job from a checkpoint of another (the newest), with changes to its spec; null takes a field back to its
+        default. Safe to repeat with the same key."""
+        return self._do(calls.fork(job_id, changes or {}, checkpoint, key))
+
+    def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
+        """The checkpoints that a job has kept, oldest first."""
+        yield from self._do(calls.checkpoints(job_id))
+
+    def download(self, job_id: str, checkpoint: str, file: str, to: Path) -> None:
+        """Write one file of a checkpoint to `to`, piece by piece."""
+        try:
+            with self.http.stream("GET", calls.checkpoint_file(job_id, checkpoint, file)) as response:
+                if response.is_error:
+                    response.read()
+                    raise calls.refusal(response)
+                with to.open("wb") as out:
+                    for chunk in response.iter_bytes():
+                        out.write(chunk)
+        except httpx2.TransportError as error:
+            raise calls.unreachable(self.server, error) from error
+
+    def metrics(self, job_id: str, name: str, points: int = 500, x: str = "examples") -> Line:
+        """One figure over the run, thinned out to at most so many points."""
+        return self._do(calls.metrics(job_id, name, points, x))
 
     def logs(self, job_id: str) -> str:
         """The log for people, as far as it goes now."""
-        return self._request("GET", f"/v1/jobs/{job_id}/logs").text
+        return self._do(calls.logs(job_id))
 
     def wait(self, job_id: str) -> JobView:
         """The job when it has ended."""
@@ -94,67 +154,137 @@ class Client:
 
         Raises Unreachable when no service answers at first, or none has for `patience_s`.
         """
-        seen_s: float | None = None
-        while True:
-            try:
-                for event in self._stream(job_id, after):
-                    seen_s = time.monotonic()
-                    if event.seq > after:
-                        after = event.seq
-                        yield event
-                    if event.is_terminal:
-                        return
-            except Unreachable:
-                if seen_s is None or time.monotonic() - seen_s > self.patience_s:
-                    raise
-            time.sleep(AGAIN_S)
+        return self._events(f"/v1/jobs/{job_id}/events", after)
 
-    def _stream(self, job_id: str, after: int) -> Iterator[Event]:
-        headers = {"Last-Event-ID": str(after)}
+    def events_so_far(self, job_id: str, after: int = 0) -> Iterator[Event]:
+        """What the log holds now above `after`."""
+        while found := self._do(calls.events_so_far(job_id, after)):
+            yield from found
+            after = found[-1].seq
+
+    # -- sweeps ---------------------------------------------------------------------------------------------------
+
+    def sweep(self, spec: AnySweep, key: str | None = None) -> SweepView:
+        """Submit a sweep. Relative paths in it are taken from here. Safe to repeat with the same key."""
+        return self._do(calls.sweep(spec, key))
+
+    def check_sweep(self, spec: AnySweep) -> tuple[SweepSpec, int]:
+        """The spec as it would run and how many trials it has, without running it. Raises Refused."""
+        return self._do(calls.check_sweep(spec))
+
+    def sweeps(self) -> Iterator[SweepSummary]:
+        """All sweeps, newest first."""
+        yield from self._do(calls.sweeps())
+
+    def get_sweep(self, sweep_id: str) -> SweepView:
+        """One sweep with its trials, as it is now."""
+        return self._do(calls.one_sweep(sweep_id))
+
+    def sweep_events(self, sweep_id: str, after: int = 0) -> Iterator[Event]:
+        """Every event of its log, as `events` gives those of a job."""
+        return self._events(f"/v1/sweeps/{sweep_id}/events", after)
+
+    def cancel_sweep(self, sweep_id: str) -> SweepView:
+        """Stop its trials cleanly and run no more."""
+        return self._do(calls.tell_sweep(sweep_id, "cancel"))
+
+    def pause_sweep(self, sweep_id: str) -> SweepView:
+        """Take its processes away; its trials go on later from their last checkpoints."""
+        return self._do(calls.tell_sweep(sweep_id, "pause"))
+
+    def resume_sweep(self, sweep_id: str) -> SweepView:
+        """Go on with it."""
+        return self._do(calls.tell_sweep(sweep_id, "resume"))
+
+    def extend_sweep(
+        self, sweep_id: str, axes: dict[str, Any] | None = None, limits: dict[str, Any] | None = None
+    ) -> SweepView:
+        """Add values to its axes, add axes, or change its limits; only what is not done yet is run."""
+        return self._do(calls.tell_sweep(sweep_id, "extend", {"axes": axes or {}, "limits": limits or {}}))
+
+    def report(self, sweep_id: str) -> ScalingReport:
+        """What the sweep says so far about the batch and the learning rate."""
+        return self._do(calls.report(sweep_id))
+
+    def report_files(self, sweep_id: str) -> Iterator[tuple[str, bytes]]:
+        """The same as files: JSON, Markdown and every figure, by name."""
+        yield "report.json", self._do(calls.report_text(sweep_id, "application/json"))
+        yield "report.md", self._do(calls.report_text(sweep_id, "text/markdown"))
+        for name in self._do(calls.figures(sweep_id)):
+            yield name, self._do(calls.figure(sweep_id, name))
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def algorithms(self) -> Iterator[Algorithm]:
+        """Every parallel SGD, with its options."""
+        yield from self._do(calls.algorithms())
+
+    def models(self) -> Iterator[Model]:
+        """Every model that has a name."""
+        yield from self._do(calls.models())
+
+    def datasets(self) -> Iterator[Dataset]:
+        """Every dataset that has a name."""
+        yield from self._do(calls.datasets())
+
+    # -- webhooks -------------------------------------------------------------------------------------------------
+
+    def add_webhook(self, url: str, states: tuple[State, ...] = ()) -> tuple[Webhook, str]:
+        """Have an address told when jobs come into one of these states, or into any. Returns its secret too."""
+        return self._do(calls.add_webhook(url, states))
+
+    def webhooks(self) -> Iterator[Webhook]:
+        """All webhooks, newest first."""
+        yield from self._do(calls.webhooks())
+
+    def get_webhook(self, webhook_id: str) -> dict[str, Any]:
+        """One webhook with its last messages."""
+        return self._do(calls.webhook(webhook_id))
+
+    def delete_webhook(self, webhook_id: str) -> None:
+        """Have it told nothing more."""
+        self._do(calls.delete_webhook(webhook_id))
+
+    # -- within ---------------------------------------------------------------------------------------------------
+
+    def _do(self, call: Call[T]) -> T:
         try:
-            with self.http.sse(f"/v1/jobs/{job_id}/events", headers=headers) as source:
+            return call.answered(self._sent(call))
+        except Unreachable as error:
+            if not call.is_repeatable or isinstance(error.__cause__, httpx2.ConnectError):
+                raise
+            return call.answered(self._sent(call))  # cut off in the middle
+
+    def _sent(self, call: Call[T]) -> httpx2.Response:
+        try:
+            return self.http.request(call.method, call.path, **call.options)
+        except httpx2.TransportError as error:
+            raise calls.unreachable(self.server, error) from error
+
+    def _events(self, path: str, after: int) -> Iterator[Event]:
+        following = Following(after, self.patience_s)
+        while not following.ended:
+            try:
+                yield from self._stream(path, following)
+            except Unreachable:
+                if following.lost(time.monotonic()):
+                    raise
+            if not following.ended:
+                time.sleep(AGAIN_S)
+
+    def _stream(self, path: str, following: Following) -> Iterator[Event]:
+        try:
+            with self.http.sse(path, headers=following.headers) as source:
                 if source.response.is_error:
                     source.response.read()
-                    raise _refused(source.response)
+                    raise calls.refusal(source.response)
                 for message in source:
-                    if message.data:
-                        yield Event.model_validate_json(message.data)
+                    if message.data and (event := following.take(message.data, time.monotonic())) is not None:
+                        yield event
         except httpx2.TransportError as error:
-            raise self._unreachable(error) from error
-
-    def _post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
-        try:
-            return self._request("POST", path, json=body, **options)
-        except Unreachable as error:
-            if isinstance(error.__cause__, httpx2.ConnectError):
-                raise
-            return self._request("POST", path, json=body, **options)  # cut off in the middle; the key makes it safe
-
-    def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        try:
-            response = self.http.request(method, path, **options)
-        except httpx2.TransportError as error:
-            raise self._unreachable(error) from error
-        if response.is_error:
-            raise _refused(response)
-        return response
-
-    def _unreachable(self, error: Exception) -> Unreachable:
-        told = str(error) or type(error).__name__
-        return Unreachable(f"no service answers at {self.server} ({told}); `millrace serve` starts one")
+            raise calls.unreachable(self.server, error) from error
 
 
-def _absolute(spec: JobSpec | dict[str, Any] | Path) -> dict[str, Any]:
-    if isinstance(spec, Path):
-        spec = read_spec_file(spec)
-    elif isinstance(spec, dict):
-        spec = parse_spec(spec)
-    return spec.resolved(Path.cwd()).model_dump(mode="json")
-
-
-def _refused(response: httpx2.Response) -> Refused:
-    try:
-        return Refused(Problem.model_validate_json(response.content))
-    except ValidationError:  # something else listens there
-        status = response.status_code
-        return Refused(Problem(title=response.reason_phrase, status=status, detail=f"{response.url} answers {status}"))
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -19,11 +19,14 @@ from rich.text import Text
 from api.cli import BAD_INPUT, FAILED, INTERRUPTED, OK, Doors
 from api.client import Client, Refused, Unreachable
 from api.display import Display, display, duration
+from api.interruptible import interruptible
 from service import (
     ClusterInfo,
     JobSpec,
+    JobSummary,
     JobView,
     LocalRun,
+    LocalSweep,
     MillraceError,
     Result,
     SpecInvalid,
@@ -33,6 +36,8 @@ from service import (
     read_spec_file,
 )
 
+MENDABLE = frozenset({401, 403, 404, 409, 413, 415, 422, 429})
+"""Statuses of what the caller can mend."""
 STOPPING = b"Stopping cleanly, with a checkpoint. Once more ends it at once.\n"
 
 
@@ -52,7 +57,7 @@ class Interrupts:
     """The first Ctrl-C or SIGTERM cancels the run cleanly; the second, or one before there is a run, ends it."""
 
     def __init__(self) -> None:
-        self.run: LocalRun | None = None
+        self.run: LocalRun | LocalSweep | None = None
         self.show: Display | None = None
         self.before: dict[signal.Signals, Any] = {}
 
@@ -84,9 +89,14 @@ def read(spec_file: Path, sets: list[str]) -> JobSpec:
     try:
         return read_spec_file(spec_file, sets).resolved(Path.cwd())
     except SpecInvalid as error:
-        for item in error.errors:
-            _complain(f"{spec_file}: {item.pointer or '/'}: {item.message}")
-        raise typer.Exit(BAD_INPUT) from None
+        raise refused(error, f"{spec_file}: ") from None
+
+
+def refused(error: SpecInvalid, where: str = "") -> typer.Exit:
+    """Exit status 2, with one line a field."""
+    for item in error.errors:
+        complain(f"{where}{item.pointer or '/'}: {item.message}")
+    return typer.Exit(BAD_INPUT)
 
 
 def run_here(doors: Doors, request: RunRequest) -> int:
@@ -95,7 +105,7 @@ def run_here(doors: Doors, request: RunRequest) -> int:
     job_id = new_job_id()
     run_dir = (request.run_dir or doors.runs_dir / job_id).absolute()
     if (run_dir / "events.jsonl").exists():
-        _complain(f"{run_dir} holds a run already; choose another --run-dir")
+        complain(f"{run_dir} holds a run already; choose another --run-dir")
         return BAD_INPUT
     runs = doors.runs()
     needs = runs.needs(spec.train)
@@ -104,15 +114,15 @@ def run_here(doors: Doors, request: RunRequest) -> int:
             total = runs.total_resources()
             if not needs.fits(total):
                 told = f"{needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, Ray has {total.cpus:g} and {total.gpus:g}"
-                _complain(f"{request.spec_file}: /workers: the job needs {told}")
+                complain(f"{request.spec_file}: /workers: the job needs {told}")
                 return BAD_INPUT
             interrupts.install()
             result = _train(LocalRun(runs, job_id, spec, run_dir), interrupts, info, request.as_json)
     except KeyboardInterrupt:
-        _complain("Ended before it started.")
+        complain("Ended before it started.")
         return FAILED
     except MillraceError as error:
-        _complain(str(error))
+        complain(str(error))
         return FAILED
     _print_result(result, request.as_json, f"Everything is in {run_dir}")
     return OK if result.state is State.SUCCEEDED else FAILED
@@ -130,20 +140,28 @@ def _train(run: LocalRun, interrupts: Interrupts, info: ClusterInfo, as_json: bo
             return run.result
 
 
+def client_of(doors: Doors, server: str | None) -> Client:
+    """A client of the service at a URL, or of ours; our token is shown to ours and to no other."""
+    url = server or doors.server
+    return Client(url, token=doors.token if url.rstrip("/") == doors.server.rstrip("/") else "")
+
+
 @contextlib.contextmanager
-def asking(server: str, what: str | None = None) -> Iterator[Client]:
+def asking(doors: Doors, server: str | None, what: str | None = None) -> Iterator[Client]:
     """A client whose errors become an exit status: 2 for what the caller can mend, 1 for the rest."""
-    with Client(server) as client:
+    with client_of(doors, server) as client:
         try:
             yield client
         except Refused as error:
             problem = error.problem
             told = [f"{item.pointer or '/'}: {item.message}" for item in problem.errors] or [problem.detail]
             for line in told:
-                _complain(f"{what}: {line}" if what else line)
-            raise typer.Exit(BAD_INPUT if problem.status in (404, 409, 413, 415, 422) else FAILED) from None
+                complain(f"{what}: {line}" if what else line)
+            if problem.status in (401, 403):
+                complain(problem.remedy)
+            raise typer.Exit(BAD_INPUT if problem.status in MENDABLE else FAILED) from None
         except Unreachable as error:
-            _complain(str(error))
+            complain(str(error))
             raise typer.Exit(FAILED) from None
 
 
@@ -152,24 +170,29 @@ def watch_job(client: Client, job_id: str, as_json: bool) -> int:
     job = client.get(job_id)
     try:
         with display(sys.stderr if as_json else sys.stdout, job.spec.epochs) as shown:
-            for event in client.events(job_id):
+            for event in interruptible(client.events(job_id)):
                 shown.show(event)
     except KeyboardInterrupt:
-        _complain(f"Detached; the job goes on. `millrace watch {job_id}` follows it again.")
+        complain(f"Detached; the job goes on. `millrace watch {job_id}` follows it again.")
         return INTERRUPTED
     job = client.get(job_id)
     _print_result(job.result, as_json, f"Everything is in {job.run_dir}")
     return OK if job.state is State.SUCCEEDED else FAILED
 
 
-def follow_logs(client: Client, job_id: str) -> int:
-    """Print a job's log to its end."""
+def print_logs(client: Client, job_id: str, follow: bool, as_json: bool) -> int:
+    """Print a job's log, as far as it goes or to its end; as JSON all its events, one a line."""
+    if not follow and not as_json:
+        typer.echo(client.logs(job_id), nl=False)
+        return OK
     try:
-        for event in client.events(job_id):
-            if (line := log_line(event)) is not None:
+        for event in interruptible(client.events(job_id)) if follow else client.events_so_far(job_id):
+            if as_json:
+                typer.echo(event.model_dump_json())
+            elif (line := log_line(event)) is not None:
                 typer.echo(line)
     except KeyboardInterrupt:
-        _complain("Detached; the job goes on.")
+        complain("Detached; the job goes on.")
         return INTERRUPTED
     return OK
 
@@ -177,21 +200,31 @@ def follow_logs(client: Client, job_id: str) -> int:
 def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json: bool) -> None:
     """A table of jobs, or one JSON object."""
     states, labels, limit = wanted
-    unknown = [state for state in states if state.upper() not in State.__members__]
-    if unknown:
-        _complain(f"there is no state {unknown[0]!r}; use one of {', '.join(State)}")
-        raise typer.Exit(BAD_INPUT)
-    found = client.list(tuple(State(state.upper()) for state in states), tuple(labels))
+    found = client.list(known_states(states), tuple(labels))
     jobs = [job for job, _ in zip(found, range(limit), strict=False)]
     if as_json:
         typer.echo(json.dumps({"jobs": [job.model_dump(mode="json") for job in jobs]}))
         return
+    Console().print(job_table(jobs))
+
+
+def known_states(states: list[str]) -> tuple[State, ...]:
+    """States by their names, in letters of any size; or exit status 2."""
+    unknown = [state for state in states if state.upper() not in State.__members__]
+    if unknown:
+        complain(f"there is no state {unknown[0]!r}; use one of {', '.join(State)}")
+        raise typer.Exit(BAD_INPUT)
+    return tuple(State(state.upper()) for state in states)
+
+
+def job_table(jobs: Sequence[JobSummary]) -> Table:
+    """A line a job."""
     table = Table("job", "name", "algorithm", "state", "progress", "left", "message", box=None)
     for job in jobs:
         left = "" if job.eta_s is None else duration(job.eta_s)
         cells = (job.id, job.name, job.algorithm, job.state, f"{job.progress:.0%}", left, job.message)
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    return table
 
 
 def print_job(job: JobView, as_json: bool, sentence: str | None = None) -> None:
@@ -214,6 +247,8 @@ def print_job(job: JobView, as_json: bool, sentence: str | None = None) -> None:
         "training": _sentence(job.result),
         "run directory": job.run_dir,
     }
+    if job.storage:
+        rows["copy"] = job.storage
     for name, value in rows.items():
         table.add_row(Text(name, style="bold"), Text(value))
     Console().print(table)
@@ -239,5 +274,5 @@ def _sentence(result: Result) -> str:
     return ", ".join(parts)
 
 
-def _complain(line: str) -> None:
+def complain(line: str) -> None:
     typer.echo(line, err=True)

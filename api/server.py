@@ -1,7 +1,9 @@
-"""Serves an app on a loopback address, and stops without leaving its streams hanging."""
+"""Serves an app on an address, and stops without leaving its streams hanging."""
 
 import asyncio
+import gc
 import ipaddress
+import logging
 import signal
 import socket
 from types import FrameType
@@ -18,16 +20,18 @@ class CannotServe(ValueError):
     """The address cannot be served on. Its argument is a sentence for people."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises CannotServe for every address that is not loopback, or is taken."""
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise CannotServe(f"{host!r} is no IP address; use 127.0.0.1") from None
-    if not address.is_loopback:
+def is_exposed(host: str) -> bool:
+    """Whether others than this machine's own users can reach the address. Raises CannotServe where it is none."""
+    return not _address(host).is_loopback
+
+
+def bind(host: str, port: int, is_guarded: bool = False) -> socket.socket:
+    """A listening socket. Raises CannotServe for an address that is taken, and, unguarded, for all but loopback."""
+    address = _address(host)
+    if not address.is_loopback and not is_guarded:
         raise CannotServe(
-            f"refusing to listen on {host}: without access control the service is for this machine only; "
-            "use 127.0.0.1, and an SSH tunnel from elsewhere"
+            f"refusing to listen on {host} without a token: whoever reaches it could run jobs; "
+            "`millrace token create NAME --role admin` makes the first, and 127.0.0.1 needs none"
         )
     listening = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,11 +44,21 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise CannotServe(f"{host!r} is no IP address; use 127.0.0.1") from None
+
+
 class Server(uvicorn.Server):
     """Uvicorn, which also tells the open streams to end; it would wait for them for ever."""
 
     def __init__(self, app: FastAPI, streams: Streams) -> None:
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S)
+        log = None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG  # a log that is set up is kept
+        config = uvicorn.Config(
+            app, log_config=log, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S
+        )
         super().__init__(config)
         self.streams = streams
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -53,6 +67,17 @@ class Server(uvicorn.Server):
         """Serve until told to stop."""
         self.loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen. What stands by then stays, so that it is not looked through for garbage again and again."""
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and let what stood be garbage again."""
+        await super().shutdown(sockets)
+        gc.unfreeze()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGINT or SIGTERM. Not raised once more at the end, as uvicorn would: who called `run` has more to do."""

@@ -1,6 +1,7 @@
 """An event log as Server-Sent Events: numbered, so that a reader who was cut off goes on where it was."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ class Streams:
     """What all streams of one server share."""
 
     ping_s: float = 15.0
+    longest_s: float = 900.0
+    """After which a stream is ended, whatever it tells of; its reader comes back, if the token still works."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end at once, and their readers come back to the next server."""
 
@@ -43,7 +46,7 @@ def wants_json(request: Request) -> bool:
 
 def encode(event: Event) -> bytes:
     """One event: its number, its type, and all of it as JSON."""
-    return f"id: {event.seq}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n".encode()
+    return f"id: {event.seq}\nevent: {event.type}\ndata: {event.text}\n\n".encode()
 
 
 def stream(
@@ -59,13 +62,14 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     yield RETRY
     closing = asyncio.ensure_future(streams.closing.wait())
+    until_s = time.monotonic() + streams.longest_s
     coming: asyncio.Future[list[Event]] | None = None
     try:
-        while not closing.done():
+        while not closing.done() and (left_s := until_s - time.monotonic()) > 0:
             # Kept over pings: cancelling it would end the iterator.
             coming = coming or asyncio.ensure_future(_next(batches))
             waited_for: set[asyncio.Future[Any]] = {coming, closing}
-            await asyncio.wait(waited_for, timeout=streams.ping_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited_for, timeout=min(streams.ping_s, left_s), return_when=asyncio.FIRST_COMPLETED)
             if coming.done():
                 events, coming = coming.result(), None
                 if not events:

@@ -68,6 +68,7 @@ class _Bare:
         self.model = self.load.build_model()
         shards = self.ours.shards if self.spec.algorithm.uses_parameter_server else 1
         self.layout = lay_out(self.model, shards, channels_last=True)
+        self.groups = self.spec.algorithm.parameter_groups(self.model, self.layout)
 
     def work_as(self, rank: int) -> Timing:
         """One worker's steps."""
@@ -84,16 +85,20 @@ class _Bare:
         from trainers.optim.rules import build_rule
         from trainers.optim.schedules import build_schedule
         from trainers.optim.update import SliceUpdate, initial_state
+        from trainers.store.groups import Piece, parts
         from trainers.store.shard import Shard, ShardConfig
         from trainers.transport.shared_store import ShardServer, mapped_ring
 
         span, rule, first = self.layout.shards[index], build_rule(self.spec.optimizer), self._start_params()
-        params = first[span]
-        ring = mapped_ring(self.folder, self.load.workers, self.layout.numel, span, params)
-        update = SliceUpdate(rule, 0.0, span.stop - span.start, params.device)
-        config = ShardConfig(update, build_schedule(self.spec, self.dataset.num_train))
-        shard = Shard(config, ring, [initial_state(rule, params), initial_state(rule, params)])
-        server = ShardServer(self.folder, index, span, self.layout.numel, shard)
+        schedule, pieces = build_schedule(self.spec, self.dataset.num_train), dict[int, Piece]()
+        for group, part in parts(span, self.groups).items():
+            params = first[part]
+            ring = mapped_ring(self.folder, self.load.workers, self.layout.numel, part)
+            ring[0].copy_(params)
+            update = SliceUpdate(rule, 0.0, part.stop - part.start, params.device)
+            states = [initial_state(rule, params), initial_state(rule, params)]
+            pieces[group] = Piece(part, Shard(ShardConfig(update, schedule), ring, states))
+        server = ShardServer(self.folder, index, self.layout.numel, pieces)
         marks: list[tuple[float, float]] = []
 
         def mark(_: Shard) -> None:
@@ -117,7 +122,8 @@ class _Bare:
     def _store(self, rank: int) -> dict[str, Any]:
         from trainers.transport.shared_store import SharedMemoryStore
 
-        return {"store": SharedMemoryStore(self.folder, rank, self.load.workers, self.layout.shards, SLOTS)}
+        store = SharedMemoryStore(self.folder, rank, self.layout.shards, SLOTS, self.groups)
+        return {"store": store}
 
     def _context(self, exchange: dict[str, Any]) -> "Context":
         from trainers.algorithms.base import Context, Start
@@ -133,6 +139,7 @@ class _Bare:
             schedule=build_schedule(self.spec, self.dataset.num_train),
             num_virtual=self.load.workers,
             start=Start(Buffers(params, initial_state(rule, params))),
+            groups=self.groups,
             **exchange,
         )
 

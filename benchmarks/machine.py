@@ -32,6 +32,17 @@ def load() -> str:
     return " ".join(f"{value:.2f}" for value in os.getloadavg())
 
 
+def disturbed(before: str) -> str:
+    """What is to be said of a run that began while others computed; nothing where nobody did."""
+    cores, found = len(os.sched_getaffinity(0)), before.partition(" ")[0]
+    if float(found) < cores / 2:
+        return ""
+    return (
+        f"Others computed on the machine: the load average was {found} on {cores} cores before it began. Times are "
+        "longer than on a quiet one, and so are CPU seconds, since the caches are shared."
+    )
+
+
 def commit() -> str:
     """The commit that is checked out, and whether files differ from it."""
 

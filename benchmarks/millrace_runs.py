@@ -23,26 +23,30 @@ from trainers.spec import TrainSpec
 SETTLE_S = 2.0  # after Ray's start: its own helpers are still coming up, and the cluster is to be a running one
 POLL_S = 0.05  # seldom enough not to cost what is measured
 TAIL = 0.03  # share of the examples at the end that is not measured: asynchronous workers do not end together
-LONGEST_EPOCH = 50_000
 TIMEOUT_S = 170.0
+SENT_BYTES = "bytes a worker sends in a step"
 
 
 @dataclass(frozen=True)
 class Ours:
     """One of our algorithms with its settings."""
 
-    algorithm: Literal["sync", "downpour"]
+    algorithm: Literal["sync", "downpour", "hybrid"]
     num_push: int = 1
     num_fetch: int = 1
     max_staleness: int | None = 1
     shards: int = 2
+    scheme: Literal["a", "b", "c", "bc"] = "a"
+    push: Literal["whole", "layerwise"] = "whole"
 
     def config(self) -> dict[str, Any]:
         """The section `algorithm` of the spec."""
         if self.algorithm == "sync":
             return {"name": "sync", "form": "all_reduce"}
+        if self.algorithm == "hybrid":
+            return {"name": "hybrid", "scheme": self.scheme}
         settings = {"num_push": self.num_push, "num_fetch": self.num_fetch, "max_staleness": self.max_staleness}
-        return {"name": "downpour", **settings}
+        return {"name": "downpour", "push": self.push, **settings}
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,14 @@ def measure(work: Workload, ours: Ours, expected_per_s: float) -> Measurement:
     return alone(_drive, work, ours, expected_per_s, timeout_s=TIMEOUT_S + 60)
 
 
-def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 0.5) -> TrainSpec:
+def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 1.0) -> TrainSpec:
     """The job: as many examples as asked for, in one epoch where that many fit into one."""
-    epochs = math.ceil(examples / LONGEST_EPOCH)
+    epochs = math.ceil(examples / work.longest_epoch)
     return TrainSpec.model_validate(
         {
             "workers": {"count": work.workers, "threads": 1},
             "algorithm": ours.config(),
-            "model": "convnet",
+            "model": work.model,
             "data": work.data.model_copy(update={"limit": math.ceil(examples / epochs)}).model_dump(),
             "batch": work.minibatch,
             "optimizer": {"name": "momentum", "lr": work.lr, "momentum": work.momentum},
@@ -110,6 +114,7 @@ def analyse(events: Sequence[Event], samples: Sequence[Sample], submitted: float
     }
     details = {f"share of time: {name}": seconds / sum(parts.values()) for name, seconds in parts.items()}
     details["submit to first step, s"] = reports[0][0].time - submitted
+    details[SENT_BYTES] = sum(m.sent_bytes for _, m in within[1:]) / minibatches
     if stop.staleness:
         applied = sum(stop.staleness.values())
         details["mean staleness"] = sum(s * n for s, n in stop.staleness.items()) / applied
@@ -132,7 +137,7 @@ def running(work: Workload, spec: TrainSpec) -> Iterator[tuple[float, Callable[[
             run_dir.mkdir()
             submitted = time.time()
             run = trainers.start_run("bench", spec, run_dir)
-            yield submitted, lambda: _follow(run_dir)
+            yield submitted, lambda: follow(run_dir)
             del run
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -164,7 +169,7 @@ def _drive(work: Workload, ours: Ours, expected_per_s: float) -> Measurement:
     return analyse(events, samples, submitted, Window(warmup, total, work.minibatch))
 
 
-def _follow(run_dir: Path) -> Iterator[Event]:
+def follow(run_dir: Path) -> Iterator[Event]:
     reader, deadline = JournalReader(run_dir), time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         for event in reader.read():

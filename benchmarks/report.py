@@ -7,11 +7,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import BARE, DDP, LIMIT, RAY_ASYNC, Results
+from benchmarks.results import BARE, DDP, LIMIT, LIMIT_OURS, RAY_ASYNC, Results
 from benchmarks.statistics import Spread
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SMALLEST_SHOWN = 0.05  # of the parameters' size, in the table of a worker's memory
+LARGE = 1000  # figures from here on are shown as whole numbers
 Rows = list[tuple[str, ...]]
 
 
@@ -72,15 +73,15 @@ def markdown(results: Results) -> str:
     """The whole report."""
     parts = [
         "# Throughput of data-parallel SGD on one machine",
-        _bullets({**results.machine, "load average before": results.load_before, "after": results.load_after}),
+        as_bullets({**results.machine, "load average before": results.load_before, "after": results.load_after}),
         "## Settings",
-        _bullets(results.settings),
+        as_bullets(results.settings),
         "## Examples per second",
         "Medians over the rounds. The contenders take turns within a round; ratios are taken within a round (paired) "
         "and shown as median (min..max). A step is one minibatch of one worker.",
-        _table(RATE_HEADER, rate_rows(results)),
+        as_table(RATE_HEADER, rate_rows(results)),
         "## Against the contract",
-        _table(VERDICT_HEADER, verdict_rows(results)),
+        as_table(VERDICT_HEADER, verdict_rows(results)),
         *_failures(results),
         *_ours(results),
         *_memory(results),
@@ -99,7 +100,7 @@ def write(results: Results, day: str, folder: Path = RESULTS) -> Path:
 
 
 def _failures(results: Results) -> list[str]:
-    return ["## Not measured", _bullets(results.failures)] if results.failures else []
+    return ["## Not measured", as_bullets(results.failures)] if results.failures else []
 
 
 def _ours(results: Results) -> list[str]:
@@ -110,11 +111,12 @@ def _ours(results: Results) -> list[str]:
         for key in details:
             spread = results.spread(name, lambda m, key=key: m.details.get(key))  # type: ignore[misc]
             if spread is not None:
-                rows.append((name, key, f"{spread.median:.3f}", f"{spread.low:.3f}..{spread.high:.3f}"))
-        if to_limit := results.ratio(name, LIMIT):
-            rows.append((name, "still missing to the limit", f"{1 - to_limit.median:.1%}", ""))
+                form = ",.0f" if spread.median >= LARGE else ".3f"
+                rows.append((name, key, f"{spread.median:{form}}", f"{spread.low:{form}}..{spread.high:{form}}"))
+        if to_limit := results.ratio(name, LIMIT_OURS):
+            rows.append((name, "still missing to the limit with the same products", f"{1 - to_limit.median:.1%}", ""))
     header = ("run", "figure", "median", "min..max")
-    return ["## Inside our runs", _table(header, rows)] if rows else []
+    return ["## Inside our runs", as_table(header, rows)] if rows else []
 
 
 def _memory(results: Results) -> list[str]:
@@ -125,7 +127,7 @@ def _memory(results: Results) -> list[str]:
             f"A worker of {name} holds {memory.multiple:.1f} times the parameters' {memory.parameter_bytes / 1e6:.1f} "
             "MB more than a process that imported torch and built the model. Proportional bytes (PSS), in multiples "
             "of the parameters:",
-            _table(("origin", "more than the bare process"), rows),
+            as_table(("origin", "more than the bare process"), rows),
         ]
     if results.service:
         sizes = ", ".join(f"{name.upper()} {size / 1e6:.0f} MB" for name, size in results.service.items())
@@ -140,7 +142,7 @@ def _tried(results: Results) -> list[str]:
     return [
         "## What was tried for the peers",
         "Before the rounds, a short measurement each, taking turns; the best (by its best) was taken.",
-        _table(("configuration", "examples/s"), rows),
+        as_table(("configuration", "examples/s"), rows),
     ]
 
 
@@ -153,10 +155,12 @@ def _spread(spread: Spread, form: str) -> tuple[str, str]:
     return f"{spread.low:{form}}..{spread.high:{form}}", f"{first:{form}}..{third:{form}}"
 
 
-def _bullets(pairs: dict[str, str]) -> str:
+def as_bullets(pairs: dict[str, str]) -> str:
+    """A Markdown list."""
     return "\n".join(f"- {name}: {value}" for name, value in pairs.items())
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def as_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

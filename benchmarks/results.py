@@ -9,6 +9,7 @@ from benchmarks.memory import WorkerMemory
 from benchmarks.statistics import Spread, Target, paired
 
 LIMIT, DDP = "limit: two processes that never talk", "DDP on gloo"
+LIMIT_OURS, DDP_OURS = "the limit with Millrace's products", "DDP on gloo with Millrace's products"
 RAY_SYNC, RAY_ASYNC = "Ray's parameter server, synchronous", "Ray's parameter server, asynchronous"
 RAY_TUNED = "the same, asynchronous, tuned beyond the documentation"
 SYNC, DOWNPOUR = "Millrace sync", "Millrace downpour 1/1, staleness 1"

@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DIGITS = "benchmarks.workload:digits28"
-LARGEST_RATE = 2400.0
+NOISE = "benchmarks.workload:noise224"
+NUM_NOISE = 640  # images, 96 MB as uint8
+LARGEST_RATE = 3200.0
 """Examples/s of two workers that nothing reaches here; only sizes the jobs when nothing was measured yet."""
 DIGITS_REPEATS = 40  # so that an epoch is about as long as MNIST's
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`convnet` on 28x28 images, plain data-parallel momentum SGD."""
+    """One model, by default `convnet` on 28x28 images; momentum SGD."""
 
     data: DataSpec
+    model: str = "convnet"
+    num_classes: int = 10
+    image_shape: tuple[int, int, int] = (1, 28, 28)
     minibatch: int = 32
     """Examples a worker and step."""
     workers: int = 2
@@ -37,8 +42,12 @@ class Workload:
     """Steps of each worker before the clock starts."""
     seconds: float = 8.0
     """How long one measurement lasts, roughly."""
+    our_products: bool = False
+    """Whether a peer's fully connected layers multiply as Millrace's workers do, and not as torch does by itself."""
     steps: int | None = None
-    """A fixed number of measured steps instead of `seconds`, for tests."""
+    """A fixed number of measured steps instead of `seconds`."""
+    longest_epoch: int = 50_000
+    """Examples; no more than the set has."""
 
     def build_model(self) -> "nn.Module":
         """The model, the same start in every process, in the memory format that is fastest on a CPU for everyone."""
@@ -46,8 +55,13 @@ class Workload:
 
         from trainers.models.registry import build_model
 
-        model = build_model(ModelSpec(name="convnet"), num_classes=10, image_shape=(1, 28, 28), seed=self.seed)
-        return model.to(memory_format=torch.channels_last)
+        model = build_model(ModelSpec(name=self.model), self.num_classes, self.image_shape, seed=self.seed)
+        model = model.to(memory_format=torch.channels_last)
+        if self.our_products:
+            from benchmarks.peers.products import with_our_products
+
+            model = with_our_products(model)
+        return model
 
     def minibatches(self, rank: int) -> "Iterator[Batch]":
         """Whole minibatches of one worker, epoch after epoch without end: indexed as uint8, then normalised."""
@@ -117,3 +131,28 @@ def digits28(root: str) -> "tuple[Any, Any, Any, Any]":
     images = np.pad(images.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))[:, None]
     labels = labels.astype(np.int64)
     return np.tile(images, (DIGITS_REPEATS, 1, 1, 1)), np.tile(labels, DIGITS_REPEATS), images, labels
+
+
+def noise224(root: str) -> "tuple[Any, Any, Any, Any]":
+    """Random colour images of 224x224 in 1000 classes, and labels, twice; nothing is read from `root`."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (NUM_NOISE, 3, 224, 224), dtype=np.uint8)
+    labels = random.integers(0, 1000, NUM_NOISE)
+    labels[0] = 999  # so that the set has all classes
+    return images, labels, images[:1], labels[:1]
+
+
+def alexnet(seconds: float = 8.0, workers: int = 2) -> Workload:
+    """torchvision's AlexNet on random images, 61 M parameters, 96 % of them fully connected."""
+    return Workload(
+        DataSpec(name=NOISE),
+        model="alexnet",
+        num_classes=1000,
+        image_shape=(3, 224, 224),
+        workers=workers,
+        warmup_steps=2,
+        seconds=seconds,
+        longest_epoch=NUM_NOISE,
+    )

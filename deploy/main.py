@@ -5,16 +5,19 @@ import fcntl
 import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from api.cli import BAD_INPUT, Doors, ServeOptions, build
-from deploy.settings import Settings
+from deploy.settings import Settings, config_file
+from deploy.tokens import database, has_token, no_token, opened_tokens
 
 if TYPE_CHECKING:
-    from service import ClusterInfo, Resources, Runs
+    from service import ClusterInfo, Mirror, Resources, Rules, Runs, Store, Tracking
 
 
 def main() -> None:
@@ -23,7 +26,12 @@ def main() -> None:
         settings = Settings()
     except ValidationError as error:
         for item in error.errors():
-            print(f"MILLRACE_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}", file=sys.stderr)
+            name = "_".join(map(str, item["loc"]))
+            where = f" (or `{name}` in {config_file()})" if config_file().exists() else ""
+            print(f"MILLRACE_{name.upper()}: {item['msg']}{where}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except TOMLDecodeError as error:
+        print(f"{config_file()}: {error}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     build(doors(settings))()
 
@@ -32,11 +40,19 @@ def doors(settings: Settings) -> Doors:
     """What the command line works with."""
     return Doors(
         server=settings.server_url,
+        token=settings.token.get_secret_value(),
+        code_role=settings.code_role,
+        webhook_allow=tuple(map(str, settings.webhook_allow)),
+        database=settings.database,
+        storage=settings.storage,
+        data_root=settings.data_root.expanduser(),
+        config=config_file(),
+        tokens=partial(opened_tokens, settings),
         host=settings.host,
         port=settings.port,
         state_dir=settings.state_dir.expanduser(),
         runs_dir=settings.runs_dir.expanduser(),
-        serve=serve,
+        serve=partial(serve, settings),
         stop_cluster=stop_cluster,
         runs=ray_runs,
         cluster=ray_cluster,
@@ -66,22 +82,48 @@ def ray_cluster(address: str | None, needs: "Resources", num_cpus: int | None) -
         detach()
 
 
-def serve(options: ServeOptions) -> None:
-    """Serve until told to stop. Raises CannotServe for an address or a folder that cannot be used."""
-    from api import Server, Streams, bind, create_app
-    from service import JobManager, Store, attach, detach, start_head
+def serve(settings: Settings, options: ServeOptions) -> None:
+    """Serve until told to stop. Raises CannotServe for what cannot be used: an address, a folder, a storage."""
+    from api import Access, CannotServe, Server, Streams, bind, create_app, is_exposed
+    from service import (
+        JobManager,
+        Role,
+        Sender,
+        SweepManager,
+        Tokens,
+        Webhooks,
+        attach,
+        detach,
+        networks,
+        start_head,
+    )
 
-    listening = bind(options.host, options.port)
-    with contextlib.closing(listening), _alone(options.state_dir):
+    demands = is_exposed(options.host) or options.require_token
+    if demands and not has_token(settings, options.state_dir):
+        raise no_token(options)
+    try:
+        allowed = networks(options.webhook_allow)
+    except ValueError as error:
+        raise CannotServe(f"--webhook-allow: {error}; a network looks like 10.1.0.0/16") from None
+    mirror = open_mirror(options)
+    listening = bind(options.host, options.port, is_guarded=demands)
+    with contextlib.closing(listening), _alone(options.state_dir), _tracking(settings) as tracking:
         address = options.address or start_head(options.state_dir, options.num_cpus).address
-        cluster = attach(address)
-        store = Store.open(f"sqlite:///{options.state_dir / 'millrace.db'}")
+        cluster = attach(address, json_logs=settings.log_format == "json")
+        store = open_store(settings, options.state_dir)
         try:
-            manager = JobManager(store, ray_runs(), options.state_dir / "runs", Path.cwd())
+            manager = JobManager(store, ray_runs(), options.state_dir / "runs", Path.cwd(), rules=rules(settings))
+            manager.lives.tracking = tracking
+            manager.lives.homes.mirror = mirror
+            sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()
-            server = Server(create_app(manager, cluster, streams), streams)
+            sender = Sender(Webhooks(store.engine, sweeps.folder), allowed)
+            access = Access(Tokens(store.engine), demands, Role(options.code_role))
+            server = Server(create_app(manager, sweeps, cluster, streams, access, sender), streams)
             host, port = listening.getsockname()[:2]
             print(f"Millrace serves on http://{f'[{host}]' if ':' in host else host}:{port}  (API: /docs)")
+            if demands:
+                print("Every caller shows a token: `millrace token create` makes one")
             print(f"Ray dashboard: {cluster.dashboard_url}  (if it asks for a token: `ray get-auth-token`)", flush=True)
             server.run(sockets=[listening])
         finally:
@@ -89,6 +131,64 @@ def serve(options: ServeOptions) -> None:
             detach()
     print("Stopped. Ray and its runs go on: `millrace serve` finds them again", end="")
     print("." if options.address else ", `millrace serve --stop-cluster` ends them.", flush=True)
+
+
+@contextlib.contextmanager
+def _tracking(settings: Settings) -> "Iterator[Tracking | None]":
+    """The MLflow that is to be told of jobs, if there is one."""
+    from api import CannotServe
+    from service import Tracking
+
+    if not settings.mlflow_uri:
+        yield None
+        return
+    if not Tracking.is_installed():
+        raise CannotServe("MILLRACE_MLFLOW_URI is set, but MLflow is not installed: pip install 'millrace[mlflow]'")
+    tracking = Tracking(settings.mlflow_uri, settings.mlflow_experiment)
+    tracking.start()
+    try:
+        yield tracking
+    finally:
+        tracking.close()
+
+
+def open_mirror(options: ServeOptions) -> "Mirror | None":
+    """What keeps copies of runs, if there is a storage for them. Raises CannotServe."""
+    from api import CannotServe
+    from service import Mirror, Storage, StorageRefused
+
+    if not options.storage:
+        return None
+    try:
+        return Mirror(Storage.open(options.storage), options.state_dir / "runs")
+    except StorageRefused as error:
+        raise CannotServe(f"--storage: {error}") from None
+
+
+def open_store(settings: Settings, state_dir: Path) -> "Store":
+    """The database, for this service alone. Raises CannotServe."""
+    from api import CannotServe
+    from service import DatabaseRefused, Store
+
+    try:
+        store = Store.open(database(settings, state_dir))
+        store.hold()
+    except DatabaseRefused as error:
+        raise CannotServe(str(error)) from None
+    return store
+
+
+def rules(settings: Settings) -> "Rules":
+    """What one user may have, and how long ended jobs are kept."""
+    from service import Rules
+
+    return Rules(
+        running_jobs=settings.max_running_jobs,
+        cpus=settings.max_cpus,
+        gpus=settings.max_gpus,
+        waiting_jobs=settings.max_waiting_jobs,
+        keep_s=settings.keep_s,
+    )
 
 
 def stop_cluster(state_dir: Path) -> None:

@@ -1,18 +1,31 @@
-"""The only reader of the environment: every variable begins with MILLRACE_."""
+"""The only reader of the environment, where every variable begins with MILLRACE_, and of the config file."""
 
+import os
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, IPvAnyNetwork, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+
+def config_file() -> Path:
+    """Where settings are kept as TOML, one `name = value` a line, with the names of the variables in small letters."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(os.environ.get("MILLRACE_CONFIG") or f"{folder}/millrace/config.toml").expanduser()
 
 
 class Settings(BaseSettings):
-    """Defaults of the command line, which its options override."""
+    """Defaults of the command line, which its options override. The environment wins over the config file."""
 
     model_config = SettingsConfigDict(env_prefix="MILLRACE_", frozen=True, use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
-    """Where `millrace serve` listens; loopback only."""
+    """Where `millrace serve` listens; on any but a loopback address it demands tokens."""
 
     port: int = Field(default=8466, ge=0, le=65535)
     """Its port."""
@@ -23,8 +36,63 @@ class Settings(BaseSettings):
     state_dir: Path = Path("~/.local/state/millrace")
     """What `millrace serve` keeps: the list of jobs, their runs, and which Ray it started."""
 
+    log_format: Literal["text", "json"] = "text"
+    """How `millrace serve` and the runs that it starts write their logs: for people, or a JSON object a line."""
+
+    mlflow_experiment: str = "millrace"
+    """The experiment that has the runs of `millrace serve`, where there is an MLflow."""
+
+    mlflow_uri: str = ""
+    """An MLflow that is told of every job, as MLflow names it: `http://host:5000`, `sqlite:////path/mlflow.db`."""
+
     runs_dir: Path = Path("runs")
     """Where `millrace run` leaves what it trained."""
+
+    token: SecretStr = SecretStr("")
+    """Shown to that service, and to no other."""
+
+    code_role: Literal["viewer", "user", "admin"] = "admin"
+    """The least role whose jobs may run code of their own."""
+
+    webhook_allow: list[IPvAnyNetwork] = []
+    """Networks that are not public and that webhooks may lead to all the same, such as `["10.1.0.0/16"]`."""
+
+    data_root: Path = Path("data")
+    """Where `millrace doctor` looks for datasets."""
+
+    database: str = ""
+    """A PostgreSQL's URL, postgresql://USER@HOST/NAME; left out: an SQLite file in `state_dir`."""
+
+    storage: str = ""
+    """Where `millrace serve` keeps copies of runs, a URL of fsspec: `file:///backup`, `s3://bucket/folder`; left out:
+    nowhere."""
+
+    max_running_jobs: int | None = Field(default=None, ge=1)
+    """Jobs that one user may run at once; left out: any number."""
+
+    max_cpus: float | None = Field(default=None, gt=0)
+    """CPUs that one user's jobs may hold at once."""
+
+    max_gpus: float | None = Field(default=None, ge=0)
+    """GPUs likewise."""
+
+    max_waiting_jobs: int | None = Field(default=None, ge=1)
+    """Jobs of one user that may wait at once; who submits more is told to come back later."""
+
+    keep_s: float | None = Field(default=None, gt=0)
+    """Seconds after its end at which a job and its files are removed, where its spec does not say; left out: never."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What was given, then the environment, then the config file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_file())
 
     @property
     def server_url(self) -> str:

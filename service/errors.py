@@ -1,11 +1,25 @@
 """What the service refuses: typed, each with a sentence that says what to change.
 
 ServiceError
-├── SpecInvalid       fields of a spec are wrong; carries a pointer and a sentence for each
-├── NeverFits         the cluster as it is could never start the job
-├── KeyReused         an idempotency key came again with another body
-├── JobNotFound       no job has this id
-└── StateConflict     the job's state does not allow it
+├── SpecInvalid          fields of a spec are wrong; carries a pointer and a sentence for each
+├── NeverFits            the cluster as it is, or what its user may hold, could never start the job
+├── KeyReused            an idempotency key came again with another body
+├── JobNotFound          no job has this id
+├── CheckpointNotFound   the job has no such checkpoint, or the checkpoint no such file
+├── SeriesNotFound       no figure has this name
+├── SweepNotFound        no sweep has this id
+├── StateConflict        the job's state does not allow it
+├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
+├── TokenRefused         a token that cannot be made or is not there
+├── WebhookNotFound      no webhook has this id
+├── WebhookRefused       a webhook leads where none may
+├── StorageFull          nothing can be written
+├── StorageRefused       a URL that no copies of runs can be kept at
+├── StorageUnreachable   the place where copies of runs are does not answer
+├── CopyDamaged          the copy of a run is not what its manifest says
+└── DatabaseRefused      the database cannot be used
+    ├── DatabaseNewer    a later Millrace wrote it
+    └── DatabaseBusy     another service works on it
 """
 
 from trainers import FieldError
@@ -24,7 +38,7 @@ class SpecInvalid(ServiceError):
 
 
 class NeverFits(ServiceError):
-    """The job asks for more than the whole cluster has."""
+    """The job asks for more than the whole cluster has, or than its user may hold."""
 
 
 class KeyReused(ServiceError):
@@ -35,5 +49,65 @@ class JobNotFound(ServiceError):
     """There is no such job."""
 
 
+class CheckpointNotFound(ServiceError):
+    """There is no such checkpoint, or no such file in it."""
+
+
+class SeriesNotFound(ServiceError):
+    """No figure has this name."""
+
+
+class SweepNotFound(ServiceError):
+    """There is no such sweep."""
+
+
 class StateConflict(ServiceError):
     """What was asked for is not possible in the job's state."""
+
+
+class TokenRefused(ServiceError):
+    """There is no such token, or none can be made for that name."""
+
+
+class WebhookNotFound(ServiceError):
+    """There is no such webhook."""
+
+
+class WebhookRefused(ServiceError):
+    """No webhook may lead to that address."""
+
+
+class TooManyWaiting(ServiceError):
+    """As many of the user's jobs wait as may."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StorageFull(ServiceError):
+    """The disk is full; nothing has changed."""
+
+
+class StorageRefused(ServiceError):
+    """No copies of runs can be kept at this URL."""
+
+
+class StorageUnreachable(ServiceError):
+    """The place where copies of runs are kept does not answer."""
+
+
+class CopyDamaged(ServiceError):
+    """The copy of a run is not what its manifest says."""
+
+
+class DatabaseRefused(ServiceError):
+    """The database cannot be used."""
+
+
+class DatabaseNewer(DatabaseRefused):
+    """A later Millrace wrote the database."""
+
+
+class DatabaseBusy(DatabaseRefused):
+    """Another service works on the database."""

@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from service.progress import Progress
 from service.runs import RunHandle
+from service.tensorboard import EventFile
 from trainers import Event, JournalReader
 
 TAIL = 1000  # events held in memory for those who are up to date; who is further behind reads the file
@@ -26,25 +28,42 @@ class LiveLog:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.reader = JournalReader(run_dir)
+        self.board = EventFile(run_dir)
         self.progress = Progress()
         self.tail: deque[Event] = deque(maxlen=TAIL)
         self.ended = False
         self.grown = asyncio.Event()
 
-    async def read(self) -> list[Event]:
-        """Take in what was written since the last call, at most BATCH events, and wake whoever waits for it."""
+    def begin(self, first: Event) -> None:
+        """The log has its first event, which was not read from there."""
+        self.reader.after = first.seq
+        self._add([first])
+
+    async def read(self, write: Callable[[], object] | None = None) -> list[Event]:
+        """Take in what was written since the last call, at most BATCH events, and wake whoever waits for it. What
+        `write` writes comes first; it blocks, as reading does, and shares a thread with it."""
         try:
-            if self.reader.path.stat().st_size <= self.reader.offset:
+            if write is None and self.reader.path.stat().st_size <= self.reader.offset:
                 return []
         except FileNotFoundError:
             return []
-        events = await asyncio.to_thread(lambda: list(islice(self.reader.read(), BATCH)))
+        events = await asyncio.to_thread(self._take, write)
+        self._add(events)
+        return events
+
+    def _add(self, events: list[Event]) -> None:
         for event in events:
             self.progress.add(event)
             self.tail.append(event)
         if events:
             self.ended = self.ended or events[-1].is_terminal
             self.wake()
+
+    def _take(self, write: Callable[[], object] | None) -> list[Event]:
+        if write is not None:
+            write()
+        events = list(islice(self.reader.read(), BATCH))
+        self.board.add(events)
         return events
 
     def end(self) -> None:
@@ -85,13 +104,13 @@ async def read_batches(run_dir: Path, after: int = 0) -> AsyncIterator[list[Even
 
 
 class Follower:
-    """Follows one live run to its end."""
+    """Follows one live run to where it writes no more."""
 
     def __init__(
         self,
         log: LiveLog,
         handle: RunHandle,
-        on_state: Callable[[Event], Awaitable[None]],
+        on_state: Callable[[Event], Awaitable[bool]],
         on_lost: Callable[[], Awaitable[None]],
         poll_s: float,
     ) -> None:
@@ -100,13 +119,14 @@ class Follower:
         self.on_state = on_state
         self.on_lost = on_lost
         self.poll_s = poll_s
+        self.goes_on = True
+        """What `on_state` said last: whether the run writes after this state."""
 
     async def run(self) -> None:
-        """Read on until the log has ended; if its writer is dead without an end, say so once."""
+        """Read on until the run has said its last word; if it is dead without one, say so once."""
         silent = dead = 0
-        while not self.log.ended:
-            events = await self._read()
-            if events:
+        while self.goes_on:
+            if await self._read():
                 silent = dead = 0
                 continue
             silent += 1
@@ -114,23 +134,31 @@ class Follower:
                 dead = 0 if await self._alive() else dead + 1
                 # What it wrote before it died comes first: it may have ended well, then gone.
                 if dead >= DEAD_TIMES and not await self._read():
-                    await self.on_lost()
+                    await self._insist(self.on_lost)
                     return
             await asyncio.sleep(self.poll_s)
 
-    async def _read(self) -> list[Event]:
+    async def _read(self) -> bool:
         events = await self.log.read()
         for event in events:
+            if event.type in ("log", "state"):
+                told: dict[str, Any] = {"job": self.log.run_dir.name}
+                told |= {name: event.data[name] for name in ("level", "state", "reason") if name in event.data}
+                logger.info("%s", event.data.get("message", ""), extra=told)
             if event.type == "state":
-                await self._tell(event)
-        return events
+                await self._insist(lambda event=event: self._tell(event))  # type: ignore[misc]
+        return bool(events)
 
     async def _tell(self, event: Event) -> None:
+        self.goes_on = await self.on_state(event)
+
+    async def _insist(self, tell: Callable[[], Awaitable[None]]) -> None:
         while True:  # the log comes by once, so a database that is busy for a moment must not lose a state
             try:
-                await self.on_state(event)
+                await tell()
             except Exception:
-                logger.exception("could not note the state of %s", self.log.run_dir.name)
+                name = self.log.run_dir.name
+                logger.exception("could not note the state of %s", name, extra={"job": name})
                 await asyncio.sleep(TELL_AGAIN_S)
             else:
                 return
@@ -139,5 +167,6 @@ class Follower:
         try:
             return await asyncio.to_thread(self.handle.is_alive)
         except Exception:  # an unreachable cluster is no dead coordinator; only a clear no counts
-            logger.exception("could not ask whether the coordinator of %s lives", self.log.run_dir.name)
+            name = self.log.run_dir.name
+            logger.exception("could not ask whether the coordinator of %s lives", name, extra={"job": name})
             return True

@@ -7,6 +7,7 @@ from pathlib import Path
 from service.progress import Progress
 from service.runs import RunHandle, Runs
 from service.spec import JobSpec
+from service.tensorboard import EventFile
 from trainers import Event, Journal, JournalReader, MillraceError, Result
 
 POLL_S = 0.1
@@ -24,6 +25,7 @@ class LocalRun:
         self.run_dir = run_dir
         self.progress = Progress()
         self.reader = JournalReader(run_dir)
+        self.board = EventFile(run_dir)
         self.cancelling = False
 
     def cancel(self) -> None:
@@ -64,6 +66,7 @@ class LocalRun:
 
     def _read(self, on_event: Callable[[Event], None]) -> bool:
         for event in self.reader.read():
+            self.board.add([event])
             self.progress.add(event)
             on_event(event)
         return self.progress.state.is_terminal

@@ -5,7 +5,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainers import Event, Metrics, Result, State
+from trainers import RETRYING, Event, Metrics, Result, State
+
+LOST = "CoordinatorLost"
+"""The reason of whoever ended without a word of its own: with its node, or with the whole cluster."""
 
 
 class Progress(BaseModel):
@@ -31,6 +34,10 @@ class Progress(BaseModel):
     """Names of the workers, as in Ray's dashboard."""
     shards: list[str] = []
     result: Result | None = None
+    retries: int = 0
+    """How often it was started again after it had failed."""
+    losses: int = 0
+    """How often it lost its coordinator since it last wrote a checkpoint."""
 
     def add(self, event: Event) -> None:
         """Take in one more event."""
@@ -39,8 +46,7 @@ class Progress(BaseModel):
         self.ended = event.time
         match event.type:
             case "state":
-                self.state = State(event.data["state"])
-                self.reason, self.message = event.data.get("reason", ""), event.data.get("message", "")
+                self._enter(State(event.data["state"]), event.data.get("reason", ""), event.data.get("message", ""))
             case "step":
                 self.metrics, self.metrics_time = Metrics.model_validate(event.data), event.time
                 self.first_step = self.first_step or (event.time, self.metrics.epoch)
@@ -51,10 +57,22 @@ class Progress(BaseModel):
             case "actors":
                 self.workers = [_name(actor) for actor in event.data.get("workers", [])]
                 self.shards = [_name(actor) for actor in event.data.get("shards", [])]
+            case "resize":
+                left = event.data.get("left", [])
+                self.workers = [w for w in (*self.workers, *event.data.get("joined", [])) if w not in left]
+            case "checkpoint":
+                self.losses = 0
             case "result":
                 self.result = Result.model_validate(event.data)
             case _:
                 pass
+
+    def _enter(self, state: State, reason: str, message: str) -> None:
+        self.state, self.reason, self.message = state, reason, message
+        self.retries += state is State.QUEUED and reason == RETRYING
+        self.losses += state is State.QUEUED and reason == LOST
+        if state in (State.QUEUED, State.STARTING):  # the pace is measured anew, and what ended has not
+            self.first_step = self.result = None
 
     def share(self, epochs: float) -> float:
         """0 to 1: how much of the training is done."""
@@ -91,6 +109,7 @@ class Progress(BaseModel):
             wall_s=(self.ended or 0.0) - (self.started or 0.0),
             algorithm=spec["algorithm"]["name"],
             workers=metrics.workers if metrics else len(self.workers),
+            dropped=metrics.dropped if metrics else 0,
             model_path=None,
             message=self.message,
         )
@@ -104,7 +123,7 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """What a log for people shows of an event: log lines and changes of state."""
+    """What a log for people shows of an event: log lines, changes of state, who died, and how many train."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     data = event.data
     if event.type == "log":
@@ -112,7 +131,18 @@ def log_line(event: Event) -> str | None:
     if event.type == "state":
         told = data.get("message") or data.get("reason") or ""
         return f"{when} STATE {data['state']} {told}".rstrip()
+    if event.type == "fault":
+        return f"{when} FAULT {_short(data['actor'])} {data['why']}"
+    if event.type == "resize":
+        batch = f", batch {data['batch']}" if "batch" in data else ""
+        moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
+        return f"{when} RESIZE {data['workers']} workers{batch}{''.join(moved)}"
     return None
+
+
+def _short(actor: str) -> str:
+    """An actor's name within its run."""
+    return actor.partition("/")[2] or actor
 
 
 def _name(actor: Any) -> str:

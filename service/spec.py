@@ -1,20 +1,24 @@
 """JobSpec: a TrainSpec with what a queue needs to know, and how it is read from YAML, JSON and `--set a.b=c`."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
 from trainers import FieldError, TrainSpec, field_errors
 
+Model = TypeVar("Model", bound=BaseModel)
+
+SCALARS = (bool, int, float, str)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")
 LABEL_LENGTH = 200
 MAX_LABELS = 32
-QUEUE_FIELDS = {"name", "labels", "priority"}
+QUEUE_FIELDS = {"name", "labels", "priority", "retries", "deadline_s", "ttl_s"}
 SHORTHAND = {"workers": "count", "batch": "per_worker", "ps": "shards"}
 """What a scalar in place of a section stands for, where it is not its `name`."""
 
@@ -29,7 +33,18 @@ class JobSpec(TrainSpec):
     """Words of your own to find jobs by: at most 32, keys of at most 63 characters, values of at most 200."""
 
     priority: int = Field(default=0, ge=-100, le=100)
-    """Of the waiting jobs, the one with the highest priority starts first; within one, first come, first served."""
+    """Of the waiting jobs, the one with the highest priority starts first; within one, first come, first served.
+    Running jobs of a lower one make room, down to their `workers.min`."""
+
+    retries: int = Field(default=0, ge=0, le=100)
+    """How often the job starts again from its last checkpoint after it has failed. A spec that cannot run fails at
+    once."""
+
+    deadline_s: float | None = Field(default=None, gt=0, le=1e9)
+    """Seconds after its submission at which the job is stopped, with a checkpoint, if it has not ended; null: never."""
+
+    ttl_s: float | None = Field(default=None, ge=0, le=1e9)
+    """Seconds after its end at which the job and its files are removed; null: when the service removes ended jobs."""
 
     @field_validator("name")
     @classmethod
@@ -47,6 +62,8 @@ class JobSpec(TrainSpec):
                 raise ValueError(f"{key!r} is no key: use letters, digits, dots, dashes, slashes; at most 63")
             if len(value) > LABEL_LENGTH:
                 raise ValueError(f"the value of {key!r} has {len(value)} characters; use at most {LABEL_LENGTH}")
+            if not is_text(value):
+                raise ValueError(f"the value of {key!r} is no text that can be kept; leave out NUL and lone surrogates")
         return labels
 
     @property
@@ -65,17 +82,57 @@ def parse_spec(data: Any) -> JobSpec:
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message=f"a spec is a mapping of fields, not {_kind(data)}")])
     try:
-        return JobSpec.model_validate(data)
+        return as_written(data, JobSpec.model_validate(data))
     except ValidationError as error:
         raise SpecInvalid(field_errors(error)) from None
     except RecursionError:
         raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
 
 
+def as_written(data: Any, model: Model) -> Model:
+    """The model, if no value in it was read as another kind than it was written. Raises SpecInvalid.
+
+    Python would take `true` for 1 and "5" for 5; who wrote that more likely meant another field.
+    """
+    errors = [
+        FieldError(pointer=pointer, message=f"this is {_kind(found)} where {_kind(value)} belongs")
+        for pointer, found, value in _scalars(data, model, "")
+        if _kind(found) != _kind(value)
+    ]
+    if errors:
+        raise SpecInvalid(errors)
+    return model
+
+
+def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, Any]]:
+    """Pointer, what was written and what was read, wherever both are single values."""
+    if isinstance(data, dict) and isinstance(value, BaseModel | dict):
+        for key, item in data.items():
+            read = getattr(value, str(key), None) if isinstance(value, BaseModel) else value.get(key)
+            yield from _scalars(item, read, f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(data, list | tuple) and isinstance(value, list | tuple):
+        for index, (item, read) in enumerate(zip(data, value, strict=False)):
+            yield from _scalars(item, read, f"{pointer}/{index}")
+    elif isinstance(data, SCALARS) and isinstance(value, BaseModel):  # a short form: one of its fields has it
+        same = [read for read in vars(value).values() if isinstance(read, SCALARS) and read == data]
+        yield pointer, data, next((read for read in same if _kind(read) == _kind(data)), value)
+    elif isinstance(data, SCALARS) and isinstance(value, SCALARS):
+        yield pointer, data, value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e-3 for a text, since it has no dot; here it is the number that everybody means."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def load_yaml(text: str | bytes) -> Any:
     """Plain data from YAML; nothing in it can name a Python object. Raises SpecInvalid."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -94,18 +151,19 @@ def apply_overrides(data: Any, overrides: list[str]) -> Any:
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise SpecInvalid([FieldError(pointer="", message=f"{override!r} is not of the form field.field=value")])
-        data = _with(data if isinstance(data, dict) else {}, keys, load_yaml(value) if value.strip() else None, ())
+        data = with_field(data if isinstance(data, dict) else {}, keys, load_yaml(value) if value.strip() else None)
     return data
 
 
-def _with(section: dict[str, Any], keys: list[str], value: Any, above: tuple[str, ...]) -> dict[str, Any]:
+def with_field(section: dict[str, Any], keys: list[str], value: Any, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The same section with one field of it, or of a section in it, set."""
     key, rest = keys[0], keys[1:]
     if not rest:
         return {**section, key: value}
     inner = section.get(key)
     if not isinstance(inner, dict):
         inner = _spelt_out(key, inner) if not above else {}
-    return {**section, key: _with(inner, rest, value, (*above, key))}
+    return {**section, key: with_field(inner, rest, value, (*above, key))}
 
 
 def _spelt_out(key: str, scalar: Any) -> dict[str, Any]:
@@ -124,5 +182,15 @@ def read_spec_file(path: Path, overrides: list[str] | None = None) -> JobSpec:
     return read_spec(text, overrides)
 
 
+def is_text(value: str) -> bool:
+    """Whether every database can hold it."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+KINDS = {list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}
+
+
 def _kind(data: Any) -> str:
-    return {list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}.get(type(data), "a number")
+    if (word := KINDS.get(type(data))) is not None:
+        return word
+    return "another kind of value" if isinstance(data, BaseModel) else "a number"

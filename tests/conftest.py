@@ -1,6 +1,11 @@
-"""One Ray for the whole session, and the data that lies beside the repository where there is any."""
+"""One Ray for the whole session, and the data that lies beside the repository where there is any.
+
+`make test` runs the tests in two processes. Those that have to do with a Ray are in two groups, each of which one of
+them does, one after the other; the proofs that need none come after them.
+"""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +13,32 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # before to
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; what we start would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import trainers
 from trainers import ClusterInfo
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+WITH_RAY = {
+    "ray": ("faults", "runtime"),
+    "ray of their own": (
+        "api/page/test_new_user.py", "api/test_cli.py", "api/test_serve.py", "benchmarks", "deploy", "docs",
+        "examples", "sweeps",
+    ),
+}  # fmt: skip
+"""Beside those that use the session's, which are with the first."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks in a hook of the same name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have each of these groups done by one process."""
+    here = Path(__file__).parent
+    for item in items:
+        groups = [name for name, parts in WITH_RAY.items() if any(item.path.is_relative_to(here / p) for p in parts)]
+        if groups or "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(groups[0] if groups else "ray"))
 
 
 @pytest.fixture(scope="session")

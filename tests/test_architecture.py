@@ -67,7 +67,9 @@ def test_public_names_are_pinned_and_exist() -> None:
 
 
 def test_environment_is_read_in_one_place() -> None:
-    allowed = {"deploy/settings.py", "trainers/runtime/cluster.py", "trainers/runtime/member.py"}
+    """But for what prepares the environment of Ray's processes, or hands it on."""
+    prepares = {f"trainers/runtime/{name}.py" for name in ("cluster", "member", "warm")}
+    allowed = {"deploy/settings.py"} | prepares
     for folder in ("trainers", "service", "api", "deploy"):
         for path in (ROOT / folder).rglob("*.py"):
             reads = any(word in path.read_text() for word in ("os.environ", "getenv("))

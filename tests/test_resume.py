@@ -1,11 +1,17 @@
 """What a checkpoint allows a run to go on with."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainers.checkpoint import Checkpoint, Position, read_checkpoint, write_checkpoint
+from trainers.elastic.ledger import Lease
+from trainers.elastic.order import Order
 from trainers.errors import SpecRejected
+from trainers.runtime.books import already_applied
+from trainers.runtime.messages import Place, Prepared
 from trainers.setup import set_up
 from trainers.spec import TrainSpec
 
@@ -27,6 +33,15 @@ def write(folder: Path, position: Position) -> str:
 
 def begin(resume: str, **fields: object) -> Position:
     return set_up(spec(checkpoint={"resume": resume}, **fields), None).begin()[1]
+
+
+def test_a_run_that_begins_anew_begins_as_it_did_at_first() -> None:
+    """Also in a process that has trained, as where nobody holds a version and there is no checkpoint."""
+    setup = set_up(spec(), None)
+    first = setup.begin()[0].whole.params.clone()
+    trained = first + 1
+    setup.replica.point_to_vector(trained)
+    assert torch.equal(setup.begin()[0].whole.params, first)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -65,3 +80,30 @@ def test_nothing_left_to_train_and_another_model_are_refused(tmp_path: Path) -> 
         begin(resume)
     with pytest.raises(SpecRejected, match="another model's"):
         begin(resume, model="lenet5", epochs=6)
+
+
+def test_within_an_epoch_what_is_pushed_by_itself_must_stay(tmp_path: Path) -> None:
+    """Shards remember pushes by groups of parameters, which another division would not know."""
+    setup = set_up(spec(algorithm="downpour"), None)
+    start, _ = setup.begin()
+    model = setup.layout.named(start.whole.params)
+    position = Position(epoch=2, examples=264, applied=(((2, 0, 0, 1),), ((2, 0, 0, 1),)))
+    written = spec(algorithm="downpour").model_dump(mode="json")
+    write_checkpoint(tmp_path / "c", Checkpoint(position, written, model, {}))
+    assert begin(str(tmp_path / "c"), algorithm="mixed").examples == 264
+    with pytest.raises(SpecRejected, match=r"^algorithm.push: .*begun with whole"):
+        begin(str(tmp_path / "c"), algorithm={"name": "downpour", "push": "layerwise"})
+
+
+def test_a_minibatch_is_behind_a_resumed_run_when_every_group_on_every_shard_has_applied_it() -> None:
+    applied = (((0, 0, 0, 3), (0, 1, 0, 2)), ((0, 1, 0, 2), (0, 2, 1, 3)))  # epoch, group, first, last
+    position = {"epoch": 0, "step": 0, "applied": applied}
+    prepared = Prepared(
+        place=Place("w", "n", "ip", 1), num_examples=100, minibatches=4, steps=4, numel=256,
+        shards=((0, 128), (128, 256)), device="cpu", position=position, groups=((0, 64), (64, 192), (192, 256)),
+    )  # fmt: skip
+    order = Order(100, 32, 1, 0)
+    found = already_applied(prepared, order, spec(algorithm="downpour"))
+    assert found == [Lease(0, 1, 1), Lease(0, 2, 2)]
+    nothing = replace(prepared, position=position | {"applied": (applied[0], ())})  # the other shard has none yet
+    assert already_applied(nothing, order, spec(algorithm="downpour")) == []

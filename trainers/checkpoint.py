@@ -6,6 +6,7 @@ buffers.safetensors    `<virtual rank>/<buffer>`, where the model has any
 position.json          a `Position` and the spec
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -36,6 +37,14 @@ class Position:
     """Of the last update, 0 where there was none: momentum correction goes on from it."""
     applied: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """For each shard the pushes that it had applied: rows of epoch, group, first and last minibatch."""
+    virtual: int = 0
+    """Virtual workers of the steps from here on, where they follow the workers; 0: as in the spec."""
+    first: int = 0
+    """The minibatch of the epoch with which its step 0 would have begun, had all steps been of that size."""
+    ramp_from: float = 0.0
+    """What the learning rate was multiplied by when the number of virtual workers changed last; 0: it never did."""
+    ramp_since: int = 0
+    """Examples trained by then."""
 
     @property
     def within_epoch(self) -> bool:
@@ -81,7 +90,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     part.rename(folder)
 
 
@@ -113,4 +122,15 @@ def prune(root: Path, keep_last: int) -> None:
     """Remove all but the newest checkpoints of a run."""
     found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in found[:-keep_last]:
+        _remove(path)
+    for path in root.glob(".*.gone"):  # a removal was killed
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint, if it is there. It disappears at once: nobody finds half of it."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

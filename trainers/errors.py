@@ -5,9 +5,12 @@ MillraceError
 │   ├── DataNotFound      the dataset is not where the spec says
 │   └── UserCodeFailed    a model or dataset function of the user's raised
 ├── RunFailed             the run started and cannot go on
+│   ├── WorkerDied        processes of the run died, and it could not go on without them
 │   └── LossNotFinite     the loss became NaN or infinite
 ├── PeerLost              another process of the same generation is gone
 ├── StoreClosed           the parameter store was shut down while a call waited for it
+├── Superseded            another process serves in this shard's place
+├── ExportFailed          a finished model cannot be written in a format
 ├── Stopped               the run was told to stop; not a failure
 └── Fenced                another coordinator owns this run directory
 """
@@ -38,6 +41,10 @@ class RunFailed(MillraceError):
     """The run started and cannot go on."""
 
 
+class WorkerDied(RunFailed):
+    """Processes of the run died, and it could not go on without them."""
+
+
 class LossNotFinite(RunFailed):
     """The loss became NaN or infinite."""
 
@@ -48,6 +55,14 @@ class PeerLost(MillraceError):
 
 class StoreClosed(MillraceError):
     """The parameter store was shut down while a call waited for it."""
+
+
+class Superseded(MillraceError):
+    """Another process serves in this shard's place: nothing that this one does counts any more."""
+
+
+class ExportFailed(MillraceError):
+    """A finished model cannot be written in a format, or is not the same afterwards."""
 
 
 class Stopped(MillraceError):

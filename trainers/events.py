@@ -9,25 +9,60 @@
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message` |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
+| `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
+| `fault` | `actor`, `why`; `examples` |
+| `epoch_audit` | `epoch`, of its examples how many were `trained`, `lost`, `duplicated`; minibatches `dropped` so far |
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
+
+A sweep has a log of its own, with the types `state`, `log` and
+
+| type | data |
+|---|---|
+| `trial` | `trial` (the job's id), `number`, `state`, `reason`, `message`, `settings`, and its last figures |
+| `progress` | how many trials there are in each state, `total`, `progress` (0 to 1), `eta_s` |
 """
 
 import statistics
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-EventType = Literal["state", "step", "evaluation", "epoch", "checkpoint", "log", "actors", "result"]
+EventType = Literal[
+    "state",
+    "step",
+    "evaluation",
+    "epoch",
+    "checkpoint",
+    "log",
+    "actors",
+    "resize",
+    "fault",
+    "epoch_audit",
+    "result",
+    "trial",
+    "progress",
+]
+
+
+RETRYING = "Retrying"
+"""The reason of a run that waits to be started again after it failed."""
 
 
 class State(StrEnum):
     """Where a job is."""
 
     QUEUED = "QUEUED"
+    """Also of a run that failed and is started again: the last word of the coordinator that failed."""
     STARTING = "STARTING"
     RUNNING = "RUNNING"
+    PAUSING = "PAUSING"
+    PAUSED = "PAUSED"
+    """It holds nothing of the cluster, and goes on when it is resumed."""
+    RECOVERING = "RECOVERING"
+    """Too few workers are left and it waits for room, or its coordinator died and another takes over."""
     CANCELLING = "CANCELLING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -53,6 +88,11 @@ class Event(BaseModel):
     type: EventType
     data: dict[str, Any]
 
+    @cached_property
+    def text(self) -> str:
+        """All of it as JSON: made once, however many read it."""
+        return self.model_dump_json()
+
     @property
     def is_terminal(self) -> bool:
         """Whether the log ends here."""
@@ -65,7 +105,7 @@ class Metrics(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     step: int
-    """Updates applied so far (synchronous steps, or pushes)."""
+    """Updates made so far (synchronous steps, or pushes)."""
     epoch: float
     """Passes over the training set so far, with its fraction."""
     examples: int
@@ -81,10 +121,39 @@ class Metrics(BaseModel):
     """Worker seconds spent waiting for other workers or shards since the last report."""
     compute_s: float
     """Worker seconds spent computing since the last report."""
+    sent_bytes: int = 0
+    """Bytes of vectors that workers sent to each other and to the shards since the last report; on shared memory, that
+    others read of theirs."""
+    received_bytes: int = 0
+    """Bytes of vectors that workers received, likewise."""
+    pushed_bytes: int = 0
+    """Of `sent_bytes`, those that went to the shards."""
+    fetched_bytes: int = 0
+    """Of `received_bytes`, those that came from the shards."""
+    fetches: int = 0
+    """Of parameters from the shards, since the last report."""
+    wait_fetch_s: float = 0.0
+    """Of `wait_communication_s`, that in which workers stood still for fetches."""
+    pushes: int = 0
+    """Of gradients to the shards, since the last report."""
+    wait_push_s: float = 0.0
+    """Of `wait_communication_s`, that in which workers stood still for acknowledgements of pushes."""
+    shuffled_bytes: int = 0
+    """Of `sent_bytes`, those of training examples that moved to another worker."""
+    crossed_bytes: int = 0
+    """Of `sent_bytes`, those that went to workers on other nodes."""
     workers: int
     """Workers that reported."""
     staleness: dict[int, int]
-    """How many updates so far were applied at which staleness, in updates between fetch and application."""
+    """How many updates so far were applied at which staleness, in updates between fetch and application; where groups
+    of parameters are pushed by themselves, a push counts at that of its stalest group."""
+    group_staleness: list[dict[int, int]] = []
+    """Likewise in each group of parameters, in the order of the model; empty where they are pushed together."""
+    backprop_delays: list[int] = []
+    """How many minibatches each group of layers goes backward behind the last, from the first group to the last; empty
+    where back-propagation is not asynchronous."""
+    dropped: int = 0
+    """Minibatches so far whose gradients came too late for their step; their examples were trained in another."""
 
 
 class Result(BaseModel):
@@ -109,6 +178,10 @@ class Result(BaseModel):
     """From the first event to the last."""
     algorithm: str
     workers: int
+    dropped: int = 0
+    """Minibatches whose gradients came too late for their step (backup workers)."""
+    lost_updates: int = 0
+    """That workers had heard of, and that shards without a second copy (`ps.replicas: 1`) lost when they died."""
     model_path: str | None
     """`model.safetensors`, where the run left one."""
     message: str

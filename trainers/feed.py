@@ -33,25 +33,29 @@ ALONE = Place()
 def synchronous(
     dataset: Dataset, order: Order, ranks: range, epochs: int, start: tuple[int, int] = (0, 0)
 ) -> Iterator[Work]:
-    """The work of the worker that computes the virtual `ranks`, from (epoch, step) `start` to the end of the run."""
+    """The work of the worker that computes the virtual `ranks`, from (epoch, minibatch) `start` to the end of the
+    run."""
 
     def steps() -> Iterator[tuple[int, int]]:
         for epoch in range(start[0], epochs):
-            for step in range(start[1] if epoch == start[0] else 0, order.steps):
-                yield epoch, step
+            for first in range(start[1] if epoch == start[0] else 0, order.minibatches, order.num_virtual):
+                yield epoch, first
 
     def plan() -> Plan:
-        for epoch, step in steps():
+        for epoch, first in steps():
             for rank in ranks:
-                index = step * order.num_virtual + rank
-                if order.size(index):
-                    yield epoch, order.examples(epoch, index)
+                if order.size(first + rank):
+                    yield epoch, order.examples(epoch, first + rank)
 
     batches = iter(dataset.batches(plan()))
-    for epoch, step in steps():
-        indices = [(step * order.num_virtual + rank, rank) for rank in ranks]
+    for epoch, first in steps():
+        if first == 0:
+            dataset.begin_epoch(epoch)
+        indices = [(first + rank, rank) for rank in ranks]
         minibatches = tuple(Minibatch(i, rank, next(batches) if order.size(i) else None) for i, rank in indices)
-        yield Work(epoch, minibatches, order.step_size(step), ends_epoch=step == order.steps - 1)
+        sizes = tuple(order.size(first + rank) for rank in range(order.num_virtual))
+        ends = first + order.num_virtual >= order.minibatches
+        yield Work(epoch, minibatches, sum(sizes), ends_epoch=ends, sizes=sizes)
 
 
 def leased(dataset: Dataset, order: Order, leases: Iterable[Lease], place: Place = ALONE) -> Iterator[Work]:

@@ -5,17 +5,20 @@ writes each gradient straight to its place in a flat vector of the caller's (a s
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
+from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch
+from trainers.losses import sum_of_losses
 from trainers.models.dropout import DrawContext
+from trainers.models.products import input_gradient, outputs, weight_gradient
+from trainers.spec import LossName
 from trainers.store.layout import Layout
 
 
@@ -26,6 +29,7 @@ class Sink:
     views: dict[int, Tensor]
     """id of a parameter -> its view of the caller's flat vector."""
     written: set[int]
+    on_ready: Callable[[str], None] | None = None
 
     def add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Write a gradient that was computed elsewhere; one of a parameter used twice is added."""
@@ -47,7 +51,7 @@ class _LinearIntoSink(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, replica: "Replica") -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parameters, ctx.replica = (weight, bias), replica
-        return F.linear(x, weight, bias)
+        return outputs(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -55,41 +59,75 @@ class _LinearIntoSink(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         sink, (parameter, bias) = ctx.replica.sink, ctx.parameters
         rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        view = sink.views[id(parameter)]
-        if id(parameter) in sink.written:
-            view.addmm_(rows.t(), inputs)
-        elif view.device == rows.device:
-            torch.mm(rows.t(), inputs, out=view)
-        else:
-            view.copy_(rows.t().mm(inputs))
+        weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
         sink.written.add(id(parameter))
         if bias is not None:
             sink.add(bias, rows.sum(0))
-        dx = dy.matmul(weight) if ctx.needs_input_grad[0] else None
+        dx = input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
         return dx, None, None, None
+
+
+class _BeforeUse(TorchFunctionMode):
+    """Tells a parameter's name before any operation takes it.
+
+    Hooks on modules would miss those whose parameters another module uses, as attention does with its projection's.
+    """
+
+    def __init__(self, names: dict[int, str], tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.names, self.tell = names, tell
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, nn.Parameter) and id(item) in self.names:
+                    self.tell(self.names[id(item)])
+        return func(*args, **kwargs)
 
 
 class Replica:
     """A model whose parameters and buffers are handed to it for each call."""
 
-    def __init__(self, model: nn.Module, layout: Layout, device: torch.device, draws: DrawContext) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        draws: DrawContext,
+        loss: LossName = "cross_entropy",
+    ) -> None:
         self.model = model.to(device).train()
         self.layout = layout
         self.device = device
         self.draws = draws
+        self.loss = loss
         self.parameters = dict(self.model.named_parameters())
         self.on_device: Tensor | None = None  # (P,) copy of the parameters where the caller's lie on another device
         self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
         self.initial_buffers = {n: b.detach().clone() for n, b in model.named_buffers() if b.is_floating_point()}
         self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
+        self.is_as_built = True  # until the parameters are first pointed to somebody's memory
         self.sink = Sink({}, set())
+        self.names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self.on_use: Callable[[str], None] | None = None  # told a parameter's name before the forward pass takes it
         for parameter in self.parameters.values():
             parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
         for module in self.model.modules():
             if type(module) is nn.Linear:
                 module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
 
-    def gradient(self, params: Tensor, batch: Batch, into: Tensor, scale: float = 1.0, virtual_rank: int = 0) -> float:
+    def gradient(
+        self,
+        params: Tensor,
+        batch: Batch,
+        into: Tensor,
+        scale: float = 1.0,
+        virtual_rank: int = 0,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> float:
         """Write `scale` times the gradient of the loss summed over the minibatch to `into`; return that sum.
 
         Args:
@@ -98,25 +136,54 @@ class Replica:
             into: (P,) float32, overwritten.
             scale: 1 for a sum over examples, 1/len(batch) for their mean.
             virtual_rank: Whose batch-norm buffers are read and updated.
+            on_ready: Told each parameter's name once its gradient is complete in `into`, while the layers below still
+                compute.
         """
-        self._point_to(params)
+        self.point_to_vector(params)
+        loss = self.total_loss(self.forward(self.model, batch, virtual_rank), batch)
+        views = dict(zip(self.layout.names, self._views(into), strict=True))
+        self.backward(loss, torch.full_like(loss, scale), views, on_ready)
+        return float(loss.detach())
+
+    def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
+        """What the model, or a part of it that takes the images, makes of a minibatch."""
         self._swap_buffers(virtual_rank)
         self._prepare_draws(batch, virtual_rank)
-        views = self._views(into)
-        self.sink.views = {id(self.parameters[n]): v for n, v in zip(self.layout.names, views, strict=True)}
+        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
+            return part(batch.images.to(self.device))
+
+    def total_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Summed over the minibatch."""
+        return sum_of_losses(self.loss, logits, batch.labels.to(self.device))
+
+    def backward(
+        self,
+        outputs: Tensor,
+        gradient: Tensor,
+        into: dict[str, Tensor],
+        on_ready: Callable[[str], None] | None = None,
+    ) -> None:
+        """Write the gradients of the parameters that `into` names, given that of `outputs` (in its shape)."""
+        self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}
         self.sink.written.clear()
-        images, labels = batch.images.to(self.device), batch.labels.to(self.device)
-        loss = F.cross_entropy(self.model(images), labels, reduction="sum")
-        loss.backward(torch.full_like(loss, scale))  # type: ignore[no-untyped-call]
+        self.sink.on_ready = on_ready
+        outputs.backward(gradient)  # type: ignore[no-untyped-call]
         for parameter, view in self.sink.views.items():
             if parameter not in self.sink.written:
                 view.zero_()
-        return float(loss.detach())
+                if on_ready is not None:
+                    on_ready(self.names[parameter])
+
+    def point_to(self, named: dict[str, Tensor]) -> None:
+        """Let these parameters be views of somebody's memory on the replica's device."""
+        self.is_as_built = False
+        for name, view in named.items():
+            self.parameters[name].data = view
 
     @contextmanager
     def evaluating(self, params: Tensor, buffers: dict[str, Tensor]) -> Iterator[nn.Module]:
         """The model in evaluation mode with these parameters (P,) and buffers."""
-        self._point_to(params)
+        self.point_to_vector(params)
         own = dict(self.model.named_buffers())
         for name, value in buffers.items():
             own[name].copy_(value)
@@ -135,6 +202,7 @@ class Replica:
 
     def initial_params(self) -> Tensor:
         """(P,) float32 on the CPU: the parameters as the model was built with them."""
+        assert self.is_as_built
         return self.layout.flatten({name: p.detach().cpu() for name, p in self.parameters.items()})
 
     def _swap_buffers(self, virtual_rank: int) -> None:
@@ -149,13 +217,13 @@ class Replica:
         first = int(batch.examples[0]) if len(batch.examples) else 0
         torch.manual_seed(hash((self.draws.seed, batch.epoch, first, virtual_rank)) & (2**63 - 1))
 
-    def _point_to(self, params: Tensor) -> None:
+    def point_to_vector(self, params: Tensor) -> None:
+        """Let the parameters be those in `params` (P,), which stay its owner's."""
         if params.device != self.device:
             if self.on_device is None:
                 self.on_device = torch.empty(self.layout.numel, device=self.device)
             params = self.on_device.copy_(params)
-        for name, view in zip(self.layout.names, self._views(params), strict=True):
-            self.parameters[name].data = view
+        self.point_to(dict(zip(self.layout.names, self._views(params), strict=True)))
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         views = self.views.get(flat.data_ptr())
@@ -166,17 +234,20 @@ class Replica:
         return views
 
     def _take(self, parameter: Tensor) -> None:
-        """Autograd's hook: move a gradient to the sink. It is None for a weight that the sink has already."""
+        """Autograd's hook, once for each parameter, when all its uses are behind: move its gradient to the sink. It is
+        None for a weight that the sink has already."""
         if parameter.grad is not None:
             assert isinstance(parameter, nn.Parameter)
             self.sink.add(parameter, parameter.grad)
             parameter.grad = None
+        if self.sink.on_ready is not None and id(parameter) in self.sink.written:
+            self.sink.on_ready(self.names[id(parameter)])
 
 
 def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
     def forward(module: nn.Linear, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
-            return F.linear(x, module.weight, module.bias)
+            return outputs(x, module.weight, module.bias)
         return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
 
     return forward

@@ -10,8 +10,9 @@ from torch import Tensor
 from trainers.algorithms.base import Context, Start
 from trainers.checkpoint import Checkpoint, Named, Position, mean_buffers, read_checkpoint
 from trainers.data.batches import Dataset
-from trainers.data.datasets import open_dataset
-from trainers.elastic.order import Order, Partitions
+from trainers.data.datasets import open_dataset, open_partitioned
+from trainers.data.partition import PartitionedDataset
+from trainers.elastic.order import HeldOrder, Order, Partitions
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
@@ -24,6 +25,7 @@ from trainers.optim.update import Buffers, initial_state
 from trainers.replica import Replica
 from trainers.spec import TrainSpec
 from trainers.store.layout import Layout, lay_out
+from trainers.transport.protocols import Collectives
 
 log = logging.getLogger(__name__)
 
@@ -40,30 +42,49 @@ class Setup:
     schedule: Schedule
     exempt: tuple[slice, ...]
     """Parts of the flat vector without weight decay."""
+    groups: tuple[slice, ...]
+    """Groups of parameters that are pushed and fetched by themselves."""
 
     @property
     def layout(self) -> Layout:
         """Where each parameter lies in the flat vector."""
         return self.replica.layout
 
-    def begin(self) -> tuple[Start, Position]:
-        """The first version: the model as built, or the checkpoint that the spec resumes from.
+    def begin(self, resume: str | None = None) -> tuple[Start, Position]:
+        """The first version: the model as built, or the checkpoint `resume`, by default the one that the spec names.
 
         The batch-norm buffers of a checkpoint go into the replica.
         """
-        params = self.replica.initial_params()
-        whole = Buffers(params, initial_state(self.rule, params))
-        if self.spec.checkpoint.resume is None:
-            return Start(whole), Position()
-        found = read_checkpoint(Path(self.spec.checkpoint.resume))
+        resume = resume or self.spec.checkpoint.resume
+        if resume is None:
+            return self.blank(), Position()
+        found = read_checkpoint(Path(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
         state = initial_state(self.rule, params)
         state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
         state |= self._private(found)
-        for rank, buffers in found.buffers.items():
+        newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
+        for rank, buffers in (newcomers | found.buffers).items():
             self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
+
+    def blank(self) -> Start:
+        """The model as built."""
+        if self.replica.is_as_built:
+            params = self.replica.initial_params()
+        else:  # it has trained since
+            data = self.dataset
+            model = build_model(self.spec.model, data.num_classes, data.image_shape, self.spec.seed)
+            params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+        return Start(Buffers(params, initial_state(self.rule, params)))
+
+    def following(self, num_virtual: int) -> "Setup":
+        """The same while there are so many virtual workers."""
+        if num_virtual == self.order.num_virtual:
+            return self
+        spec, num = self.spec.following(num_virtual), self.dataset.num_train
+        return replace(self, spec=spec, order=build_order(spec, num), schedule=build_schedule(spec, num))
 
     def _private(self, found: Checkpoint) -> State:
         """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
@@ -118,21 +139,41 @@ class Setup:
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
-            shares=tuple(self.order.share(rank) for rank in range(self.order.num_virtual)),
+            shares=self.order.shares,
             exempt=self.exempt,
+            per_worker=self.order.per_worker,
+            groups=self.groups,
         )
+
+    def hold(self, ranks: range, position: Position) -> None:
+        """Where workers hold only their own examples: take those of virtual `ranks`, as they lie at `position`."""
+        if isinstance(self.dataset, PartitionedDataset) and isinstance(self.order, HeldOrder):
+            how = self.spec.algorithm.partitioning(self.spec.seed, self.order.shares)
+            rounds = position.epoch + (position.step > 0)  # the round under way began with a shuffle too
+            self.dataset.hold(self.order, ranks, how, rounds)
+
+    def meet(self, collectives: Collectives) -> None:
+        """Where examples move between workers, they do it through these."""
+        if isinstance(self.dataset, PartitionedDataset):
+            self.dataset.meet(collectives)
 
 
 def dividing(spec: TrainSpec) -> dict[str, object]:
     """The fields that decide which examples a step trains."""
     synchronous = spec.algorithm.is_synchronous
     kind = "a synchronous algorithm" if synchronous else "an asynchronous algorithm"
+    if spec.algorithm.keeps_partitions or spec.algorithm.holds_examples:
+        kind = f"an algorithm that {'keeps' if spec.algorithm.keeps_partitions else 'holds'} partitions"
     return {
-        "algorithm": "an algorithm that keeps partitions" if spec.algorithm.keeps_partitions else kind,
+        "algorithm": kind,
+        **{f"algorithm.{name}": getattr(spec.algorithm, name, None) for name in ("start", "shuffle", "samples")},
         "data.name": spec.data.name,
         "data.limit": spec.data.limit,
         "batch.per_worker": spec.batch.per_worker,
-        "workers.virtual": spec.workers.num_virtual if synchronous else None,
+        "elastic.mode": spec.elastic.mode,
+        "workers.virtual": spec.workers.num_virtual if synchronous and not spec.scales_batch else None,
+        "algorithm.push": getattr(spec.algorithm, "push", "whole"),  # shards remember pushes by groups of parameters
+        "algorithm.backprop.groups": getattr(getattr(spec.algorithm, "backprop", None), "groups", None),
         "seed": spec.seed,
     }
 
@@ -145,7 +186,8 @@ def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
     """
     torch.set_num_threads(spec.workers.threads)
     device = choose_device(spec)
-    dataset = open_dataset(spec.data, spec.seed, folder, device)
+    open_data = open_partitioned if spec.algorithm.holds_examples else open_dataset
+    dataset = open_data(spec.data, spec.seed, folder, device)
     model = build_model(spec.model, dataset.num_classes, dataset.image_shape, spec.seed)
     num_shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
     try:
@@ -153,20 +195,25 @@ def set_up(spec: TrainSpec, folder: Path | None) -> Setup:
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)
+    try:
+        groups = spec.algorithm.parameter_groups(model, layout)
+    except ValueError as error:
+        raise SpecRejected(f"algorithm.{error}") from error
     return Setup(
         spec=spec,
         dataset=dataset,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws),
+        replica=Replica(model, layout, device, draws, spec.loss),
         rule=build_rule(spec.optimizer),
         schedule=build_schedule(spec, dataset.num_train),
         exempt=layout.spans_of(exempt_names(model, spec.optimizer.no_decay)),
+        groups=groups,
     )
 
 
 def build_order(spec: TrainSpec, num_examples: int) -> Order:
     """Which examples belong to which minibatch, as the algorithm needs it."""
-    kind = Partitions if spec.algorithm.keeps_partitions else Order
+    kind = Partitions if spec.algorithm.keeps_partitions else HeldOrder if spec.algorithm.holds_examples else Order
     return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
 
 
@@ -185,8 +232,9 @@ def check(setup: Setup) -> None:
     """One minibatch forward and backward, thrown away.
 
     Raises:
-        SpecRejected: The model does not train on this data.
+        SpecRejected: The model does not train on this data, or not with this algorithm.
     """
+    setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
     params = setup.replica.initial_params()
     batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:2])])))
@@ -198,6 +246,7 @@ def check(setup: Setup) -> None:
         ) from error
     finally:
         setup.replica.buffers.pop(-1, None)
+        setup.replica.is_as_built = True  # nothing was updated
 
 
 def choose_device(spec: TrainSpec) -> torch.device:

@@ -5,6 +5,8 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 """
 
 import difflib
+import functools
+import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,6 +16,7 @@ from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.base import AlgorithmConfig
 from trainers.algorithms.sync import SyncConfig
 from trainers.data.names import dataset_names
+from trainers.errors import SpecRejected
 from trainers.models.names import model_names
 from trainers.spec_base import Section, known, shorthand
 from trainers.spec_optimizer import (
@@ -36,13 +39,16 @@ from trainers.spec_optimizer import (
 
 __all__ = [
     "AdagradSpec", "AnyOptimizer", "AnySchedule", "BatchSpec", "CheckpointSpec", "ConstantSchedule", "CosineSchedule",
-    "DataSpec", "Device", "EvaluateSpec", "Exempt", "FieldError", "KrizhevskySchedule", "ModelSpec", "MomentumSpec",
-    "NesterovSpec", "ParameterServerSpec", "PolynomialSchedule", "RmspropSpec", "ScalingSpec", "Section", "SgdSpec",
-    "StepSchedule", "TrainSpec", "TransportName", "WarmupSpec", "WorkersSpec", "all_field_names", "field_errors",
+    "DataSpec", "Device", "ElasticSpec", "EvaluateSpec", "Exempt", "FieldError", "KrizhevskySchedule", "LossName",
+    "ModelSpec",
+    "MomentumSpec", "NesterovSpec", "ParameterServerSpec", "PolynomialSchedule", "RmspropSpec", "ScalingSpec",
+    "Section", "SgdSpec", "StepSchedule", "TrainSpec", "TransportName", "WarmupSpec", "WorkersSpec", "all_field_names",
+    "field_errors",
 ]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
-TransportName = Literal["auto", "shared_memory", "process_group"]
+LossName = Literal["cross_entropy", "logistic"]
+TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
 
 
 class DataSpec(Section):
@@ -87,8 +93,9 @@ class ModelSpec(Section):
     """What is trained."""
 
     name: str = "lenet5"
-    """`lenet5`, `convnet`, `mlp`, any torchvision classification model (`resnet18`, `alexnet` ...), or a function of
-    your own as `module:function` that takes `num_classes` and `in_channels` and returns a torch module."""
+    """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
+    ...), or a function of your own as `module:function` that takes `num_classes` and `in_channels` and returns a torch
+    module."""
 
     weights: str | None = None
     """A safetensors file with initial weights; parameters whose shape differs (a last layer) keep their own start."""
@@ -120,6 +127,13 @@ class WorkersSpec(Section):
     count: int = Field(default=2, ge=1, le=4096)
     """Physical workers (Ray actors)."""
 
+    min: int = Field(default=1, ge=1, le=4096)
+    """With fewer than these a run does not go on: it waits until there is room for more."""
+
+    max: int = Field(default=0, ge=0, le=4096)
+    """The most that the run may be scaled to; 0: as many as a synchronous algorithm has virtual workers, else twice
+    `count`."""
+
     virtual: int = Field(default=0, ge=0, le=65536)
     """Virtual workers V: the minibatch of a synchronous step is V times `batch.per_worker`, whatever `count` is.
     0: as many as `count`."""
@@ -140,6 +154,22 @@ class WorkersSpec(Section):
         if virtual and virtual < count:
             raise ValueError(f"{count} workers cannot share {virtual} virtual workers; use at least {count}, or 0")
         return virtual
+
+    @field_validator("min")
+    @classmethod
+    def _begins_with_enough(cls, least: int, info: ValidationInfo) -> int:
+        count = info.data.get("count", least)
+        if least > count:
+            raise ValueError(f"the run begins with {count} workers; use at most that")
+        return least
+
+    @field_validator("max")
+    @classmethod
+    def _begins_with_few(cls, most: int, info: ValidationInfo) -> int:
+        count = info.data.get("count", 1)
+        if most and most < count:
+            raise ValueError(f"the run begins with {count} workers; use at least that, or 0")
+        return most
 
     @property
     def num_virtual(self) -> int:
@@ -168,8 +198,36 @@ class ParameterServerSpec(Section):
     """`balanced`: equal bytes a shard, cutting through variables; `round_robin`: whole variables in turn, as in
     TensorFlow (paper 3, section IV.C)."""
 
+    location: Literal["with_workers", "own"] = "with_workers"
+    """`with_workers`: on the workers' nodes in turn, but not on the one where checkpoints are written, if there are
+    others; `own`: on nodes without workers (paper 3, section IV.C)."""
+
     cpus: float = Field(default=0, ge=0, le=1024)
     """Logical CPUs that Ray reserves for each shard."""
+
+    replicas: Literal[1, 2] = 2
+    """Copies of what a shard holds. 2: beside the process, memory of its node that outlives it, with a journal: a shard
+    whose process dies comes back without losing an acknowledged update; and over process groups a second process on
+    another node, which serves when the shard's node is lost. 1: where every push is an update of its own it comes back
+    from its last snapshot and the pushes that workers still hold, and the run says how many updates were lost; a
+    synchronous run fails, and a lost node fails any."""
+
+
+class ElasticSpec(Section):
+    """How the run follows what the cluster can give."""
+
+    mode: Literal["fixed_batch", "scale_batch"] = "fixed_batch"
+    """`fixed_batch`: the virtual workers stay as they are, and with them the result, whoever computes it.
+    `scale_batch`: each worker keeps its number of virtual workers, so the batch follows the number of workers, and
+    learning rate and weight decay follow the batch by `scaling`. With the algorithm `sync` in the form `all_reduce`."""
+
+    ramp_epochs: float = Field(default=1.0, ge=0, le=1000)
+    """`scale_batch`: epochs over which the learning rate rises when the batch has grown; a smaller batch has its rate
+    at once."""
+
+    follow_cluster: bool = False
+    """Train with as many workers as there is room for, from `workers.min` to `workers.max`, instead of `workers.count`
+    whenever the cluster has room for so many."""
 
 
 class EvaluateSpec(Section):
@@ -218,6 +276,9 @@ class TrainSpec(Section):
     model: Annotated[ModelSpec, shorthand("name", ModelSpec, str)] = ModelSpec()
     """What is trained."""
 
+    loss: LossName = "cross_entropy"
+    """`cross_entropy` of a softmax, or `logistic`: one independent logistic unit a class (paper 1, section 5)."""
+
     data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
     """On which examples."""
 
@@ -235,6 +296,9 @@ class TrainSpec(Section):
 
     ps: Annotated[ParameterServerSpec, shorthand("shards", ParameterServerSpec, int)] = ParameterServerSpec()
     """The parameter server's shards."""
+
+    elastic: ElasticSpec = ElasticSpec()
+    """How many workers train as machines come and go."""
 
     evaluate: EvaluateSpec = EvaluateSpec()
     """When to evaluate."""
@@ -255,9 +319,10 @@ class TrainSpec(Section):
     """Where the model computes; `auto`: a GPU where `workers.gpus` asks for one."""
 
     transport: TransportName = "auto"
-    """How tensors travel; `auto`: shared memory where all workers are on one node, else process groups."""
+    """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
+    between workers and shards through Ray's; between workers as `auto`."""
 
-    report_every_s: float = Field(default=0.5, ge=0.05, le=3600)
+    report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""
 
     UNIONS: ClassVar[frozenset[str]] = frozenset({"algorithm", "optimizer", "schedule"})
@@ -268,7 +333,23 @@ class TrainSpec(Section):
         workers = info.data.get("workers")
         if workers is not None:
             algorithm.check_workers(workers.count)
+            algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
+
+    @field_validator("elastic")
+    @classmethod
+    def _batch_can_follow(cls, elastic: ElasticSpec, info: ValidationInfo) -> ElasticSpec:
+        workers, algorithm = info.data.get("workers"), info.data.get("algorithm")
+        if elastic.mode == "fixed_batch" or workers is None or algorithm is None:
+            return elastic
+        if not isinstance(algorithm, SyncConfig) or algorithm.uses_parameter_server:
+            raise ValueError(
+                "the batch follows the workers with algorithm: sync in the form all_reduce; use that, or fixed_batch"
+            )
+        if workers.num_virtual % workers.count:
+            told = f"{workers.num_virtual} virtual workers are not the same number for each of {workers.count}"
+            raise ValueError(f"{told}; set workers.virtual to a multiple of workers.count, or 0")
+        return elastic
 
     @field_validator("scaling")
     @classmethod
@@ -303,7 +384,60 @@ class TrainSpec(Section):
             return transport
         if transport == "shared_memory" and workers.gpus and algorithm.uses_collectives:
             raise ValueError("shared memory reduces on the CPU; with GPUs use transport: process_group or auto")
+        if transport == "object_store" and not algorithm.uses_parameter_server:
+            raise ValueError("only shards are reached through the object store, and this algorithm has none; use auto")
         return transport
+
+    @property
+    def most_workers(self) -> int:
+        """How many the run may be scaled to."""
+        if self.algorithm.is_synchronous and not self.scales_batch:
+            return min(self.workers.max or self.workers.num_virtual, self.workers.num_virtual)
+        return self.workers.max or 2 * self.workers.count
+
+    def with_workers(self, count: int) -> Self:
+        """The same run with another number of workers: a synchronous one keeps its virtual workers, and so its result,
+        unless its batch is to follow.
+
+        Raises:
+            SpecRejected: It cannot have so many, or so few.
+        """
+        least, most = self.workers.min, self.most_workers
+        if not least <= count <= most:
+            raise SpecRejected(f"workers: the run can have {least} to {most} of them, not {count}; see workers.max")
+        kept = {"virtual": self.virtual_for(count)} if self.algorithm.is_synchronous else {"max": most}
+        if self.scales_batch:
+            kept |= {"max": most}
+        workers = self.workers.model_dump() | kept | {"count": count}
+        batch = self.batch.model_dump() | {"base": self.base_batch}
+        try:
+            return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
+        except ValidationError as error:
+            raise SpecRejected("; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error))) from None
+
+    @property
+    def scales_batch(self) -> bool:
+        """Whether the batch follows the number of workers."""
+        return self.elastic.mode == "scale_batch"
+
+    def virtual_for(self, count: int) -> int:
+        """Virtual workers while so many workers train a synchronous run."""
+        workers = self.workers
+        return count * (workers.num_virtual // workers.count) if self.scales_batch else workers.num_virtual
+
+    @property
+    def base_batch(self) -> int | None:
+        """The batch from which learning rate and weight decay are scaled, if they are: where the batch follows the
+        workers and none is named, that of the run as it was submitted."""
+        return self.batch.base or (self.update_batch if self.scales_batch else None)
+
+    def following(self, num_virtual: int) -> Self:
+        """The same run while it has so many virtual workers."""
+        if num_virtual == self.workers.num_virtual:
+            return self
+        workers = self.workers.model_copy(update={"virtual": num_virtual})
+        batch = self.batch.model_copy(update={"base": self.base_batch})
+        return self.model_copy(update={"workers": workers, "batch": batch})
 
     @property
     def global_batch(self) -> int:
@@ -312,24 +446,33 @@ class TrainSpec(Section):
 
     @property
     def update_batch(self) -> int:
-        """Examples in one update, to which the scaling rules look: kn for a synchronous algorithm; one worker's
-        minibatch for an asynchronous one, whose push adds up a gradient a minibatch and averages none."""
-        return self.global_batch if self.algorithm.is_synchronous else self.batch.per_worker
+        """Examples in one update, to which the scaling rules look: kn for a synchronous algorithm, Kn with backup
+        workers; one worker's minibatch for an asynchronous one, whose push adds up a gradient a minibatch and averages
+        none."""
+        return max(1, self.algorithm.quorum(self.workers.num_virtual)) * self.batch.per_worker
 
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path taken from the folder `base`."""
+        update: dict[str, Any] = {}
+        for section, *field in PATH_FIELDS:
+            given = getattr(self, section)
+            if not field:
+                update[section] = absolute(given, base)
+            elif (path := getattr(given, field[0])) is not None:
+                update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        return self.model_copy(update=update)
 
-        def absolute(path: str | None) -> str | None:
-            return None if path is None else str((base / Path(path).expanduser()).resolve())
 
-        return self.model_copy(
-            update={
-                "code": absolute(self.code),
-                "data": self.data.model_copy(update={"root": absolute(self.data.root)}),
-                "model": self.model.model_copy(update={"weights": absolute(self.model.weights)}),
-                "checkpoint": self.checkpoint.model_copy(update={"resume": absolute(self.checkpoint.resume)}),
-            }
-        )
+PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+"""The fields that hold a path."""
+
+
+def absolute(path: str | None, base: Path) -> str | None:
+    """A path taken from the folder `base`; where `..` leads through a link, only the file system knows."""
+    if path is None:
+        return None
+    joined = os.path.join(base, os.path.expanduser(path))
+    return os.path.realpath(joined) if ".." in joined.split(os.sep) else os.path.normpath(joined)
 
 
 class FieldError(BaseModel):
@@ -358,6 +501,7 @@ def field_errors(error: ValidationError) -> list[FieldError]:
     return [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in error.errors(include_url=False)]
 
 
+@functools.cache  # a spec with an unknown field asks for it, and anybody may send one
 def all_field_names() -> set[str]:
     """The names of all fields of all sections."""
     schema = TrainSpec.model_json_schema()

@@ -1,9 +1,11 @@
 """A user's own `module:function`: found, called, and its errors told in the user's words. Imports no torch."""
 
+import contextlib
 import difflib
 import importlib
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainers.errors import UserCodeFailed
@@ -15,6 +17,19 @@ NUM_FRAMES = 4
 def is_user_name(name: str) -> bool:
     """Whether a name of a spec means a function of the user's (`module:function`)."""
     return ":" in name
+
+
+@contextlib.contextmanager
+def on_path(folder: str | None) -> Iterator[None]:
+    """A user's folder behind everything else on the path, as in a run."""
+    if folder is None:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def last_frames(error: BaseException) -> str:

@@ -1,12 +1,24 @@
-"""/v1/schema/job, /v1/algorithms, /v1/cluster: what there is to choose from."""
+"""/v1/schema/job, /v1/algorithms, /v1/models, /v1/datasets, /v1/cluster, /v1/me: what there is to choose from."""
 
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from service import Algorithm, ClusterInfo, JobManager, algorithms, job_schema
+from api.guard import caller
+from service import (
+    Algorithm,
+    ClusterInfo,
+    Dataset,
+    Identity,
+    JobManager,
+    Model,
+    algorithms,
+    datasets,
+    job_schema,
+    models,
+)
 
 
 class Amount(BaseModel):
@@ -42,6 +54,21 @@ def router(manager: JobManager, cluster: ClusterInfo) -> APIRouter:
     async def list_algorithms() -> list[Algorithm]:
         """Every parallel SGD, with its options."""
         return algorithms()
+
+    @routes.get("/models")
+    async def list_models() -> list[Model]:
+        """Every model that has a name, ours first, then torchvision's."""
+        return models()
+
+    @routes.get("/datasets")
+    async def list_datasets() -> list[Dataset]:
+        """Every dataset that has a name."""
+        return datasets()
+
+    @routes.get("/me")
+    async def who(request: Request) -> Identity:
+        """Who the server takes you for, and your role."""
+        return caller(request)
 
     @routes.get("/cluster")
     async def show_cluster() -> Cluster:

@@ -2,31 +2,34 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from api import sse
 from api.body import read_job_spec
+from api.guard import Access, caller, check_code, check_owner
 from api.problems import ProblemError, answers
-from service import Event, JobManager, JobSpec, JobSummary, JobView, State
+from api.routes.submission import Direct, asked, spec_in_body, tell_where
+from service import Event, JobManager, JobSpec, JobSummary, JobView, State, own_code
 from service import Query as JobQuery
 
 MAX_EVENTS = 10_000
 LOG_TYPES = frozenset({"log", "state"})
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            media_type: {"schema": {"$ref": "#/components/schemas/JobSpec"}, "example": {"algorithm": "downpour"}}
-            for media_type in ("application/json", "application/yaml")
-        },
-    }
+BODY = spec_in_body("JobSpec", {"algorithm": "downpour"})
+MESSAGE = {
+    "type": "object",
+    "description": "One event; where it was cut off, the reader sends its `id` as Last-Event-ID.",
+    "properties": {
+        "id": {"type": "string", "description": "The event's number."},
+        "event": {"type": "string", "description": "Its type."},
+        "data": {"type": "string", "description": "All of it, as JSON of an Event."},
+    },
 }
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The log from there on, to its terminal event; as JSON what it holds now.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"itemSchema": MESSAGE}},
     }
 }
 LABEL = r"^[^=]+(=.*)?$"
@@ -40,45 +43,46 @@ class JobPage(BaseModel):
     """For the next page; null on the last."""
 
 
-def router(manager: JobManager, streams: sse.Streams) -> APIRouter:
+def router(manager: JobManager, streams: sse.Streams, access: Access) -> APIRouter:
     """The routes over one manager."""
     routes = APIRouter(prefix="/jobs", tags=["jobs"])
-    _add_submit(routes, manager)
+    _add_submit(routes, manager, access)
     _add_views(routes, manager)
     _add_streams(routes, manager, streams)
     return routes
 
 
-def _add_submit(routes: APIRouter, manager: JobManager) -> None:
-    @routes.post(
+def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
+    async def submit(request: Request) -> Response:
+        """Take a job in. The same key with the same spec returns the same job, however often it comes."""
+        dry_run, key = asked(request)
+        spec = await read_job_spec(request)
+        check_code(request, access, own_code(spec))
+        if dry_run:
+            return JSONResponse((await manager.check(spec, caller(request).user)).model_dump(mode="json"))
+        job, is_new = await manager.submit(spec, key, caller(request).user)
+        response = Response(job.model_dump_json(), 202, media_type="application/json")  # as it is: it was validated
+        tell_where(response, f"/v1/jobs/{job.id}", is_new)
+        return response
+
+    routes.add_api_route(
         "",
+        submit,
+        methods=["POST"],
         status_code=202,
         response_model=JobView,
         responses={
             200: {"model": JobSpec, "description": "Dry run: the spec as it would run."},
-            **answers(413, 415, 422),
+            **answers(413, 415, 422, 429),
         },
         openapi_extra=BODY,
+        route_class_override=Direct,
     )
-    async def submit(
-        request: Request,
-        response: Response,
-        dry_run: Annotated[bool, Query(description="Only check the spec.")] = False,
-        idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)] = None,
-    ) -> Any:
-        """Take a job in. The same key with the same spec returns the same job, however often it comes."""
-        spec = await read_job_spec(request)
-        if dry_run:
-            return JSONResponse((await manager.check(spec)).model_dump(mode="json"))
-        job, is_new = await manager.submit(spec, idempotency_key)
-        response.headers["Location"] = f"/v1/jobs/{job.id}"
-        if not is_new:
-            response.headers["Idempotent-Replayed"] = "true"
-        return job
 
-    @routes.post("/{job_id}/cancel", status_code=202, responses=answers(404, 409))
-    async def cancel(job_id: str) -> JobView:
+    @routes.post("/{job_id}/cancel", status_code=202, responses=answers(404, 409, 503))
+    async def cancel(request: Request, job_id: str) -> JobView:
         """Stop a job: a waiting one at once, a running one cleanly, with a checkpoint."""
+        check_owner(request, await manager.show(job_id))
         return await manager.cancel(job_id)
 
 
@@ -90,6 +94,7 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
             list[Annotated[str, Query(pattern=LABEL)]] | None,
             Query(description="All of these, as `key=value` or `key`."),
         ] = None,
+        user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9a-z]{12}$")] = None,
     ) -> JobPage:
@@ -97,7 +102,8 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
         wanted = tuple(
             (key, value if equals else None) for key, equals, value in (one.partition("=") for one in label or [])
         )
-        query = JobQuery(states=frozenset(state or ()), labels=wanted, limit=page_size, before=page_token)
+        states = frozenset(state or ())
+        query = JobQuery(states=states, labels=wanted, user=user, limit=page_size, before=page_token)
         page = await manager.page(query)
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)
 
@@ -110,7 +116,7 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
 def _add_streams(routes: APIRouter, manager: JobManager, streams: sse.Streams) -> None:
     After = Annotated[int | None, Query(ge=0, le=2**53, description="Only events with a higher number.")]
 
-    @routes.get("/{job_id}/events", response_model=list[Event], responses={**STREAM, **answers(404, 422)})
+    @routes.get("/{job_id}/events", response_model=list[Event], responses={**STREAM, **answers(404, 422, 502, 503)})
     async def events(request: Request, job_id: str, after: After = None) -> Any:
         """The event log: a stream that can be taken up again by `Last-Event-ID`, or JSON by `Accept`."""
         start = sse.position(request, after)
@@ -118,7 +124,7 @@ def _add_streams(routes: APIRouter, manager: JobManager, streams: sse.Streams) -
             return await manager.events_so_far(job_id, start, MAX_EVENTS)
         return sse.stream(await manager.events(job_id, start), streams)
 
-    @routes.get("/{job_id}/logs", response_class=PlainTextResponse, responses=answers(404, 422))
+    @routes.get("/{job_id}/logs", response_class=PlainTextResponse, responses=answers(404, 422, 502, 503))
     async def logs(request: Request, job_id: str, after: After = None) -> Response:
         """The log for people: as text what there is now, or its events as a stream by `Accept: text/event-stream`."""
         if sse.MEDIA_TYPE in request.headers.get("accept", ""):

@@ -4,15 +4,29 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
-from api import Client, Server, Streams, bind, create_app
-from service import ClusterInfo, JobManager, Store
+from api import Access, Client, Server, Streams, bind, create_app
+from service import (
+    ClusterInfo,
+    JobManager,
+    Mirror,
+    Role,
+    Rules,
+    Sender,
+    Store,
+    SweepManager,
+    Tokens,
+    Webhooks,
+    certificates,
+    networks,
+)
 from tests.service.fakes import FakeRun, FakeRuns
 
 INFO = ClusterInfo(address="192.0.2.1:6379", dashboard_url="http://127.0.0.1:8265")
@@ -27,6 +41,11 @@ class Service:
     http: httpx2.Client
     client: Client
     stop: Callable[[], None]
+    tokens: Tokens
+
+    def bearer(self, role: str, user: str = "ann") -> dict[str, str]:
+        """The header of somebody with a role."""
+        return {"Authorization": f"Bearer {self.tokens.create(user, Role(role))[1]}"}
 
     def started(self, job_id: str) -> FakeRun:
         """The job's run, once it has been started."""
@@ -34,7 +53,7 @@ class Service:
         return self.runs.runs[job_id]
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
     """Wait until something that nothing announces has come about."""
     deadline = time.monotonic() + within_s
     while not holds():
@@ -45,18 +64,38 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Starts servers on one database and one set of runs: each next one is a restart."""
+    with serving(tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """The same for as long as its body lasts."""
     runs = FakeRuns()
     running = ExitStack()
 
-    def start(port: int = 0, ping_s: float = 15.0) -> Service:
+    def start(
+        port: int = 0,
+        ping_s: float = 15.0,
+        allow: str | None = None,
+        rules: Rules | None = None,
+        longest_s: float = 900.0,
+        mirror: Mirror | None = None,
+        **access: Any,
+    ) -> Service:
         listening = bind("127.0.0.1", port)
         url = "http://{}:{}".format(*listening.getsockname())
         store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
-        manager = JobManager(store, runs, tmp_path / "runs", tmp_path, poll_s=0.01)
-        streams = Streams(ping_s=ping_s)
-        server = Server(create_app(manager, INFO, streams), streams)
+        manager = JobManager(store, runs, tmp_path / "runs", tmp_path, 0.01, rules)
+        manager.lives.homes.mirror = mirror
+        sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path, poll_s=0.01)
+        streams, tokens = Streams(ping_s, longest_s), Tokens(store.engine)
+        allowed = networks((allow,)) if allow else ()
+        hooks, look_every_s = Webhooks(store.engine, sweeps.folder), 0.02 if allow else 0.5
+        sender = Sender(hooks, allowed, look_every_s, retry_after_s=(0.01,) * 3)
+        server = Server(create_app(manager, sweeps, INFO, streams, Access(tokens, **access), sender), streams)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
-        http, client = httpx2.Client(base_url=url, trust_env=False), Client(url, patience_s=10)
+        http, client = httpx2.Client(base_url=url, trust_env=False, verify=certificates()), Client(url, patience_s=10)
         thread.start()
 
         def stop() -> None:
@@ -71,11 +110,18 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         once = running.enter_context(ExitStack())
         once.callback(stop)
         eventually(lambda: server.started)
-        return Service(url, runs, http, client, once.close)
+        return Service(url, runs, http, client, once.close, tokens)
 
     with running:
         yield start
     runs.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests of a file that leave nothing behind on it."""
+    with serving(tmp_path_factory.mktemp("shared")) as start:
+        yield start()
 
 
 @pytest.fixture

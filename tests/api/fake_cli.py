@@ -3,9 +3,13 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from api import Doors, build
+from deploy.settings import Settings
+from deploy.tokens import opened_tokens
 from service import ClusterInfo, Resources
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
 from trainers.events import State
@@ -34,7 +38,7 @@ SCRIPTS: dict[str, Callable[[FakeRun], None]] = {
 }
 
 
-def doors(runs: FakeRuns, runs_dir: Path, server: str = "http://127.0.0.1:9") -> Doors:
+def doors(runs: FakeRuns, runs_dir: Path, server: str = "http://127.0.0.1:9", **others: Any) -> Doors:
     """A command line around fake runs."""
 
     @contextlib.contextmanager
@@ -44,7 +48,9 @@ def doors(runs: FakeRuns, runs_dir: Path, server: str = "http://127.0.0.1:9") ->
     def refuse(*_: object) -> None:
         raise AssertionError("nothing here serves")
 
-    return Doors(server, "127.0.0.1", 8466, Path("state"), runs_dir, refuse, refuse, lambda: runs, cluster)
+    state_dir = runs_dir.parent / "state"
+    given = {"cluster": cluster, "tokens": partial(opened_tokens, Settings(database=""))} | others
+    return Doors(server, "127.0.0.1", 8466, state_dir, runs_dir, refuse, refuse, lambda: runs, **given)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trainers
 from api import Client, Server, Streams, bind, create_app
-from service import JobManager, Store
+from service import JobManager, Store, SweepManager
 from tests.api.conftest import eventually
 from tests.api.streams import assert_whole, read_with_cuts
 from trainers import ClusterInfo, State
@@ -32,7 +32,8 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
     listening = bind("127.0.0.1", port)
     store, streams = Store.open(f"sqlite:///{folder / 'jobs.db'}"), Streams(ping_s=15)
     manager = JobManager(store, trainers, folder / "runs", folder)
-    running = Server(create_app(manager, info, streams), streams)
+    sweeps = SweepManager(manager, folder / "sweeps", folder)
+    running = Server(create_app(manager, sweeps, info, streams), streams)
     thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])))
     thread.start()
     try:

@@ -1,16 +1,32 @@
 """`millrace serve` as a process, with a real Ray: stopped and started again, and how much memory it takes."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import pytest
+
+from tests.api.conftest import eventually
 
 MILLRACE = Path(sys.executable).parent / "millrace"
 LIMIT_MB = 250
+
+
+LEFT = """
+import json, sys, ray, trainers
+from ray.util.placement_group import placement_group_table
+trainers.attach(sys.argv[1])
+names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+groups = [group["name"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
+print(json.dumps([name for name in names + groups if name.startswith(sys.argv[2])]))
+"""
+"""Prints the actors and placement groups of a job."""
 
 
 class Serving:
@@ -33,7 +49,7 @@ class Serving:
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            stdout, stderr = self.process.communicate(timeout=20)
+            stdout, stderr = self.process.communicate(timeout=60)
         finally:
             self.process.kill()
         self.said += stdout + stderr
@@ -93,3 +109,112 @@ def test_a_server_comes_and_goes_while_its_ray_stays(tmp_path: Path) -> None:
     assert using(temp[1]) == []
     assert not Path(temp[1]).exists()
     assert not (state_dir / "cluster.json").exists()
+
+
+SHORT = {"data": "digits", "model": "mlp", "epochs": 60, "workers": 1, "batch": 16}
+SHORT |= {"evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}}
+
+
+class Jobs:
+    """What a test asks of one server."""
+
+    def __init__(self, http: httpx2.Client) -> None:
+        self.http = http
+
+    def submit(self, **fields: Any) -> str:
+        answer = self.http.post("/v1/jobs", json=SHORT | fields)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def tell(self, job: str, verb: str) -> None:
+        answer = self.http.post(f"/v1/jobs/{job}/{verb}")
+        assert answer.status_code == 202, answer.text
+
+    def state(self, job: str) -> str:
+        return str(self.http.get(f"/v1/jobs/{job}").json()["state"])
+
+    def reached(self, job: str, *states: str) -> str:
+        eventually(lambda: self.state(job) in states, within_s=60)
+        return self.state(job)
+
+
+def brought_to(state: str, jobs: Jobs) -> tuple[str, list[str]]:
+    """A job in a state, and those that it waits for."""
+    before = [jobs.submit(epochs=100_000, workers=2)] if state == "QUEUED" else []
+    if before:
+        jobs.reached(before[0], "RUNNING")
+    job = jobs.submit()
+    if state in ("PAUSING", "PAUSED", "CANCELLING"):
+        jobs.reached(job, "RUNNING")
+        jobs.tell(job, "cancel" if state == "CANCELLING" else "pause")
+    jobs.reached(job, state)
+    return job, before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_killed_in_every_state_of_a_job_finds_it_in_the_next(tmp_path: Path) -> None:
+    state_dir, known = tmp_path / "state", list[str]()
+    try:
+        for state in ("QUEUED", "STARTING", "RUNNING", "PAUSING", "PAUSED", "CANCELLING"):
+            first = Serving(state_dir)
+            with first as url, httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+                job, before = brought_to(state, Jobs(http))
+                first.process.kill()
+            known += [*before, job]
+            with Serving(state_dir) as url, httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+                jobs = Jobs(http)
+                for other in before:
+                    jobs.tell(other, "cancel")
+                    jobs.reached(other, "CANCELLED")
+                if state in ("PAUSING", "PAUSED"):
+                    jobs.reached(job, "PAUSED")
+                    jobs.tell(job, "resume")
+                end = jobs.reached(job, "SUCCEEDED", "FAILED", "CANCELLED")
+                assert end == ("CANCELLED" if state == "CANCELLING" else "SUCCEEDED"), state
+                assert [one["id"] for one in jobs.http.get("/v1/jobs").json()["jobs"]] == known[::-1]
+                address = jobs.http.get("/v1/cluster").json()["address"]
+                eventually(lambda job=job, address=address: not left(address, job))  # type: ignore[misc]
+    finally:
+        stop = [MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)]
+        subprocess.run(stop, capture_output=True, check=False, timeout=60)
+
+
+@pytest.mark.timeout(240)
+def test_a_job_goes_on_from_its_checkpoint_when_the_server_and_its_whole_ray_died(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    try:
+        first = Serving(state_dir)
+        with first as url, httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+            jobs = Jobs(http)
+            job = jobs.submit(epochs=100_000, checkpoint={"every_epochs": 20})
+            log = state_dir / "runs" / job / "events.jsonl"
+            jobs.reached(job, "RUNNING")
+            eventually(lambda: bool(told(log, "checkpoint")), within_s=60)
+            first.process.kill()
+            for pid in using(json.loads((state_dir / "cluster.json").read_text())["temp_dir"]):
+                os.kill(pid, signal.SIGKILL)
+        before = len(told(log))
+        with Serving(state_dir) as url, httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+            jobs = Jobs(http)
+            eventually(lambda: any(event["seq"] > before for event in told(log, "step")), within_s=60)
+            jobs.tell(job, "cancel")
+            jobs.reached(job, "CANCELLED")
+        assert [event["seq"] for event in told(log)] == list(range(1, len(told(log)) + 1))
+        assert "CoordinatorLost" in [event["data"]["reason"] for event in told(log, "state")]
+        kept = max(event["data"]["examples"] for event in told(log, "checkpoint") if event["seq"] <= before)
+        assert min(event["data"]["examples"] for event in told(log, "step") if event["seq"] > before) > kept
+    finally:
+        stop = [MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)]
+        subprocess.run(stop, capture_output=True, check=False, timeout=60)
+
+
+def told(log: Path, event_type: str | None = None) -> list[dict[str, Any]]:
+    """The events in a run's log, of one type or all."""
+    events = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [event for event in events if event_type in (None, event["type"])]
+
+
+def left(address: str, job: str) -> list[str]:
+    asked = subprocess.run([sys.executable, "-c", LEFT, address, job], capture_output=True, text=True, check=True)
+    return list(json.loads(asked.stdout.splitlines()[-1]))

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api import Client, Refused, Unreachable
+from service import Role
 from tests.api.conftest import Service, eventually
 from tests.api.streams import assert_whole, read_with_cuts
 from trainers.events import Event, State
@@ -66,7 +67,7 @@ def test_the_client_goes_on_when_the_server_is_restarted(serve: Callable[..., Se
         second = serve(port)
         run.step(2.0)
         run.succeed()
-        reader.join(20)
+        reader.join(60)
         assert not reader.is_alive()
         assert_whole(seen)
         assert second.client.wait(job.id).state is State.SUCCEEDED
@@ -110,8 +111,35 @@ def test_a_silent_stream_pings_and_a_stopping_server_ends_it(serve: Callable[...
         stopping = threading.Thread(target=service.stop)
         stopping.start()
         assert all("FAILED" not in line for line in lines)  # it ends, and claims no end of the job
-        stopping.join(10)
+        stopping.join(30)
         assert not stopping.is_alive()
+
+
+def test_a_stream_is_ended_in_the_end_and_taken_up_again(serve: Callable[..., Service]) -> None:
+    """So that nobody reads on for ever whose token was revoked."""
+    service = serve(longest_s=0.2)
+    job = service.client.submit(SPEC)
+    run = service.started(job.id)
+    with service.http.sse(f"/v1/jobs/{job.id}/events") as source:
+        assert [message.event for message in source if message.data] == ["state"]  # it ends; the job does not
+    seen: list[Event] = []
+    reader = threading.Thread(target=lambda: seen.extend(service.client.events(job.id)))
+    reader.start()
+    for step in range(3):
+        eventually(lambda step=step: len(seen) == 1 + step)  # type: ignore[misc]
+        run.step(float(step))
+    run.succeed()
+    reader.join(60)
+    assert_whole(seen)
+    revoked, text = service.tokens.create("ann", Role.viewer)
+    other = service.client.submit(SPEC)
+    with Client(service.url, token=text) as client:
+        events = client.events(other.id)
+        next(events)
+        service.tokens.revoke(revoked.id)
+        with pytest.raises(Refused) as refused:
+            list(events)
+    assert refused.value.problem.status == 401
 
 
 def test_logs_as_text_and_as_a_stream(service: Service) -> None:
@@ -155,7 +183,7 @@ class cutting_proxy:  # noqa: N801
     def __exit__(self, *_: object) -> None:
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
-        self.thread.join(5)
+        self.thread.join(30)
         assert not self.thread.is_alive()
 
     def run(self) -> None:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,13 +19,21 @@ SHORT = Workload(DataSpec(name=DIGITS), warmup_steps=2, steps=3)
 
 CONTENDERS: dict[str, Callable[[], Measurement]] = {
     "limit": lambda: limit.measure(SHORT),
+    "limit with our products": lambda: limit.measure(replace(SHORT, our_products=True)),
     "ddp": lambda: ddp.measure(SHORT, ddp.DdpConfig()),
     "bare sync": lambda: bare_loop.measure(SHORT, Ours("sync")),
     "bare downpour": lambda: bare_loop.measure(SHORT, Ours("downpour")),
+    "bare hybrid": lambda: bare_loop.measure(SHORT, Ours("hybrid", scheme="c")),
 }
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+AT_LENGTH = {"limit with our products", "bare downpour", "bare hybrid"}
+"""Run by `make test-all`: each does what another does, and one thing more."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in AT_LENGTH else ()) for name in CONTENDERS]
+)
 def test_contender_takes_three_steps(name: str) -> None:
     found = CONTENDERS[name]()
     assert found.examples_per_s > 0

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from trainers.transport.composed import join_composed
 from trainers.transport.local import LocalWorld, local_collectives
 from trainers.transport.process_group import GroupConfig, ProcessGroupCollectives
 from trainers.transport.protocols import Collectives
@@ -18,7 +19,9 @@ from trainers.transport.shared_memory import SharedMemoryCollectives
 
 T = TypeVar("T")
 
-KINDS = ("local", "shared_memory", "process_group")
+KINDS = ("local", "shared_memory", "process_group", "composed")
+NODES = (0, *[1] * 15)
+"""Where the workers of a composed group are, unless a test says otherwise."""
 CPU = torch.device("cpu")
 TIMEOUT_S = 20.0  # no test waits for it unless it fails
 
@@ -31,6 +34,8 @@ class Groups:
     folder: Path
     rendezvous: Rendezvous | None
     generations: Iterator[int] = field(default_factory=itertools.count)
+    nodes: tuple[int, ...] = ()
+    """The number of the node on which each worker is to be."""
 
     @property
     def threaded(self) -> bool:
@@ -54,24 +59,26 @@ class Groups:
     @contextmanager
     def joined(self, generation: int, rank: int, size: int) -> Iterator[Collectives]:
         """Member `rank` of a generation, closed at the end."""
-        collectives = join(
-            self.kind, self.folder, self.rendezvous.port if self.rendezvous else 0, generation, rank=rank, size=size
-        )
+        port = self.rendezvous.port if self.rendezvous else 0
+        collectives = join(self.kind, self.folder, port, generation, rank=rank, size=size, nodes=self.nodes)
         try:
             yield collectives
         finally:
             collectives.close()
 
 
-def join(kind: str, folder: Path, port: int, generation: int, *, rank: int, size: int) -> Collectives:
+def join(
+    kind: str, folder: Path, port: int, generation: int, *, rank: int, size: int, nodes: tuple[int, ...] = ()
+) -> Collectives:
     """Member `rank` of a generation; also for processes of their own."""
+    nodes = nodes or NODES[:size] if kind == "composed" else nodes
+    place = folder / f"g{generation}" / f"node-{nodes[rank] if nodes else 0}"
+    place.mkdir(exist_ok=True, parents=True)
     if kind == "shared_memory":
-        place = folder / f"g{generation}"
-        place.mkdir(exist_ok=True)
         return SharedMemoryCollectives(place, rank, size)
-    return ProcessGroupCollectives(
-        GroupConfig(("127.0.0.1", port), f"{folder}/g{generation}", rank, size, CPU, TIMEOUT_S)
-    )
+    address, prefix = ("127.0.0.1", port), f"{folder}/g{generation}"
+    config = GroupConfig(address, prefix, rank, size, CPU, TIMEOUT_S, nodes=nodes)
+    return join_composed(config, place) if kind == "composed" else ProcessGroupCollectives(config)
 
 
 def in_threads(bodies: list[Callable[[], T]]) -> list[T]:
@@ -99,7 +106,7 @@ def in_threads(bodies: list[Callable[[], T]]) -> list[T]:
 @contextmanager
 def rendezvous_for(kind: str) -> Iterator[Rendezvous | None]:
     """What a kind needs to meet."""
-    if kind != "process_group":
+    if kind not in ("process_group", "composed"):
         yield None
         return
     rendezvous = host_rendezvous("127.0.0.1")

@@ -2,29 +2,34 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from tests.contracts import hosts
 from tests.contracts.groups import CPU, TIMEOUT_S, in_threads
 from trainers.optim.rules import UpdateRule, build_rule
-from trainers.optim.update import SliceUpdate, initial_state, spans
+from trainers.optim.update import ALIGN, SliceUpdate, initial_state, spans
 from trainers.spec import SgdSpec
+from trainers.store.groups import Piece, parts
 from trainers.store.identity import PushIdentity
+from trainers.store.layout import SHARD_ALIGN
 from trainers.store.shard import Shard, ShardConfig
 from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_shard
 from trainers.transport.process_group_store import ProcessGroupShardServer, ProcessGroupStore
 from trainers.transport.protocols import ParameterStore, Push
 from trainers.transport.rendezvous import Rendezvous
 from trainers.transport.shared_store import ShardServer, SharedMemoryStore, mapped_ring
+from trainers.transport.store_client import SlottedStore
 
 T = TypeVar("T")
+KINDS = ("local", "shared_memory", "process_group")
 NUMEL = 64 * 9
 
 
@@ -35,17 +40,20 @@ class Setting:
     numel: int = NUMEL
     num_shards: int = 2
     quorum: int = 0
+    backup: int = 0
     num_slots: int = 2
+    groups: tuple[slice, ...] = ()
+    staleness_aware: bool = False
     rule: UpdateRule = field(default_factory=lambda: build_rule(SgdSpec(weight_decay=0)))
 
     @property
     def cuts(self) -> list[slice]:
-        return spans(self.numel, self.num_shards)
+        return spans(self.numel, self.num_shards, SHARD_ALIGN if self.numel > NUMEL else ALIGN)
 
     def config(self, cut: slice) -> ShardConfig:
         """Learning rate -1: with SGD a push is added to the parameters, so that they count."""
         update = SliceUpdate(self.rule, 0.0, cut.stop - cut.start, CPU)
-        return ShardConfig(update, lambda examples: -1.0, self.quorum)
+        return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.staleness_aware)
 
 
 @dataclass
@@ -53,11 +61,66 @@ class Cluster:
     """Running shards and one store for each worker, all of which have joined."""
 
     stores: list[ParameterStore]
-    shards: list[Shard]
-    servers: list[ShardServer] | list[ProcessGroupShardServer]
+    shards: list[Shard] | list[hosts.RemotePiece]
+    servers: list[ShardServer] | list[ProcessGroupShardServer] | list[hosts.RemoteServer]
     """Empty on the local transport."""
     world: LocalWorld | None
+    connect: Callable[[int], ParameterStore]
+    """The store of one more worker, by its number."""
+    server: LocalServer | None = None
+    """On the local transport."""
     folder: Path = Path()
+    numbers: list[int] = field(default_factory=list)
+    """Of the workers in `stores`."""
+
+    def come(self, number: int) -> None:
+        """One more worker joins."""
+        self.stores.append(self.connect(number))
+        self.numbers.append(number)
+
+    def gone(self, index: int) -> None:
+        """One of the stores is closed without leaving, and all shards have noticed."""
+        store, number = self.stores.pop(index), self.numbers.pop(index)
+        if self.server is not None:
+            self.server.forget(number)
+            return
+        store.close()
+        self.until(lambda: all(number not in server.bells for server in self.servers))
+
+    def only_reaches(self, shards: Collection[int]) -> None:
+        """What is pushed from now on gets to these shards alone, as if its worker had died between two of them."""
+        if self.server is not None:
+            push, pieces = self.server.push, self.server.groups[0]
+            self.server.push = lambda group, piece, arrived: (  # type: ignore[method-assign]
+                push(group, piece, arrived) if pieces.index(piece) in shards else None
+            )
+        for store in self.stores if self.server is None else ():
+            assert isinstance(store, SlottedStore)
+            hand_over = store._hand_over
+            store._hand_over = lambda shard, *rest, hand_over=hand_over: (  # type: ignore[method-assign]
+                hand_over(shard, *rest) if shard in shards else None
+            )
+
+    def versions(self) -> list[int]:
+        """Of each shard."""
+        if self.server is not None:
+            return [shard.version for shard in self.shards]
+        return [server.ask(lambda server=server: server.first.shard.version) for server in self.servers]
+
+    def prepare_generation(self, version: int) -> None:
+        """On each shard."""
+        if self.server is not None:
+            vars(self.server).pop("push", None)  # of `only_reaches`
+            self.server.prepare_generation(version)
+        for server in self.servers:
+            server.ask(lambda server=server: server.prepare_generation(version))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something that a shard does."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.001)
 
     def run(self, *bodies: Callable[[ParameterStore], T]) -> list[T]:
         """A body for each worker."""
@@ -98,49 +161,76 @@ class Stores:
         if self.kind == "local":
             world = LocalWorld(seed)
             zeros = torch.zeros(setting.numel)
-            shards = [local_shard(setting.config(cut), zeros[cut], num_workers) for cut in setting.cuts]
-            server = LocalServer(world, shards)
-            yield Cluster([LocalStore(server, worker) for worker in range(num_workers)], shards, [], world)
+
+            def piece(span: slice) -> Piece:
+                return Piece(span, local_shard(setting.config(span), zeros[span], num_workers))
+
+            held = [parts(cut, setting.groups) for cut in setting.cuts]
+            server = LocalServer(world, [{group: piece(span) for group, span in spans.items()} for spans in held])
+            cluster = Cluster([], server.shards, [], world, lambda number: LocalStore(server, number), server)
+            for number in range(num_workers - absent):
+                cluster.come(number)
+            yield cluster
             return
         name = f"g{next(self.generations)}"
         (self.folder / name).mkdir()
+        if self.kind == "object_store":
+            hosts.note_address(self.folder / name)
+            remote = hosts.serve(setting, num_workers)
+            pieces = [piece for server in remote for piece in server.pieces]
+            yield from self._used(
+                Cluster([], pieces, remote, None, self._connect(name, setting), folder=self.folder / name),
+                num_workers - absent,
+            )
+            return
         servers = [self._server(name, setting, index, num_workers) for index in range(setting.num_shards)]
         threads = [threading.Thread(target=server.serve, daemon=True) for server in servers]
         for thread in threads:
             thread.start()
-        connect = partial(connect_store, self.kind, self.folder / name, self.port, setting, num_workers=num_workers)
-        stores = [connect(worker=worker) for worker in range(num_workers - absent)]
+        shards = [piece.shard for server in servers for piece in server.pieces.values()]
+        cluster = Cluster([], shards, servers, None, self._connect(name, setting), folder=self.folder / name)
+        yield from self._used(cluster, num_workers - absent)
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+
+    def _used(self, cluster: Cluster, num_workers: int) -> Iterator[Cluster]:
+        """With so many workers, closed at the end."""
         try:
-            yield Cluster(stores, [server.shard for server in servers], servers, None, self.folder / name)
+            for number in range(num_workers):
+                cluster.come(number)
+            yield cluster
         finally:
-            for ending in [*stores, *servers]:
+            for ending in [*cluster.stores, *cluster.servers]:
                 ending.close()
-            for thread in threads:
-                thread.join(TIMEOUT_S)
-                assert not thread.is_alive()
+
+    def _connect(self, name: str, setting: Setting) -> Callable[[int], ParameterStore]:
+        return lambda number: connect_store(self.kind, self.folder / name, self.port, setting, worker=number)
 
     def _server(
         self, name: str, setting: Setting, index: int, num_workers: int
     ) -> ShardServer | ProcessGroupShardServer:
-        cut = setting.cuts[index]
-        zeros = torch.zeros(cut.stop - cut.start)
-        states = [initial_state(setting.rule, zeros) for _ in range(2)]
+        pieces: dict[int, Piece] = {}
+        for group, span in parts(setting.cuts[index], setting.groups).items():
+            zeros = torch.zeros(span.stop - span.start)
+            states = [initial_state(setting.rule, zeros) for _ in range(2)]
+            ring = [zeros.clone() for _ in range(num_workers + 2)]
+            if self.kind == "shared_memory":
+                ring = mapped_ring(self.folder / name, num_workers, setting.numel, span)
+            pieces[group] = Piece(span, Shard(setting.config(span), ring, states))
         if self.kind == "shared_memory":
-            ring = mapped_ring(self.folder / name, num_workers, setting.numel, cut, zeros)
-            shard = Shard(setting.config(cut), ring, states)
-            return ShardServer(self.folder / name, index, cut, setting.numel, shard)
-        shard = Shard(setting.config(cut), [zeros.clone() for _ in range(num_workers + 2)], states)
+            return ShardServer(self.folder / name, index, setting.numel, pieces)
         assert self.rendezvous is not None
-        return ProcessGroupShardServer(("127.0.0.1", self.rendezvous.port), name, index, num_workers, cut, shard)
+        return ProcessGroupShardServer(("127.0.0.1", self.rendezvous.port), name, index, num_workers, pieces)
 
 
-def connect_store(
-    kind: str, folder: Path, port: int, setting: Setting, *, worker: int, num_workers: int
-) -> SharedMemoryStore | ProcessGroupStore:
+def connect_store(kind: str, folder: Path, port: int, setting: Setting, *, worker: int) -> SlottedStore:
     """A worker's side; also for processes of their own."""
+    if kind == "object_store":
+        return hosts.connect(folder, setting, worker)
     if kind == "shared_memory":
-        return SharedMemoryStore(folder, worker, num_workers, setting.cuts, setting.num_slots)
-    return ProcessGroupStore(("127.0.0.1", port), folder.name, worker, setting.cuts, setting.num_slots)
+        return SharedMemoryStore(folder, worker, setting.cuts, setting.num_slots, setting.groups)
+    return ProcessGroupStore(("127.0.0.1", port), folder.name, worker, setting.cuts, setting.num_slots, setting.groups)
 
 
 def push(store: ParameterStore, number: int, value: float | Tensor = 1.0, clock: int = 0, examples: int = 1) -> None:

@@ -155,6 +155,41 @@ def test_a_barrier_lets_nobody_through_before_all_have_come(groups: Groups) -> N
     assert groups.run(3, body) == [3, 3, 3]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_bytes_that_leave_and_arrive_are_counted(groups: Groups, size: int) -> None:
+    """2 (p - 1)/p b bytes for a reduction and a gathering of b bytes (paper 4, section 4.1), and so on for the rest."""
+    numel = 64 * 6  # which 2 and 3 workers share evenly
+    share = numel // size
+
+    def body(c: Collectives) -> list[tuple[int, int]]:
+        counts, before = [], (0, 0)
+        calls = [
+            lambda: c.reduce_canonical(Reduction(size, size, numel), c.parts(Reduction(size, size, numel))),
+            lambda: c.all_gather(c.replicated("vector", numel)),
+            lambda: c.all_reduce_sum(torch.ones(numel)),
+            lambda: c.broadcast(torch.ones(numel), root=0),
+            lambda: c.all_to_all([torch.ones(k + 1) for k in range(size)], [torch.ones(c.rank + 1)] * size),
+            c.barrier,
+        ]
+        for call in calls:
+            call().wait()
+            c.barrier().wait()
+            now = c.traffic.sent_bytes, c.traffic.received_bytes
+            counts.append((now[0] - before[0], now[1] - before[1]))
+            before = now
+        return counts
+
+    if groups.kind == "composed" and size == 3:
+        pytest.skip("who shares a node moves less: tests/transport/test_composed.py")
+    for rank, (reduced_, gathered, both, broadcast, exchanged, met) in enumerate(groups.run(size, body)):
+        others = size - 1
+        assert reduced_ == gathered == (4 * others * share, 4 * others * share)
+        assert both == (8 * others * share, 8 * others * share)
+        assert broadcast == ((4 * others * numel, 0) if rank == 0 else (0, 4 * numel))
+        assert exchanged == (4 * (sum(range(1, size + 1)) - rank - 1), 4 * others * (rank + 1))
+        assert met == (0, 0)
+
+
 def test_work_may_be_done_between_a_call_and_its_wait(groups: Groups) -> None:
     def body(c: Collectives) -> tuple[Tensor, int]:
         vector = c.replicated("vector", NUMEL)
@@ -167,6 +202,56 @@ def test_work_may_be_done_between_a_call_and_its_wait(groups: Groups) -> None:
     for vector, agreed in groups.run(2, body):
         assert sorted(set(vector.tolist())) == [0.0, 1.0]
         assert agreed == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_exchanges_under_way_together_may_be_waited_for_in_any_order(groups: Groups, size: int) -> None:
+    """Of several sizes, more than a transport may keep under way, with a barrier among them; the senders' vectors are
+    free once an exchange is begun."""
+
+    def body(c: Collectives) -> list[list[Tensor]]:
+        handles, received = [], []
+        for number in range(7):
+            send = [torch.full((number + 1,), 100.0 * c.rank + 10 * number + k) for k in range(c.size)]
+            received.append([torch.empty(number + 1) for _ in range(c.size)])
+            handles.append(c.all_to_all(send, received[-1]))
+            for vector in send:
+                vector.zero_()
+        meeting = c.barrier(signal=c.rank)
+        for handle in [*handles[1:], handles[0]][::-1]:
+            handle.wait()
+        assert meeting.wait() == c.size - 1
+        return received
+
+    for rank, received in enumerate(groups.run(size, body)):
+        for number, vectors in enumerate(received):
+            for k, vector in enumerate(vectors):
+                assert torch.equal(vector, torch.full((number + 1,), 100.0 * k + 10 * number + rank))
+
+
+def test_shared_memory_makes_no_file_once_its_boxes_are_large_enough(groups: Groups) -> None:
+    if groups.kind != "shared_memory":
+        pytest.skip("only shared memory has boxes")
+
+    def body(c: Collectives) -> tuple[list[Path], list[Path]]:
+        def exchange(numel: int) -> None:
+            received = [torch.empty(numel) for _ in range(c.size)]
+            c.all_to_all([torch.full((numel,), float(c.rank))] * c.size, received).wait()
+            assert [float(vector.mean()) for vector in received] == [0.0, 1.0]
+
+        found = []
+        for numel in (40_000, 100_000, 90_000):  # the second outgrows the boxes of the first
+            for _ in range(9):
+                exchange(numel)
+            c.barrier().wait()
+            found.append(sorted(c.folder.glob("box-*")))  # type: ignore[attr-defined]
+            c.barrier().wait()
+        assert not set(found[0]) & set(found[1])
+        return found[1], found[2]
+
+    for grown, after in groups.run(2, body):
+        assert grown == after
+        assert len(grown) == 2 * 4
 
 
 def test_a_subgroup_works_among_its_own_beside_the_whole(groups: Groups) -> None:

@@ -40,17 +40,18 @@ class Block:
         return not self.note.startswith("not run: ")
 
 
-def _read() -> list[Block]:
-    blanked = FENCED.sub(lambda match: " " * len(match[0]), TEXT)  # a `# comment` in a block is no heading
+def read(text: str) -> list[Block]:
+    """The blocks of a document."""
+    blanked = FENCED.sub(lambda match: " " * len(match[0]), text)  # a `# comment` in a block is no heading
     headings = [(match.start(), match[1]) for match in HEADING.finditer(blanked)]
     found = []
-    for match in BLOCK.finditer(TEXT):
+    for match in BLOCK.finditer(text):
         section = [title for start, title in headings if start < match.start()][-1]
         found.append(Block(section, match["language"], match["code"], match["note"] or ""))
     return found
 
 
-BLOCKS = _read()
+BLOCKS = read(TEXT)
 
 
 def blocks(section: str, language: str, note: str = "") -> list[str]:
@@ -81,7 +82,8 @@ class Place:
         """As with the environment active; nothing of the user's own settings."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-        state = {"MILLRACE_PORT": str(self.port), "MILLRACE_STATE_DIR": str(self.folder / "state")}
+        own = {"STATE_DIR": self.folder / "state", "CONFIG": self.folder / "config.toml", "PORT": self.port}
+        state = {f"MILLRACE_{name}": str(value) for name, value in own.items()}
         return {**kept, **state, "PATH": path, "no_proxy": "127.0.0.1"}
 
     def here(self, code: str) -> str:
@@ -129,6 +131,13 @@ def serving(place: Place, section: str) -> Iterator[None]:
     """The README's server while the body runs; then the README's way of ending it, whatever has happened."""
     (command,) = blocks(section, "bash", "server")
     (after,) = blocks(section, "bash", "after the server")
+    with server(place, command, after):
+        yield
+
+
+@contextlib.contextmanager
+def server(place: Place, command: str, after: str) -> Iterator[None]:
+    """A server that is started by one command, while the body runs, and its Ray ended by another."""
     process = place.start(["bash", "-c", f"exec {place.here(command)}"])
     assert process.stdout is not None
     try:

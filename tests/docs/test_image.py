@@ -75,6 +75,34 @@ def test_it_runs_without_privileges_and_takes_all_from_the_package_registry() ->
     assert not [run for run in runs if re.search(r"://|apt|curl|wget|--index|--find-links", run)]
 
 
+@pytest.mark.parametrize(("device", "index"), [("cuda", ""), ("cpu", "the index"), ("tpu", None)])
+def test_the_device_chooses_the_build_of_torch(tmp_path: Path, device: str, index: str | None) -> None:
+    """The first RUN, in a plain folder, with a pip that only says what it was asked for."""
+    (tmp_path / "pip").write_text('#!/bin/sh\necho "${PIP_EXTRA_INDEX_URL-}|$*"\n')
+    (tmp_path / "pip").chmod(0o755)
+    command = next(rest for word, rest in instructions() if word == "RUN")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DEVICE": device, "CPU_INDEX": "the index"}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    if index is None:
+        assert (done.returncode, done.stdout) == (2, "")
+        return
+    assert done.returncode == 0, done.stderr
+    told, _, asked = done.stdout.strip().partition("|")
+    assert told == index
+    extras = re.search(r"\.\[([\w,]+)\]", asked)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"]) - {"dev"}
+
+
+def test_no_token_travels_to_the_build() -> None:
+    last = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if "viewer-token" in line]
+    assert last == ["deploy/prometheus/viewer-token"]
+    assert (ROOT / ".dockerignore").read_text().strip().endswith(("viewer-token", "__pycache__"))
+
+
 def test_it_starts_a_command_that_exists() -> None:
     program, command = json.loads(dict(instructions())["CMD"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -110,7 +138,9 @@ def test_what_is_copied_can_be_installed_and_imported(tmp_path: Path) -> None:
     )
     files = done.stdout.splitlines()
     assert [Path(file).parent for file in files] == [target / package for package in PACKAGES]
-    installed = {path.relative_to(target) for package in PACKAGES for path in (target / package).rglob("*.py")}
-    assert installed == {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    for kind in ("*.py", "page/**/*.*"):  # the modules, and the web page, which is made of other files
+        installed = {path.relative_to(target) for package in PACKAGES for path in (target / package).glob(f"**/{kind}")}
+        there = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).glob(f"**/{kind}")}
+        assert installed == there
     entry = (target / "bin" / "millrace").read_text()
     assert "from deploy.main import main" in entry

@@ -14,7 +14,7 @@ import typer
 from api import build
 from deploy.main import doors
 from deploy.settings import Settings
-from service import JobSpec, read_spec
+from service import JobSpec, configurations, load_yaml, read_spec, read_sweep_file
 from tests.docs.readme import BLOCKS, ROOT, TEXT, Place, blocks
 from trainers.algorithms import CONFIGS
 from trainers.data.names import dataset_names
@@ -65,6 +65,14 @@ def test_an_option_that_is_not_there_is_noticed() -> None:
         test_every_command_and_option_exists(["millrace", "run", "examples/mnist-sync.yaml", "--fast"])
 
 
+def read_any(path: Path, sets: list[str]) -> None:
+    """A job's spec, or a sweep's with all its configurations."""
+    if "axes" in load_yaml(path.read_bytes()):
+        assert configurations(read_sweep_file(path, sets))
+    else:
+        read_spec(path.read_bytes(), sets)
+
+
 @pytest.mark.parametrize("words", [w for w in LINES if any(x.endswith(".yaml") for x in w)], ids=" ".join)
 def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
     (path,) = (word for word in words if word.endswith(".yaml"))
@@ -73,7 +81,7 @@ def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
         sets.remove("epochs=many")
         sets.remove("workers.count=-1")
     assert (ROOT / path).is_file()
-    read_spec((ROOT / path).read_bytes(), sets)
+    read_any(ROOT / path, sets)
 
 
 def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() -> None:
@@ -84,12 +92,19 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     part = read_spec(shown.pop("Your own model and dataset"))
     for name in part.model_fields_set - {"name"}:
         assert part.model_dump()[name] == own[name]
+    elastic = read_spec(shown.pop("Elastic: workers come and go")).train
+    assert (elastic.workers.num_virtual, elastic.most_workers, elastic.elastic.follow_cluster) == (8, 8, True)
+    follows = read_spec(shown.pop("A batch that follows the workers")).train
+    assert [follows.virtual_for(count) * follows.batch.per_worker for count in (2, 8)] == [128, 512]
     assert not shown
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if "papers" not in path.parts]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_is_a_spec_that_the_readme_names(path: Path) -> None:
-    read_spec(path.read_bytes())
+    read_any(path, [])
     assert str(path.relative_to(ROOT)) in TEXT
 
 
@@ -159,7 +174,7 @@ def test_the_layout_shows_what_is_there() -> None:
             above = ROOT / name
             shown.add(name.rstrip("/"))
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert shown == packages | {"examples"}
+    assert shown == packages | {"docs", "examples"}
 
 
 def test_links_within_the_repository_lead_somewhere() -> None:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from tests.docs.readme import BLOCKS, Place, blocks, serving
 from trainers import ClusterInfo
+from trainers.export import described
 
 CURL = "With a server, by curl"
 ON_COMMAND_LINE = "With a server, on the command line"
@@ -55,7 +56,8 @@ def test_training_and_loading_from_python(
     measured, promised = last.split(" is ")
     assert float(measured) == pytest.approx(float(promised), abs=1e-6)
     assert float(measured) > 0.9
-    assert list((place.folder / "runs").glob("*/model.safetensors"))
+    (model,) = (place.folder / "runs").glob("*/model.safetensors")
+    assert described(model).image_shape == (1, 8, 8)  # what `millrace export` goes by
 
 
 @pytest.mark.slow
@@ -107,6 +109,15 @@ def test_going_on_from_a_checkpoint(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_the_model_in_other_formats(place: Place) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    told = place.shell("\n".join(blocks("In other formats", "bash")), within_s=150)
+    assert told.count("Loaded again, its logits differ by at most") == 2
+    assert {"model.pt2", "model.onnx"} <= {path.name for path in (place.folder / "runs" / "finished").iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_own_model_and_dataset(place: Place) -> None:
     section = "Your own model and dataset"
     told = place.shell("\n".join(blocks(section, "bash")))
@@ -129,12 +140,40 @@ def test_the_recipe(place: Place) -> None:
     assert ["drop", "1", "30", "38435010", "0.32"] in [words[:5] for words in told]
 
 
+def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:
+    (code,) = blocks("The papers' experiments", "bash")
+    told = json.loads(place.shell(code))
+    assert (told["workers"]["count"], told["batch"]["per_worker"], told["scaling"]["name"]) == (256, 32, "linear")
+
+
+def test_what_a_layer_costs(place: Place) -> None:
+    section = "What a layer costs"
+    told = place.shell("\n".join(blocks(section, "bash")))
+    (shown,) = blocks(section, "text")
+    assert {line.rstrip() for line in shown.splitlines()} <= {line.rstrip() for line in told.splitlines()}
+    assert '"kinds":{"convolution":' in told
+    assert "The plot is in layers.png" in told
+    assert (place.folder / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout(420)
+def test_a_sweep_and_its_report(place: Place) -> None:
+    told = place.shell("\n".join(blocks("Sweeps: how large can the batch be?", "bash")), within_s=400)
+    assert "SUCCEEDED" in told
+    report = place.folder / "runs" / "small" / "report"
+    assert {"report.json", "report.md", "error.png", "error.svg"} <= {path.name for path in report.iterdir()}
+    (variant,) = json.loads((report / "report.json").read_text())["variants"]
+    assert variant["baseline"]["batch"] == 8
+    assert variant["answer"][0] in told
+
+
 def test_every_block_that_can_be_run_is_run() -> None:
     """By a test of this folder; a new section needs one."""
     walked = {
         CURL, ON_COMMAND_LINE, PYTHON, MODEL, "On this machine, without a server", "Checkpoints",
         "Your own model and dataset", "The same bits on any number of workers", "Bad input, and how commands end",
-        "The recipe",
+        "The recipe", "The papers' experiments", "What a layer costs", "Sweeps: how large can the batch be?",
+        "In other formats",
     }  # fmt: skip
     runnable = {block.section for block in BLOCKS if block.language in ("bash", "python") and block.is_run}
     assert runnable == walked

@@ -1,6 +1,7 @@
 """Runs an algorithm on the local transport, and the serial programs that it must equal."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -10,9 +11,9 @@ from torch.nn import functional as F  # noqa: N812
 from tests.optim.written import Written, equation_10, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.data.batches import Batch, Dataset
-from trainers.data.datasets import open_dataset
+from trainers.data.datasets import open_dataset, open_partitioned
 from trainers.elastic.ledger import Desk, Lease, Ledger
-from trainers.elastic.order import Order
+from trainers.elastic.order import HeldOrder, Order
 from trainers.feed import Place, leased, synchronous
 from trainers.models.dropout import replace_dropout
 from trainers.optim.decay import exempt_names
@@ -23,11 +24,12 @@ from trainers.optim.update import Buffers, SliceUpdate, initial_state, within
 from trainers.replica import Replica
 from trainers.setup import build_order
 from trainers.spec import TrainSpec
+from trainers.store.groups import Piece, parts
 from trainers.store.layout import Layout, lay_out
-from trainers.store.shard import Shard, ShardConfig
+from trainers.store.shard import ShardConfig
 from trainers.transport.canonical import block
 from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_collectives, local_shard
-from trainers.transport.protocols import Fetched, Handle, Push
+from trainers.transport.protocols import Collectives, ParameterStore, Traffic
 
 CPU = torch.device("cpu")
 
@@ -61,6 +63,7 @@ class Run:
     order: Order = field(init=False)
     layout: Layout = field(init=False)
     exempt: tuple[slice, ...] = field(init=False)
+    groups: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -71,6 +74,7 @@ class Run:
         model = self.net(spec.seed)
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
         self.exempt = self.layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
+        self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
     @property
     def rule(self) -> UpdateRule:
@@ -78,7 +82,7 @@ class Run:
 
     def replica(self) -> Replica:
         model = self.net(self.spec.seed)
-        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed))
+        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.spec.loss)
 
     def start(self) -> Start:
         params = self.replica().initial_params()
@@ -90,22 +94,45 @@ class Run:
             rule=self.rule,
             weight_decay=scaled_decay(self.spec),
             exempt=self.exempt,
+            groups=self.groups,
             schedule=build_schedule(self.spec, self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),
-            shares=tuple(self.order.share(rank) for rank in range(self.order.num_virtual)),
+            shares=self.order.shares,
+            per_worker=self.order.per_worker,
             **exchange,  # type: ignore[arg-type]
         )
 
-    def shards(self) -> list[Shard]:
+    def shards(self) -> list[dict[int, Piece]]:
         params, readers = self.start().whole.params, self.spec.workers.count
-        return [local_shard(self.shard_config(cut), params[cut], num_readers=readers) for cut in self.layout.shards]
+
+        def piece(span: slice) -> Piece:
+            return Piece(span, local_shard(self.shard_config(span), params[span], num_readers=readers))
+
+        held = [parts(cut, self.groups) for cut in self.layout.shards]
+        return [{group: piece(span) for group, span in spans.items()} for spans in held]
 
     def shard_config(self, cut: slice) -> ShardConfig:
-        quorum = self.order.num_virtual if self.spec.algorithm.is_synchronous else 0
+        algorithm = self.spec.algorithm
+        quorum = algorithm.quorum(self.order.num_virtual)
         decay, exempt = scaled_decay(self.spec), within(self.exempt, cut)
         update = SliceUpdate(self.rule, decay, cut.stop - cut.start, CPU, exempt)
-        return ShardConfig(update, build_schedule(self.spec, self.dataset.num_train), quorum)
+        schedule = build_schedule(self.spec, self.dataset.num_train)
+        return ShardConfig(update, schedule, quorum, algorithm.num_backup, algorithm.divides_by_staleness)
+
+    def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:
+        """What one of the workers trains, from the start of round `rounds`."""
+        if not self.spec.algorithm.holds_examples:
+            return self.dataset, self.order
+        dataset, order = (
+            open_partitioned(self.spec.data, self.spec.seed),
+            build_order(self.spec, self.dataset.num_train),
+        )
+        assert isinstance(order, HeldOrder)
+        how = self.spec.algorithm.partitioning(self.spec.seed, order.shares)
+        dataset.hold(order, self.ranks(worker, collectives.size), how, rounds)
+        dataset.meet(collectives)
+        return dataset, order
 
     def ranks(self, worker: int, size: int) -> range:
         return range(*block(self.order.num_virtual, worker, size))
@@ -118,23 +145,10 @@ class Outcome:
     staleness: dict[int, int] = field(default_factory=dict)
     ledger: Ledger | None = None
     whole: Buffers | None = None
-    pushed_bytes: int = 0
-    fetched_bytes: int = 0
-
-
-class CountingStore(LocalStore):
-    """Counts what goes between a worker and all shards together."""
-
-    pushed_bytes = 0
-    fetched_bytes = 0
-
-    def push(self, push: Push) -> Handle[None]:
-        self.pushed_bytes += self.slot.nbytes
-        return super().push(push)
-
-    def fetch(self, min_clock: int) -> Handle[Fetched]:
-        self.fetched_bytes += self.slot.nbytes
-        return super().fetch(min_clock)
+    group_staleness: list[dict[int, int]] = field(default_factory=list)
+    """On the first shard that a group of parameters lies on."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """Of all workers together: through the shards what they pushed and fetched, else what they sent each other."""
 
 
 def run_all_reduce(run: Run) -> Outcome:
@@ -145,14 +159,15 @@ def run_all_reduce(run: Run) -> Outcome:
 
     def worker(rank: int) -> tuple[Buffers | None, list[StepReport]]:
         algorithm = run.spec.algorithm.build(run.context(collectives=collectives[rank]))
-        works = synchronous(run.dataset, run.order, run.ranks(rank, size), run.spec.epochs)
+        works = synchronous(*run.examples(rank, collectives[rank]), run.ranks(rank, size), run.spec.epochs)
         reports = [algorithm.step(work) for work in works]
         return algorithm.whole(), reports
 
     results = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
     version = results[0][0]
     assert version is not None
-    return Outcome(version.params, [report for _, reports in results for report in reports], whole=version)
+    reports = [report for _, reports in results for report in reports]
+    return Outcome(version.params, reports, whole=version, traffic=total(collectives))
 
 
 def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
@@ -161,9 +176,10 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     world = LocalWorld(seed)
     server = LocalServer(world, run.shards())
     groups = run.spec.algorithm.groups(["here"] * size)
+    lease_size = 1 if run.spec.algorithm.num_backup else lease_size
     subgroup = {rank: ranks for ranks in groups for rank in ranks} if run.spec.algorithm.uses_collectives else {}
     leaders = [rank for rank in range(size) if rank not in subgroup or subgroup[rank][0] == rank]
-    stores = {worker: CountingStore(server, worker) for worker in leaders}
+    stores = {worker: LocalStore(server, worker) for worker in leaders}
     members = dict(zip(range(size), local_collectives(world, size), strict=True))
     ledger = Ledger(run.order, run.spec.epochs, lease_size)
     desk = Desk(ledger, groups)
@@ -179,18 +195,31 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
         within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
         collectives = next((group for group in within if group is not None), None)
         algorithm = run.spec.algorithm.build(run.context(store=stores.get(rank), collectives=collectives))
-        reports = [algorithm.step(work) for work in works(rank)]
+        reports = []
+        for work in works(rank):
+            reports.append(algorithm.step(work))
+            if reports[-1].dropped:
+                index = work.minibatches[0].index
+                desk.drop(rank, Lease(work.epoch, index, index))
         algorithm.finish()
         return reports
 
     reports = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
     params = torch.cat([shard.params for shard in server.shards])
-    staleness = dict(server.shards[0].staleness)
     for store in stores.values():
         for push in store.applied:
             desk.applied(store.worker, Lease(push.identity.epoch, push.identity.first, push.identity.last))
-    pushed, fetched = (sum(getattr(s, name) for s in stores.values()) for name in ("pushed_bytes", "fetched_bytes"))
-    return Outcome(params, [r for rs in reports for r in rs], staleness, ledger, None, pushed, fetched)
+    staleness = sum((Counter(store.staleness) for store in stores.values()), Counter[int]())
+    groups = [dict(pieces[0].shard.staleness) for _, pieces in sorted(server.groups.items())]
+    everyones = [report for worker in reports for report in worker]
+    return Outcome(params, everyones, dict(staleness), ledger, None, groups, total(stores.values()))
+
+
+def total(members: Iterable[Collectives | ParameterStore]) -> Traffic:
+    """What all of them have sent and received."""
+    traffic = [member.traffic for member in members]
+    sent, received = sum(t.sent_bytes for t in traffic), sum(t.received_bytes for t in traffic)
+    return Traffic(sent, received, sum(t.shuffled_bytes for t in traffic))
 
 
 def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
@@ -212,7 +241,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
         optimizer.zero_grad()
         for batch in step:
             draws.set(batch.epoch, batch.examples)
-            loss = F.cross_entropy(model(batch.images), batch.labels, reduction="sum")
+            loss = written_loss(spec, model(batch.images), batch.labels)
             (loss / examples if reduction == "mean" else loss).backward()
         if reduction == "sum":
             for parameter in model.parameters():
@@ -222,6 +251,14 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of a spec's losses, in torch's words."""
+    if spec.loss == "logistic":
+        targets = F.one_hot(labels, logits.shape[1]).float()
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    return F.cross_entropy(logits, labels, reduction="sum")
 
 
 def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:

@@ -198,7 +198,10 @@ def test_averaging_has_no_rho_and_consensus_has() -> None:
 
 
 def works_of(run: Run, rank: int, start: tuple[int, int]) -> Iterator[Work]:
-    return synchronous(run.dataset, run.order, run.ranks(rank, 2), run.spec.epochs, start)
+    epoch, step = start
+    return synchronous(
+        run.dataset, run.order, run.ranks(rank, 2), run.spec.epochs, (epoch, step * run.order.num_virtual)
+    )
 
 
 def in_two_halves(run: Run, cut: int) -> Buffers:
@@ -236,7 +239,10 @@ def test_a_checkpoint_keeps_x_and_u_and_any_algorithm_goes_on_from_z(tmp_path: P
     run = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
     whole = run_all_reduce(run).whole
     assert whole is not None
-    assert sorted(whole.state) == sorted(f"{n}-{rank}" for n in ("x", "u", "momentum") for rank in range(3))
+    private = [f"{name}-{rank}" for name in ("x", "u", "momentum") for rank in range(3)]
+    assert set(whole.state) == {"momentum", *private}
+    mean = torch.stack([whole.state[f"momentum-{rank}"] for rank in range(3)]).mean(0)
+    assert torch.equal(whole.state["momentum"], mean)
     named = {name: run.layout.named(vector) for name, vector in whole.state.items()}
     position = Position(epoch=1, examples=203)
     write_checkpoint(
@@ -255,3 +261,4 @@ def test_a_checkpoint_keeps_x_and_u_and_any_algorithm_goes_on_from_z(tmp_path: P
         other = begun(**changed)
         assert torch.equal(other.params, whole.params)
         assert set(other.state) == {"momentum"}
+        assert torch.equal(other.state["momentum"], mean)

@@ -41,6 +41,15 @@ def test_one_group_without_staleness_equals_sync(count: int, optimizer: str) -> 
     assert set(found.staleness) == {0}
 
 
+def test_one_group_equals_sync_with_paper_3s_rmsprop() -> None:
+    """TensorFlow's: epsilon = 1 inside the root, the mean square beginning at 1 in the shards too."""
+    rule = {"name": "rmsprop", "form": "tensorflow", "lr": 0.05, "epsilon": 1.0, "weight_decay": 0.001}
+    run = Run(spec(2, {"group": 2}, optimizer=rule))
+    found = run_through_shards(run, lease_size=4).params
+    expected = run_all_reduce(Run(TrainSpec.model_validate(run.spec.model_dump() | {"algorithm": "sync"}))).params
+    torch.testing.assert_close(found[: len(expected)], expected, **NEAR)
+
+
 @pytest.mark.parametrize(("num_push", "num_fetch", "max_staleness"), [(1, 1, 0), (2, 3, 4)])
 def test_a_group_of_one_is_downpour_bit_for_bit(num_push: int, num_fetch: int, max_staleness: int) -> None:
     options = {"num_push": num_push, "num_fetch": num_fetch, "max_staleness": max_staleness}
@@ -83,8 +92,8 @@ def test_the_shards_get_one_gth_of_downpours_bytes(group: int) -> None:
     data = {"name": "digits", "limit": 196}
     mixed = run_through_shards(Run(spec(4, {"group": group}, data=data)), lease_size=4)
     downpour = run_through_shards(Run(spec(4, {"name": "downpour"}, data=data)), lease_size=4)
-    assert group * mixed.pushed_bytes == downpour.pushed_bytes > 0
-    assert group * mixed.fetched_bytes == downpour.fetched_bytes > 0
+    assert group * mixed.traffic.sent_bytes == downpour.traffic.sent_bytes > 0
+    assert group * mixed.traffic.received_bytes == downpour.traffic.received_bytes > 0
 
 
 def test_groups_follow_the_nodes() -> None:

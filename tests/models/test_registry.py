@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from trainers.errors import SpecRejected, UserCodeFailed
+from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.names import model_names, torchvision_names
 from trainers.models.registry import build_model
 from trainers.models.weights import initialise, load_weights, save_weights
@@ -60,7 +61,23 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
 
 def test_the_names_are_torchvisions() -> None:
     assert list(torchvision_names()) == sorted(torchvision.models.list_models(module=torchvision.models))
-    assert model_names()[:3] == ("lenet5", "convnet", "mlp")
+    assert model_names()[:4] == ("lenet5", "convnet", "mlp", "alexnet_one_tower")
+
+
+def test_the_network_of_paper_1() -> None:
+    """Section 5: the filters of one tower, and the maps of the two-tower network."""
+    with torch.device("meta"):
+        model, x = OneTowerAlexNet(1000, (3, 224, 224)), torch.empty(2, 3, 224, 224)
+        assert model(x).shape == (2, 1000)
+        convolutions = []
+        for layer in model.features:
+            x = layer(x)
+            if isinstance(layer, nn.Conv2d):
+                convolutions.append((layer.out_channels, x.shape[-1]))
+    assert convolutions == [(64, 55), (192, 27), (384, 13), (384, 13), (256, 13)]
+    assert x.shape == (2, 256, 6, 6)
+    with pytest.raises(SpecRejected, match="63x63"):
+        built("alexnet_one_tower", (1, 28, 28))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_0"])

@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group_table
 
 import trainers
 from trainers import Event, JournalReader, Run, TrainSpec
-from trainers.runtime.member import node_folder
+from trainers.runtime.node_folder import where
 
 WITHIN_S = 90.0
 
@@ -31,10 +31,10 @@ class Watched:
     folder: Path
     events: list[Event] = field(default_factory=list)
 
-    def until(self, holds: Callable[[Event], bool]) -> Event:
+    def until(self, holds: Callable[[Event], bool], within_s: float = WITHIN_S) -> Event:
         """Read events until one of them is the one."""
         reader = JournalReader(self.folder, self.events[-1].seq if self.events else 0)
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + within_s
         while True:
             for event in reader.read():
                 self.events.append(event)
@@ -43,9 +43,9 @@ class Watched:
             assert time.monotonic() < deadline, f"waited in vain; the last events were {self.events[-3:]}"
             time.sleep(0.01)
 
-    def end(self) -> Event:
+    def end(self, within_s: float = WITHIN_S) -> Event:
         """The terminal event."""
-        return self.until(lambda event: event.is_terminal)
+        return self.until(lambda event: event.is_terminal, within_s)
 
     def of(self, event_type: str) -> list[dict[str, Any]]:
         """The data of all events of a type."""
@@ -67,7 +67,7 @@ def left_behind(job_id: str) -> list[str]:
     """Actors but the coordinator, placement groups and mapped files of a run."""
     actors = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True)]
     groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
-    files = [str(node_folder(job_id))] if node_folder(job_id).exists() else []
+    files = [str(where(job_id))] if where(job_id).exists() else []
     return [name for name in (*actors, *groups) if name.startswith(f"{job_id}/")] + files
 
 

@@ -40,6 +40,7 @@ def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.T
         (2, "parameter_server", "shared_memory"),
         (2, "all_reduce", "process_group"),
         (1, "parameter_server", "process_group"),
+        (2, "parameter_server", "object_store"),
         pytest.param(1, "all_reduce", "shared_memory", marks=pytest.mark.slow),
         pytest.param(3, "parameter_server", "process_group", marks=pytest.mark.slow),
     ],
@@ -55,6 +56,30 @@ def test_sync_has_the_same_bits_on_any_workers_form_and_transport(
 
 
 @pytest.mark.parametrize(
+    ("count", "all_reduce", "transport"),
+    [
+        (3, "auto", "shared_memory"),
+        (2, "ring", "process_group"),
+        pytest.param(3, "auto", "process_group", marks=pytest.mark.slow),
+        pytest.param(2, "ring", "shared_memory", marks=pytest.mark.slow),
+        pytest.param(3, "library", "process_group", marks=pytest.mark.slow),
+    ],
+)
+def test_the_fast_reduction_gives_what_the_canonical_gives(
+    tmp_path: Path, count: int, all_reduce: str, transport: str
+) -> None:
+    """Several virtual workers a worker, several buckets, snapshots between the epochs."""
+    algorithm = {"name": "sync", "reduction": "fast", "all_reduce": all_reduce, "bucket_bytes": 2000}
+    train = spec(workers={"count": count, "virtual": 5}, algorithm=algorithm, transport=transport)
+    run = finished(f"fast-{count}-{all_reduce}-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert sum(step["sent_bytes"] for step in run.of("step")) > 0
+    found = parameters(tmp_path)
+    for name, tensor in on_the_local_transport(spec(workers={"count": 1, "virtual": 5})).items():
+        torch.testing.assert_close(found[name], tensor, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
     ("form", "transport"),
     [
         ({"form": "consensus", "steps": 3}, "shared_memory"),
@@ -67,6 +92,48 @@ def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str
     run = finished(f"admm-{form['form']}-{transport}", train, tmp_path)
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+
+
+@pytest.mark.parametrize(
+    ("count", "transport", "options"),
+    [
+        (2, "shared_memory", {"scheme": "c"}),
+        (3, "process_group", {"scheme": "bc", "split": "outputs", "fc_batch": "per_turn"}),
+        pytest.param(3, "shared_memory", {"scheme": "b"}, marks=pytest.mark.slow),
+    ],
+)
+def test_hybrid_has_the_bits_of_the_local_transport(
+    tmp_path: Path, count: int, transport: str, options: dict[str, object]
+) -> None:
+    """On the same number of workers; the equivalence tests hold the local one to serial SGD."""
+    fields = {"algorithm": {"name": "hybrid", **options}, "model": "lenet5", "transport": transport}
+    train = spec(workers={"count": count, "virtual": 5}, **fields)
+    run = finished(f"hybrid-{count}-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+
+
+@pytest.mark.parametrize(
+    ("count", "shuffle", "transport"),
+    [
+        (2, "full", "shared_memory"),
+        (3, "full", "process_group"),
+        pytest.param(3, "exchange", "shared_memory", marks=pytest.mark.slow),
+    ],
+)
+def test_parallel_sgd_has_the_bits_of_the_local_transport(
+    tmp_path: Path, count: int, shuffle: str, transport: str
+) -> None:
+    """From a start that is sorted by label; what the events tell of moved examples is what moved there."""
+    algorithm = {"name": "parallel_sgd", "average_every": 4, "shuffle": shuffle, "start": "sorted"}
+    train = spec(workers={"count": count, "virtual": 3}, algorithm=algorithm, transport=transport)
+    run = finished(f"parallel-{count}-{shuffle}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+    data = open_dataset(train.data, train.seed, None)
+    local = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
+    moved = run_all_reduce(local).traffic.shuffled_bytes
+    assert sum(step["shuffled_bytes"] for step in run.of("step")) == moved > 0
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "process_group"])
@@ -143,7 +210,11 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["sync", pytest.param({"name": "admm", "form": "consensus", "steps": 7}, marks=pytest.mark.slow)],
+    [
+        "sync",
+        pytest.param({"name": "admm", "form": "consensus", "steps": 7}, marks=pytest.mark.slow),
+        pytest.param({"name": "parallel_sgd", "start": "sorted"}, marks=pytest.mark.slow),
+    ],
 )
 def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_path: Path, algorithm: object) -> None:
     """Cancelled somewhere in the middle and taken up again on another number of workers: the undisturbed result."""
@@ -183,11 +254,14 @@ def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
         "downpour",
         pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow),
         pytest.param({"name": "mixed", "group": 2, "num_push": 2}, marks=pytest.mark.slow),
+        pytest.param({"name": "sync", "form": "parameter_server", "backup": 1}, marks=pytest.mark.slow),
+        pytest.param({"name": "downpour", "push": "layerwise", "bucket_bytes": 4096}, marks=pytest.mark.slow),
+        pytest.param({"name": "downpour", "push": "layerwise", "backprop": {"groups": 2}}, marks=pytest.mark.slow),
     ],
 )
 def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Path, algorithm: object) -> None:
-    fields = {"algorithm": algorithm, "epochs": 30, "data": "digits", "batch": 8, "workers": 2}
-    if isinstance(algorithm, dict) and algorithm["name"] == "mixed":
+    fields = {"algorithm": algorithm, "epochs": 12, "data": "digits", "batch": 8, "workers": 2}
+    if isinstance(algorithm, dict) and ("group" in algorithm or "backup" in algorithm):
         fields["workers"] = 4
     first = start("cut-ps", spec(**fields), tmp_path / "cut")
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
@@ -196,8 +270,22 @@ def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Pa
     checkpoint = first.of("checkpoint")[-1]
     second = finished("rest-ps", spec(**fields | {"checkpoint": {"resume": checkpoint["path"]}}), tmp_path / "rest")
     assert second.events[-1].data["state"] == "SUCCEEDED", second.events[-1]
-    assert second.of("step")[-1]["examples"] == 30 * 1437
+    assert second.of("step")[-1]["examples"] == 12 * 1437
     assert second.of("result")[0]["test_accuracy"] > 0.9
+
+
+@pytest.mark.slow
+def test_another_algorithm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """Downpour, then synchronous SGD with a backup worker; all pairs are tested on the local transport."""
+    first = finished("switch-from", spec(algorithm="downpour", epochs=2), tmp_path / "first")
+    checkpoint = first.of("checkpoint")[-1]
+    backup = {"name": "sync", "form": "parameter_server", "backup": 1}
+    fields = {"workers": 3, "epochs": 4, "checkpoint": {"resume": checkpoint["path"]}}
+    second = finished("switch-to", spec(algorithm=backup, **fields), tmp_path / "second")
+    assert second.events[-1].data["state"] == "SUCCEEDED", second.events[-1]
+    assert [epoch["epoch"] for epoch in second.of("epoch")] == [3, 4]
+    assert second.of("result")[0]["examples"] == 4 * 203
+    assert second.of("evaluation")[-1]["test_loss"] < first.of("evaluation")[0]["test_loss"]
 
 
 def test_evaluation_by_the_clock_does_not_change_the_result(tmp_path: Path) -> None:
@@ -205,3 +293,31 @@ def test_evaluation_by_the_clock_does_not_change_the_result(tmp_path: Path) -> N
     run = finished("often", spec(**fields, evaluate={"every_s": 0.1}), tmp_path)
     assert any(evaluation["examples"] % 1437 for evaluation in run.of("evaluation"))
     assert_same_bits(parameters(tmp_path), on_the_local_transport(spec(**fields)))
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.slow)])
+def test_layer_by_layer_with_one_worker_has_the_bits_of_the_local_transport(tmp_path: Path, transport: str) -> None:
+    algorithm = {"name": "downpour", "max_staleness": 0, "push": "layerwise", "bucket_bytes": 1}
+    train = spec(workers=1, algorithm=algorithm, transport=transport)
+    run = finished(f"layers-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    last = run.of("step")[-1]
+    assert last["examples"] == 2 * 203
+    assert last["group_staleness"] == [{"0": 2 * 29}] * 4  # weight and bias of two layers
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.slow)])
+def test_asynchronous_back_propagation_with_one_worker_has_the_bits_of_the_local_transport(
+    tmp_path: Path, transport: str
+) -> None:
+    algorithm = {"name": "downpour", "max_staleness": 2, "push": "layerwise", "server_rule": "staleness_aware"}
+    algorithm["backprop"] = {"groups": 3, "delay": 1}
+    train = spec(workers=1, algorithm=algorithm, model="lenet5", transport=transport)
+    run = finished(f"delayed-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    last = run.of("step")[-1]
+    assert last["examples"] == 2 * 203
+    assert last["backprop_delays"] == [2, 1, 0]
+    assert [counts[str(d)] for d, counts in zip((2, 1, 0), last["group_staleness"], strict=True)] == [56, 57, 58]
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))

@@ -1,6 +1,7 @@
 """A manager on fake runs."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 from service.jobs import JobManager, JobView
 from service.store import Store
+from tests.service import postgres
 from tests.service.fakes import FakeRun, FakeRuns
 from trainers.events import Event, State
 
 Managed = Callable[[], AbstractAsyncContextManager[JobManager]]
+DATABASES = ("sqlite", "postgresql")
+NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -22,13 +26,32 @@ def runs() -> Iterator[FakeRuns]:
     fake.close()
 
 
+@pytest.fixture(scope="session")
+def postgres_folder() -> Iterator[str]:
+    """A PostgreSQL for the whole session; the folder of its socket."""
+    pytest.importorskip("psycopg", reason="PostgreSQL is spoken to through psycopg, which is not installed")
+    programs = postgres.programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    with postgres.server(programs) as folder:
+        yield folder
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return postgres.create_database(request.getfixturevalue("postgres_folder"), f"test{next(NUMBERS)}")
+
+
 @pytest.fixture
-def managed(tmp_path: Path, runs: FakeRuns) -> Managed:
+def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     """Opens a manager; called again, one that finds what the first left."""
 
     @asynccontextmanager
     async def open_manager() -> AsyncIterator[JobManager]:
-        store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+        store = Store.open(url)
         manager = JobManager(store, runs, tmp_path / "runs", tmp_path, poll_s=0.01)
         await manager.start()
         try:
@@ -40,7 +63,7 @@ def managed(tmp_path: Path, runs: FakeRuns) -> Managed:
     return open_manager
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 30.0) -> None:
     """Wait until something that nothing announces has come about."""
     async with asyncio.timeout(within_s):
         while not await holds():  # noqa: ASYNC110
@@ -67,7 +90,17 @@ async def started(runs: FakeRuns, job_id: str) -> FakeRun:
     return runs.runs[job_id]
 
 
+async def again(runs: FakeRuns, job_id: str, before: FakeRun) -> FakeRun:
+    """The job's next run."""
+
+    async def holds() -> bool:
+        return runs.runs[job_id] is not before
+
+    await eventually(holds)
+    return runs.runs[job_id]
+
+
 async def all_events(manager: JobManager, job_id: str, after: int = 0) -> list[Event]:
     """The whole log, to its end."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return [event async for batch in await manager.events(job_id, after) for event in batch]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.errors import MillraceError
+from trainers.errors import MillraceError, SpecRejected
 from trainers.events import Event, State
 from trainers.runtime.cluster import Resources
 from trainers.runtime.journal import Journal
@@ -24,6 +24,9 @@ class FakeRun:
         self.journal = Journal(run_dir)
         self.alive = True
         self.cancels = 0
+        self.pauses = 0
+        self.size = spec.workers.count
+        self.starts_again = False
         self.cancelled = threading.Event()
 
     def emit(self, event_type: Any, **data: Any) -> Event:
@@ -31,7 +34,7 @@ class FakeRun:
 
     def state(self, state: State, reason: str = "Told", message: str = "") -> None:
         self.emit("state", state=state, reason=reason, message=message)
-        if state.is_terminal:
+        if state.is_terminal or state in (State.PAUSED, State.QUEUED):
             self.die()
 
     def step(self, epoch: float, loss: float = 0.5, workers: int = 2) -> Event:
@@ -63,6 +66,17 @@ class FakeRun:
     def cancel(self) -> None:
         self.cancels += 1
         self.cancelled.set()
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+    def scale(self, count: int) -> None:
+        most = self.spec.most_workers
+        if count > most:
+            raise SpecRejected(f"workers: the run can have 1 to {most} of them, not {count}; see workers.max")
+        names = [f"worker/{i}" for i in range(max(count, self.size))]
+        self.emit("resize", workers=count, joined=names[self.size :], left=names[count:], examples=0)
+        self.size = count
 
     def is_alive(self) -> bool:
         return self.alive
@@ -106,12 +120,13 @@ class FakeRuns:
             if run.alive:
                 run.die()
 
-    def start_run(self, job_id: str, spec: TrainSpec, run_dir: Path) -> FakeRun:
+    def start_run(self, job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False) -> FakeRun:
         assert type(spec) is TrainSpec, "the coordinator knows nothing of jobs"
         assert self.may_start.wait(10)
         if self.start_error is not None:
             raise self.start_error
         run = self.runs[job_id] = FakeRun(job_id, spec, run_dir)
+        run.starts_again = starts_again
         self.order.append(job_id)
         self.script(run)
         return run
@@ -128,13 +143,16 @@ class FakeRuns:
     def needs(self, spec: TrainSpec) -> Resources:
         return Resources(cpus=spec.workers.count * spec.workers.cpus, gpus=spec.workers.count * spec.workers.gpus)
 
-    def preflight(self, spec: TrainSpec) -> None:
+    def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:
         if self.preflight_error is not None:
             raise self.preflight_error
+
+    def metrics_targets(self) -> list[str]:
+        return ["192.0.2.1:8080"]
 
     def total_resources(self) -> Resources:
         return self.total
 
     def available_resources(self) -> Resources:
-        held = [self.needs(run.spec) for run in self.runs.values() if run.alive]
-        return Resources(self.total.cpus - sum(r.cpus for r in held), self.total.gpus - sum(r.gpus for r in held))
+        held = [(run.size, run.spec.workers) for run in self.runs.values() if run.alive]
+        return self.total - sum((Resources(w.cpus, w.gpus) * size for size, w in held), Resources(0, 0))

@@ -9,7 +9,7 @@ from service.errors import JobNotFound, KeyReused, NeverFits, StateConflict
 from service.jobs import JobManager
 from service.spec import parse_spec
 from service.store import Query
-from tests.service.conftest import Managed, all_events, eventually, reached, started
+from tests.service.conftest import Managed, again, all_events, eventually, reached, started
 from tests.service.fakes import FakeRuns, whole_run
 from trainers.errors import DataNotFound
 from trainers.events import State
@@ -129,7 +129,8 @@ def test_the_queue_goes_by_priority_then_by_time_and_nobody_passes(managed: Mana
         async with managed() as manager:
             names = {}
             for name, workers, priority in (("first", 4, 0), ("late", 1, 0), ("big", 4, 1), ("urgent", 2, 5)):
-                job, _ = await manager.submit(parse_spec(small(name=name, workers=workers, priority=priority)))
+                size = {"count": workers, "min": workers}  # none gives room to another
+                job, _ = await manager.submit(parse_spec(small(name=name, workers=size, priority=priority)))
                 names[job.id] = name
                 if name == "first":
                     await started(runs, job.id)
@@ -223,7 +224,7 @@ def test_a_restarted_manager_finds_running_and_waiting_jobs_again(managed: Manag
     asyncio.run(scenario())
 
 
-def test_a_lost_coordinator_is_swept_and_its_log_gets_an_end(managed: Managed, runs: FakeRuns) -> None:
+def test_a_job_that_lost_its_coordinator_goes_on_in_the_same_log(managed: Managed, runs: FakeRuns) -> None:
     async def scenario() -> None:
         async with managed() as manager:
             seen, _ = await manager.submit(TWO_WORKERS)
@@ -231,19 +232,57 @@ def test_a_lost_coordinator_is_swept_and_its_log_gets_an_end(managed: Managed, r
             run.state(State.RUNNING)
             await reached(manager, seen.id, State.RUNNING)
             run.die(torn=b'{"seq": 3, "time": 1.0, "ty')
-            job = await reached(manager, seen.id, State.FAILED)
-            assert job.reason == "CoordinatorLost"
+            (await again(runs, seen.id, run)).succeed()
+            await reached(manager, seen.id, State.SUCCEEDED)
             unseen, _ = await manager.submit(TWO_WORKERS)
-            (await started(runs, unseen.id)).state(State.RUNNING)
+            before = await started(runs, unseen.id)
+            before.state(State.RUNNING)
             await reached(manager, unseen.id, State.RUNNING)
-        runs.runs[unseen.id].die(torn=b'{"seq": 3')
+        before.die(torn=b'{"seq": 3')
         async with managed() as manager:
+            (await again(runs, unseen.id, before)).succeed()
+            await reached(manager, unseen.id, State.SUCCEEDED)
             for job_id in (seen.id, unseen.id):
                 events = await all_events(manager, job_id)
-                assert [event.seq for event in events] == [1, 2, 3]
-                assert events[-1].data["reason"] == "CoordinatorLost"
-                assert (await manager.show(job_id)).state is State.FAILED
-        assert runs.swept == [seen.id, unseen.id]
+                assert [event.seq for event in events] == list(range(1, len(events) + 1))
+                assert events[2].data["reason"] == "CoordinatorLost"
+                assert "starts again from its last checkpoint" in events[2].data["message"]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_loses_its_coordinator_again_and_again_fails_unless_it_gets_on(
+    managed: Managed, runs: FakeRuns
+) -> None:
+    async def scenario() -> None:
+        async with managed() as manager:
+            job, _ = await manager.submit(TWO_WORKERS)
+            run = await started(runs, job.id)
+            for _ in range(2):
+                run.die()
+                run = await again(runs, job.id, run)
+            run.emit("checkpoint", path="there", epoch=1, examples=100)
+            for _ in range(2):
+                run.die()
+                run = await again(runs, job.id, run)
+            run.die()
+            end = await reached(manager, job.id, State.FAILED)
+            assert end.reason == "CoordinatorLost"
+            assert "checkpoints it wrote" in end.message
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_loses_its_coordinator_while_it_is_cancelled_is_cancelled(managed: Managed, runs: FakeRuns) -> None:
+    async def scenario() -> None:
+        async with managed() as manager:
+            job, _ = await manager.submit(TWO_WORKERS)
+            run = await started(runs, job.id)
+            run.state(State.RUNNING)
+            await reached(manager, job.id, State.RUNNING)
+            await manager.cancel(job.id)
+            run.die()
+            assert (await reached(manager, job.id, State.CANCELLED)).reason == "CoordinatorLost"
 
     asyncio.run(scenario())
 
@@ -315,4 +354,4 @@ async def shows_metrics(manager: JobManager, job_id: str) -> bool:
 
 
 async def has_read(manager: JobManager, job_id: str, seq: int) -> bool:
-    return manager.live[job_id].log.progress.seq >= seq
+    return manager.lives.live[job_id].log.progress.seq >= seq

@@ -67,3 +67,9 @@ def test_log_lines_are_for_people() -> None:
     event = Event(seq=1, time=0.0, type="log", data={"level": "warning", "message": "slow"})
     assert log_line(event) == f"{log_line(event)[:19]} WARNING slow"  # type: ignore[index]
     assert log_line(Event(seq=2, time=0.0, type="epoch", data={})) is None
+    died = Event(seq=3, time=0.0, type="fault", data={"actor": "job/worker/1", "why": "died", "examples": 7})
+    assert str(log_line(died))[20:] == "FAULT worker/1 died"
+    fewer = Event(seq=4, time=0.0, type="resize", data={"workers": 2, "joined": [], "left": ["job/worker/1"]})
+    assert str(log_line(fewer))[20:] == "RESIZE 2 workers; left: worker/1"
+    more = fewer.model_copy(update={"data": {"workers": 3, "joined": ["job/worker/2"], "left": [], "batch": 96}})
+    assert str(log_line(more))[20:] == "RESIZE 3 workers, batch 96; joined: worker/2"

@@ -89,3 +89,27 @@ def test_every_field_says_what_it_is() -> None:
 def test_yaml_of_nothing_is_a_spec_of_defaults() -> None:
     assert load_yaml("") == {}
     assert read_spec("").algorithm.name == "sync"
+
+
+def test_numbers_are_what_everybody_takes_for_one() -> None:
+    assert read_spec("optimizer: {name: sgd, lr: 1e-3}").optimizer.lr == 0.001
+    assert read_spec("epochs: 5", ["optimizer.lr=2E-2"]).optimizer.lr == 0.02
+    assert read_spec("workers: 2.0").workers.count == 2
+    assert read_spec("model: {name: mlp, kwargs: {a: true, b: 1, c: x}}").model.kwargs == {"a": True, "b": 1, "c": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer"),
+    [
+        ("epochs: true", "/epochs"),
+        ("epochs: '5'", "/epochs"),
+        ("workers: '2'", "/workers"),
+        ("batch: true", "/batch"),
+        ("data: {download: 1}", "/data/download"),
+        ("labels: {a/b: 1}", "/labels/a~1b"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_bent_to_fit(text: str, pointer: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        read_spec(text)
+    assert [error.pointer for error in refused.value.errors] == [pointer]

@@ -1,23 +1,26 @@
-"""The store, with real SQLite files and many threads."""
+"""The store, on real databases of each kind and with many threads."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
-from service.errors import JobNotFound, KeyReused
+from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.spec import parse_spec
-from service.store import Query, Store, new_job_id
-from trainers.events import State
+from service.store import Job, Query, Store, Submission, new_job_id
+from trainers.events import Event, State
 
 SPEC = parse_spec({"name": "a", "labels": {"x": "y"}})
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+def store(url: str) -> Iterator[Store]:
+    opened = Store.open(url)
     yield opened
     opened.close()
 
@@ -30,7 +33,7 @@ def test_ids_sort_by_time_and_fit_everywhere() -> None:
 
 def test_many_writers_with_few_keys_make_few_jobs(store: Store, tmp_path: Path) -> None:
     def add(index: int) -> tuple[str, bool]:
-        job, is_new = store.add(SPEC, tmp_path, f"key {index % 5}", "hash")
+        job, is_new = store.add(Submission(SPEC, f"key {index % 5}", "hash"), tmp_path)
         return job.id, is_new
 
     with ThreadPoolExecutor(16) as pool:
@@ -41,14 +44,57 @@ def test_many_writers_with_few_keys_make_few_jobs(store: Store, tmp_path: Path) 
 
 
 def test_a_key_with_another_body_is_refused_and_changes_nothing(store: Store, tmp_path: Path) -> None:
-    job, _ = store.add(SPEC, tmp_path, "key", "hash")
+    job, _ = store.add(Submission(SPEC, "key", "hash"), tmp_path)
     with pytest.raises(KeyReused):
-        store.add(SPEC, tmp_path, "key", "another hash")
+        store.add(Submission(SPEC, "key", "another hash"), tmp_path)
     assert [found.id for found in store.find(Query())] == [job.id]
 
 
+def test_what_fails_among_many_changes_nothing_and_keeps_nobody(store: Store, tmp_path: Path) -> None:
+    """All of them wait for the first, and share one transaction."""
+    may_go_on = threading.Event()
+    store.writer.submit(lambda _: may_go_on.wait(10))
+
+    def half(connection: Connection) -> None:
+        connection.execute(text("UPDATE jobs SET name = 'spoilt'"))
+        connection.execute(text("INSERT INTO labels (job_id, key, value) VALUES ('nobody', 'a', 'b')"))
+
+    before = [store.adding(Submission(SPEC, f"key {index}", "hash"), tmp_path) for index in range(3)]
+    reused = store.adding(Submission(SPEC, "key 1", "another hash"), tmp_path)
+    again = store.adding(Submission(SPEC, "key 2", "hash"), tmp_path)
+    crowded = store.adding(Submission(SPEC, "key 3", "hash", max_waiting=3), tmp_path)
+    spoilt = store.writer.submit(half)
+    after = store.adding(Submission(SPEC), tmp_path)
+    may_go_on.set()
+    with pytest.raises(KeyReused):
+        reused.result(10)
+    with pytest.raises(TooManyWaiting):
+        crowded.result(10)
+    with pytest.raises(IntegrityError):
+        spoilt.result(10)
+    assert [one.result(10).is_new for one in (*before, again, after)] == [True, True, True, False, True]
+    assert again.result().job == before[2].result().job
+    there = store.find(Query())
+    assert {job.id for job in there} == {one.result().job.id for one in (*before, after)}
+    assert {job.name for job in there} == {"a"}
+
+
+def test_the_log_is_begun_once_the_job_is_durable_and_only_if_it_is_new(store: Store, tmp_path: Path) -> None:
+    found = []
+
+    def begin(job: Job) -> Event:
+        found.append(store.get(job.id))  # read by another connection: it is committed
+        return Event(seq=1, time=0.0, type="state", data={"state": "QUEUED"})
+
+    first, second = (store.adding(Submission(SPEC, "key", "hash"), tmp_path, begin).result(10) for _ in range(2))
+    assert first.first == begin(first.job)
+    assert (second.first, second.is_new) == (None, False)
+    assert found[:1] == [first.job]
+    assert len(found) == 2
+
+
 def test_of_many_changes_from_one_state_one_wins(store: Store, tmp_path: Path) -> None:
-    job, _ = store.add(SPEC, tmp_path, None, "hash")
+    job, _ = store.add(Submission(SPEC), tmp_path)
     with ThreadPoolExecutor(8) as pool:
         won = list(
             pool.map(
@@ -63,14 +109,14 @@ def test_of_many_changes_from_one_state_one_wins(store: Store, tmp_path: Path) -
     assert store.unfinished() == []
 
 
-def test_everything_is_there_after_opening_again(store: Store, tmp_path: Path) -> None:
-    job, _ = store.add(SPEC, tmp_path / "runs", "key", "hash")
-    again = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+def test_everything_is_there_after_opening_again(store: Store, url: str, tmp_path: Path) -> None:
+    job, _ = store.add(Submission(SPEC, "key", "hash"), tmp_path / "runs")
+    again = Store.open(url)
     try:
         assert again.get(job.id) == job
         assert job.labels == {"x": "y"}
         assert job.run_dir == tmp_path / "runs" / job.id
-        assert again.add(SPEC, tmp_path, "key", "hash") == (job, False)
+        assert again.add(Submission(SPEC, "key", "hash"), tmp_path) == (job, False)
         with pytest.raises(JobNotFound):
             again.get("another")
     finally:

@@ -1,5 +1,6 @@
 """Where parameters lie: every element once, none across a shard's border that should not be, gaps zero."""
 
+import itertools
 import random
 
 import pytest
@@ -78,3 +79,31 @@ def test_too_many_shards_are_refused_with_the_remedy() -> None:
         lay_out(nn.Linear(3, 3), 2)
     with pytest.raises(ValueError, match="2 variables"):
         lay_out(nn.Linear(300, 3), 3, "round_robin")
+
+
+@pytest.mark.parametrize("least_bytes", [1, 200, 4096, 10**9])
+@pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.parametrize("placement", ["balanced", "round_robin"])
+def test_buckets_cut_the_whole_vector_between_parameters(placement: str, num_shards: int, least_bytes: int) -> None:
+    layout = lay_out(Random(2), num_shards, placement)
+    buckets = layout.buckets(least_bytes)
+    edges = [0, *(bucket.span.stop for bucket in buckets)]
+    assert [bucket.span.start for bucket in buckets] == edges[:-1]
+    assert edges[-1] == layout.numel
+    assert sorted(name for bucket in buckets for name in bucket.names) == sorted(layout.names)
+    assert len(buckets) == 1 or all(4 * (b.span.stop - b.span.start) >= least_bytes for b in buckets)
+    place = {n: (o, o + torch.Size(s).numel()) for n, o, s in zip(layout.names, layout.offsets, layout.shapes)}  # noqa: B905
+    for bucket in buckets:
+        for name in bucket.names:
+            assert bucket.span.start <= place[name][0] <= place[name][1] <= bucket.span.stop
+
+
+def test_runs_are_cut_where_the_owner_changes() -> None:
+    model = nn.Sequential(*[nn.Linear(3, 5 + i) for i in range(4)])
+    layout = lay_out(model)
+    owners = {"0.weight": 0, "0.bias": 0, "1.weight": 0, "2.weight": 1, "2.bias": 1, "3.weight": 0, "3.bias": 0}
+    runs = layout.runs(owners)  # 1.bias has no owner
+    assert [layout.names_in(span)[0] for span in runs] == ["0.weight", "2.weight", "3.weight"]
+    assert layout.names_in(runs[0])[-1] == "1.bias"
+    assert [runs[0].start, runs[-1].stop] == [0, layout.numel]
+    assert all(a.stop == b.start for a, b in itertools.pairwise(runs))

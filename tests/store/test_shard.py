@@ -1,6 +1,7 @@
 """A shard by itself: fusing, clocks, pins and repeated pushes."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -158,7 +159,37 @@ def test_staleness_is_updates_since_the_pushers_fetch() -> None:
     for number, worker in enumerate([0, 0, 1]):
         shard.push(arrive(number, worker))
     assert [a.staleness for a in shard.apply()] == [0, 1, 2]
-    shard.pin(1)
-    shard.push(arrive(3, worker=1))
+    shard.push(replace(arrive(3, worker=1), base=3))
     assert [a.staleness for a in shard.apply()] == [0]
     assert shard.staleness == {0: 2, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("spec", [SgdSpec(lr=1.0), MomentumSpec(lr=1.0), MomentumSpec(lr=1.0, equation=10)])
+def test_a_staleness_aware_step_is_the_plain_one_at_the_divided_rate(spec: AnyOptimizer) -> None:
+    """Pushes of staleness 0, 1, 2, 3 after one fetch, at rates 0.1 / (1, 1, 2, 3)."""
+    aware, plain = make_shard(spec), make_shard(spec)
+    rates = iter([0.1, 0.1, 0.05, 0.1 / 3])
+    aware.config = replace(aware.config, learning_rate=lambda seen: 0.1, staleness_aware=True)
+    plain.config = replace(plain.config, learning_rate=lambda seen: next(rates))
+    for shard in (aware, plain):
+        shard.join(0)
+        shard.pin(0)
+    for number in range(4):
+        aware.push(arrive(number))
+        plain.push(arrive(number))
+        (answer,) = aware.apply()
+        plain.learning_rate = 0.0  # no momentum correction: dividing is no change of the schedule
+        plain.apply()
+        assert answer.staleness == number
+        assert torch.equal(aware.params, plain.params)
+        assert aware.learning_rate == 0.1
+
+
+def test_a_delayed_push_is_as_stale_as_its_own_fetch() -> None:
+    shard = make_shard(SgdSpec())
+    shard.join(0)
+    found = []
+    for number in range(5):
+        shard.push(replace(arrive(number), base=shard.version - min(number, 2)))
+        found += [answer.staleness for answer in shard.apply()]
+    assert found == [0, 1, 2, 2, 2]

@@ -26,7 +26,7 @@ def test_what_one_tells_another_hears_before_and_after(rendezvous: Rendezvous) -
     waits = threading.Thread(target=lambda: heard.append(other.get("key")))
     waits.start()
     one.set("key", b"\x00value" * 100)
-    waits.join(5)
+    waits.join(30)
     assert heard == [one.get("key", 5)] == [b"\x00value" * 100]
     assert one.has("key")
     assert not one.has("another")
@@ -55,7 +55,7 @@ def test_the_end_of_a_connection_is_told_even_while_it_waits(rendezvous: Rendezv
     assert not hears.has("dead")
     dies.close()
     assert hears.get("dead", 5) == b""
-    waits.join(5)
+    waits.join(30)
     assert not waits.is_alive()
     hears.close()
 

@@ -7,7 +7,6 @@ multipliers", section 7.1 (`consensus`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -78,50 +77,6 @@ def agent_names(rule: tuple[str, ...]) -> tuple[str, ...]:
     return ("x", "u", *rule)
 
 
-class Average:
-    """A weighted average over the virtual workers, summed in the canonical order: the same bits on any number of
-    workers. The new one is written beside the old one, which the others may still be reading."""
-
-    def __init__(self, context: Context, numel: int) -> None:
-        from trainers.transport.canonical import Scratch
-        from trainers.transport.protocols import Reduction
-
-        assert context.collectives is not None
-        self.collectives = context.collectives
-        self.reduction = Reduction(context.num_virtual, self.collectives.size, numel)
-        self.parts = self.collectives.parts(self.reduction)
-        self.span = self.collectives.span(numel)
-        self.scratch = Scratch(self.parts[0])
-        self.versions = [self.collectives.replicated(f"average-{i}", numel) for i in (0, 1)]
-        self.clock = 0
-
-    @property
-    def newest(self) -> Tensor:
-        """(numel,) the average that was made last; only to be read."""
-        return self.versions[self.clock % 2]
-
-    def begin(self, first: Tensor) -> None:
-        """The value (numel,) before the first average."""
-        self.newest[self.span] = first[self.span].to(self.newest.device)
-        self.collectives.all_gather(self.newest).wait()
-
-    def update(self, leaf: Callable[[int, Tensor], None], weight: int) -> None:
-        """newest <- sum / weight, where `leaf(rank, into)` writes what virtual worker `rank` adds to the sum."""
-        from trainers.optim.update import CHUNK
-        from trainers.transport.canonical import sum_leaves
-
-        for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
-            sum_leaves(node, self.scratch.under(part, node), leaf)
-        total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
-        following = self.versions[(self.clock + 1) % 2]
-        mine = following[self.span]
-        for start in range(0, len(mine), CHUNK):
-            stop = min(start + CHUNK, len(mine))
-            mine[start:stop].copy_(total.piece(start, stop)).div_(weight)
-        self.collectives.all_gather(following).wait()
-        self.clock += 1
-
-
 class AveragingAdmm:
     """Algorithm 3 of paper 2: fetch the parameters, one SGD step on a minibatch of one's own, average; every minibatch.
 
@@ -131,7 +86,9 @@ class AveragingAdmm:
 
     def __init__(self, context: Context) -> None:
         from trainers.optim.update import SliceUpdate
+        from trainers.transport.average import Average
 
+        assert context.collectives is not None
         self.context, self.replica = context, context.replica
         self.names = context.rule.state_names
         self.numel = context.replica.layout.numel
@@ -139,7 +96,7 @@ class AveragingAdmm:
         first = start.params.new_empty(1 + len(self.names), self.numel)  # parameters, then each state
         for row, vector in zip(first, [start.params, *(start.state[name] for name in self.names)], strict=True):
             row.copy_(vector)
-        self.average = Average(context, first.numel())
+        self.average = Average(context.collectives, context.num_virtual, first.numel())
         self.average.begin(first.flatten())
         self.gradient = self.average.newest.new_zeros(self.numel)
         device = self.gradient.device
@@ -173,6 +130,9 @@ class AveragingAdmm:
 
     def whole(self) -> Buffers:
         return self._version(self.average.newest)
+
+    def newest(self, before: int = 0) -> None:
+        return None
 
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
@@ -224,17 +184,18 @@ class ConsensusAdmm:
 
     def __init__(self, config: AdmmConfig, context: Context) -> None:
         from trainers.optim.update import SliceUpdate
+        from trainers.transport.average import Average
         from trainers.transport.canonical import block
 
+        assert context.collectives is not None
         self.rho = RHO if config.rho is None else config.rho
         self.num_steps = STEPS if config.steps is None else config.steps
         self.config, self.context, self.replica = config, context, context.replica
-        self.average = Average(context, context.replica.layout.numel)
+        self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
         self.average.begin(context.start.whole.params)
         collectives, z = self.average.collectives, self.average.newest
         self.names = agent_names(context.rule.state_names)
-        self.blocks = [range(*block(context.num_virtual, k, collectives.size)) for k in range(collectives.size)]
-        self.ranks = self.blocks[collectives.rank]
+        self.ranks = range(*block(context.num_virtual, collectives.rank, collectives.size))
         self.own = z.new_zeros(len(self.ranks), len(self.names), z.numel())
         self.agents = dict(zip(self.ranks, map(self._agent, self.ranks, self.own), strict=True))
         self.gradient = z.new_zeros(z.numel())
@@ -252,22 +213,28 @@ class ConsensusAdmm:
         return StepReport(loss, work.examples, lr)
 
     def whole(self) -> Buffers:
-        """z, and on rank 0 the vectors of all virtual workers."""
+        """z, and on rank 0 the vectors of all virtual workers and the mean of their rule's states, with which another
+        algorithm goes on."""
         from trainers.optim.update import Buffers
+        from trainers.transport.average import gather_rows
 
-        collectives, z = self.average.collectives, self.average.newest
-        sizes = [len(ranks) * len(self.names) * z.numel() if collectives.rank == 0 else 0 for ranks in self.blocks]
-        rows, nothing = z.new_empty(sum(sizes)), z.new_empty(0)
-        send = [self.own.flatten() if k == 0 else nothing for k in range(collectives.size)]
-        collectives.all_to_all(send, rows.split(sizes)).wait()  # type: ignore[no-untyped-call]
-        names = self.config.private_names(self.context.rule.state_names, self.context.num_virtual)
-        return Buffers(z, dict(zip(names, rows.view(-1, z.numel()), strict=collectives.rank == 0)))
+        collectives, z, num_virtual = self.average.collectives, self.average.newest, self.context.num_virtual
+        rows = gather_rows(collectives, num_virtual, self.own.flatten(1))
+        if collectives.rank:
+            return Buffers(z, {})
+        names = self.config.private_names(self.context.rule.state_names, num_virtual)
+        private = dict(zip(names, rows.view(-1, z.numel()), strict=True))
+        means = rows.view(-1, len(self.names), z.numel()).mean(0)  # (names, P)
+        return Buffers(z, private | dict(zip(self.names[2:], means[2:], strict=True)))
+
+    def newest(self, before: int = 0) -> None:
+        return None
 
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
 
     def _agent(self, rank: int, rows: Tensor) -> Agent:
-        """As the checkpoint left it, or with x = z and u = 0."""
+        """As the checkpoint left it, or with x = z, u = 0 and the rule's state as another algorithm left it."""
         found = self.context.start.whole.state
         x, u, *states = rows
         for name, row in zip(self.names, rows, strict=True):
@@ -275,6 +242,8 @@ class ConsensusAdmm:
                 row.copy_(found[f"{name}-{rank}"])
             elif name == "x":
                 row.copy_(self.average.newest)
+            elif name in found:
+                row.copy_(found[name])
         return Agent(x, u, dict(zip(self.names[2:], states, strict=True)), self.context.shares[rank])
 
     def _x_step(self, minibatch: Minibatch, lr: float) -> float:

@@ -14,11 +14,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trainers.data.batches import Batch
+    from trainers.data.partition import Partitioning
     from trainers.optim.rules import UpdateRule
     from trainers.optim.schedules import Schedule
     from trainers.optim.update import Buffers
     from trainers.replica import Replica
+    from trainers.store.layout import Layout
     from trainers.transport.protocols import Collectives, ParameterStore
 
 
@@ -47,6 +51,8 @@ class Work:
     """Minibatches that this worker's group computes in the step, neighbours from its first worker's on."""
     ends_epoch: bool = False
     """Whether this is the last step of an epoch; for synchronous algorithms."""
+    sizes: tuple[int, ...] = ()
+    """Examples in the minibatch of each virtual worker; for synchronous algorithms."""
 
     @property
     def examples(self) -> int:
@@ -62,6 +68,10 @@ class StepReport:
     """Sum over its examples."""
     examples: int
     learning_rate: float
+    dropped: int = 0
+    """Minibatches whose gradients came too late and count for nothing: their examples are still to be trained."""
+    delays: tuple[int, ...] = ()
+    """Of each group of layers that goes backward later than forward: by how many minibatches. Empty where none does."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,11 @@ class Context:
     store: ParameterStore | None = None
     exempt: tuple[slice, ...] = ()
     """Parts of the flat vector without weight decay."""
+    per_worker: int = 0
+    """n: examples of a virtual worker's minibatch, but for the last ones of an epoch."""
+    groups: tuple[slice, ...] = ()
+    """The groups of parameters that are pushed and fetched by themselves, as `AlgorithmConfig.parameter_groups` has
+    them."""
 
 
 class Algorithm(Protocol):
@@ -103,6 +118,11 @@ class Algorithm(Protocol):
 
     def whole(self) -> Buffers | None:
         """Parameters and state, (P,) each, gathered from all workers; None where the shards hold them. All call it."""
+        ...
+
+    def newest(self, before: int = 0) -> Buffers | None:
+        """The version after the last step that was finished here, or the one `before` (0 or 1), whole, without a word
+        to the others, of whom some may be dead; None where that takes them, or where the shards hold it."""
         ...
 
     def finish(self) -> None:
@@ -136,13 +156,50 @@ class AlgorithmConfig(BaseModel, ABC):
         """Whether the workers of a group exchange tensors among themselves."""
         return not self.uses_parameter_server
 
+    @property
+    def num_backup(self) -> int:
+        """Workers whose gradients a step goes without: those that come last are dropped."""
+        return 0
+
+    def quorum(self, num_virtual: int) -> int:
+        """Minibatches whose mean makes an update; 0: every push to the shards is an update of its own."""
+        return num_virtual if self.is_synchronous else 0
+
     def groups(self, nodes: Sequence[str]) -> list[list[int]]:
         """The workers, by rank, that go on step by step together; `nodes`: where each of them is."""
         ranks = list(range(len(nodes)))
         return [ranks] if self.is_synchronous else [[rank] for rank in ranks]
 
+    def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
+        """How the flat vector is divided into groups of parameters that are pushed and fetched by themselves; none: it
+        is one. Built alike in every process.
+
+        Raises:
+            ValueError: The model does not allow what a field asks for; which field, and what would work.
+        """
+        return ()
+
+    @property
+    def divides_by_staleness(self) -> bool:
+        """Whether the shards divide an update's learning rate by its staleness."""
+        return False
+
     def check_workers(self, num_workers: int) -> None:
         """Refuse a number of workers that a field does not go with.
+
+        Raises:
+            ValidationError: Of the field (`refused`), with what would work.
+        """
+
+    def check_model(self, model: nn.Module, num_workers: int) -> None:
+        """Refuse a model that the algorithm cannot train, on so many workers.
+
+        Raises:
+            SpecRejected: With the field and what would work.
+        """
+
+    def check_virtual(self, num_workers: int, num_virtual: int) -> None:
+        """Refuse a number of virtual workers that a field does not go with.
 
         Raises:
             ValidationError: Of the field (`refused`), with what would work.
@@ -158,6 +215,15 @@ class AlgorithmConfig(BaseModel, ABC):
     def keeps_partitions(self) -> bool:
         """Whether each virtual worker trains the same examples in every epoch."""
         return False
+
+    @property
+    def holds_examples(self) -> bool:
+        """Whether a worker holds only the examples of its own virtual workers, which may move between epochs."""
+        return False
+
+    def partitioning(self, seed: int, shares: tuple[int, ...]) -> Partitioning:
+        """How they are divided and move; `shares`: how many each virtual worker holds."""
+        raise NotImplementedError(f"{self.name} has all examples at hand")
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
         """Vectors (P,) of a version that only this algorithm knows, beside the parameters and the state that the

@@ -103,7 +103,8 @@ class Mixed:
         self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = 0, 0, 0  # of the push under way: minibatch, steps, examples
-        self.clock, self.lr = 0, 0.0
+        self.clock, self.lr = 0, 0.0  # minibatches since `begun_at`, where the group's clock began
+        self.begun_at = self.store.clock_at_start if self.store is not None else 0
 
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
@@ -125,6 +126,9 @@ class Mixed:
     def whole(self) -> None:
         return None
 
+    def newest(self, before: int = 0) -> None:
+        return None
+
     def finish(self) -> None:
         if self.store is not None:
             self.store.leave()
@@ -135,7 +139,8 @@ class Mixed:
         examples = 0
         if self.store is not None:
             behind = self.config.max_staleness
-            fetched = self.store.fetch(min_clock=0 if behind is None else max(0, self.clock - behind)).wait()
+            min_clock = 0 if behind is None else max(0, self.begun_at + self.clock - behind)
+            fetched = self.store.fetch(min_clock).wait()
             self.params.copy_(fetched.params)
             examples = fetched.examples
         self.group.broadcast(self.params, root=0).wait()
@@ -163,5 +168,5 @@ class Mixed:
         self.pending_examples += work.whole
         if self.pending == self.config.num_push or work.ends_lease:
             identity = PushIdentity(work.epoch, self.first, index + work.together - 1)
-            self.store.push(Push(identity, self.clock, self.pending_examples, self.pending))
+            self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
             self.accrued, self.pending, self.pending_examples = None, 0, 0

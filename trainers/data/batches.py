@@ -50,6 +50,10 @@ class Dataset(ABC):
         set takes items ahead of need.
         """
 
+    def begin_epoch(self, epoch: int) -> None:  # noqa: B027  # most sets have nothing to do
+        """Called by every worker before the first minibatch of an epoch: where examples move between workers, they do
+        it now."""
+
     @abstractmethod
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """The test set in its order, `batch` examples at a time, the last one smaller; never augmented."""

@@ -42,12 +42,14 @@ def uniform(seed: int, epoch: int, examples: Int64Array, units: int, stream: int
     return (words >> np.uint64(64 - _BITS)).astype(np.float32) * np.float32(2.0**-_BITS)
 
 
-def uniform_torch(seed: int, epoch: int, examples: torch.Tensor, units: int, stream: int) -> torch.Tensor:
-    """The same bits as `uniform`, computed on the device of `examples` (B,) int64."""
+def uniform_torch(
+    seed: int, epoch: int, examples: torch.Tensor, units: int, stream: int, first: int = 0
+) -> torch.Tensor:
+    """The same bits as `uniform`, computed on the device of `examples` (B,) int64, from unit number `first` on."""
     import torch  # not at the top: the coordinator shuffles epochs and has no torch
 
     rows = _mix_torch(examples * _signed(_GOLDEN) + _signed(_key(seed, epoch, stream)))
-    counters = torch.arange(1, units + 1, dtype=torch.int64, device=examples.device) * _signed(_GOLDEN)
+    counters = torch.arange(first + 1, first + units + 1, dtype=torch.int64, device=examples.device) * _signed(_GOLDEN)
     words = _mix_torch(rows[:, None] + counters)
     return _shift(words, 64 - _BITS).to(torch.float32).mul_(2.0**-_BITS)
 

@@ -8,7 +8,7 @@ import torch
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.draws import Int64Array
-from trainers.data.examples import Arrays
+from trainers.data.examples import Arrays, UInt8Array
 
 
 class MemoryDataset(Dataset):
@@ -32,9 +32,9 @@ class MemoryDataset(Dataset):
             if not len(examples):  # the last minibatch of an epoch may leave nothing for a virtual worker
                 yield self._empty(epoch, examples)
                 continue
-            images = self._on_device(arrays.train_images.take(examples, axis=0))  # (B, C, H, W) uint8, a copy
-            images = arrays.normalisation(self._augmentation.train(images, epoch, examples))
-            yield Batch(images, self._on_device(arrays.train_labels.take(examples)), epoch, examples)
+            pixels, labels = self._training(arrays, examples)
+            images = self._augmentation.train(self._on_device(pixels), epoch, examples)
+            yield Batch(arrays.normalisation(images), self._on_device(labels), epoch, examples)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
@@ -46,6 +46,10 @@ class MemoryDataset(Dataset):
 
     def close(self) -> None:
         self._arrays = None
+
+    def _training(self, arrays: Arrays, examples: Int64Array) -> tuple[UInt8Array, Int64Array]:
+        """Copies of the images (B, C, H, W) and labels (B,) of training examples."""
+        return arrays.train_images.take(examples, axis=0), arrays.train_labels.take(examples)
 
     def _empty(self, epoch: int, examples: Int64Array) -> Batch:
         images = torch.empty(0, *self.image_shape, device=self._device)

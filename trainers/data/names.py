@@ -21,6 +21,16 @@ NUM_TRAIN: dict[str, int] = {
 }
 """Training examples of the sets that are always the same."""
 
+IMAGES: dict[str, tuple[int, int, int, int]] = {
+    "digits": (1, 8, 8, 10),
+    "mnist": (1, 28, 28, 10),
+    "fashion_mnist": (1, 28, 28, 10),
+    "cifar10": (3, 32, 32, 10),
+    "cifar100": (3, 32, 32, 100),
+    "imagenet": (3, 224, 224, 1000),
+}
+"""C, H, W and classes of the sets that are always the same; ImageNet's as the models see them by default."""
+
 
 def dataset_names() -> tuple[str, ...]:
     """Every name that `data.name` may hold besides `module:function`."""

@@ -187,10 +187,12 @@ class _Loader:
                 loaded = next(self._running)
             except StopIteration:
                 return
-            except RuntimeError as error:
-                if "DataLoader worker" in str(error):  # torch has no class of its own for a loader that was killed
-                    raise RunFailed(f"a data loading process ended ({error}); is there memory for it?") from error
-                raise
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                # torch has no class of its own for a loader that was killed, and where its sockets close before
+                # it counts as dead, lets through what taking its tensors said
+                if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+                    raise
+                raise RunFailed(f"a data loading process ended ({error}); is there memory for it?") from error
             if isinstance(loaded, MillraceError):
                 raise loaded
             yield loaded

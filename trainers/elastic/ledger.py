@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from trainers.elastic.order import Order
 
+NOBODY = -1
+"""The team of a worker that was given up: what it did counts, what it had leased was issued again."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -21,6 +24,11 @@ class Lease:
 
     def __len__(self) -> int:
         return self.last - self.first + 1
+
+    @property
+    def minibatches(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.last + 1)
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,19 @@ class Ledger:
         mine = self.open.get(worker, [])
         self.open[worker] = [lease for lease in mine if not self._complete(lease)]
 
+    def is_applied(self, lease: Lease) -> bool:
+        """Whether all of it is."""
+        return self._complete(lease)
+
     def release(self, worker: int) -> None:
         """Issue again what a worker has leased and not got applied; the next to ask get it first."""
         for lease in reversed(self.open.pop(worker, [])):
             self.free.extendleft(reversed(self._left(lease)))
+
+    def drop(self, worker: int, lease: Lease) -> None:
+        """Issue a lease again of which nothing was pushed; the next to ask gets it."""
+        self.open[worker].remove(lease)
+        self.free.appendleft(lease)
 
     def epochs_done(self) -> int:
         """How many epochs, from the first on, are wholly applied."""
@@ -99,27 +116,45 @@ class Ledger:
 
 
 class Desk:
-    """Hands out a ledger's leases to groups of workers: those of a group get the same ones in the same order."""
+    """Hands out a ledger's leases to teams of workers: those of a team get the same ones in the same order."""
 
-    def __init__(self, ledger: Ledger, groups: Sequence[Sequence[int]]) -> None:
+    def __init__(self, ledger: Ledger, teams: Sequence[Sequence[int]] = ()) -> None:
+        """teams: The workers of each, by number."""
         self.ledger = ledger
-        self.group_of = {rank: i for i, ranks in enumerate(groups) for rank in ranks}
-        self.waiting: dict[int, deque[Lease | None]] = {rank: deque() for rank in self.group_of}
+        self.team_of: dict[int, int] = {}  # worker -> team
+        self.waiting: dict[int, deque[Lease | None]] = {}  # worker -> what its team has got and it has not
+        for team, workers in enumerate(teams):
+            self.form(team, workers)
 
-    def lease(self, rank: int, closed: bool = False) -> Lease | None:
-        """The next minibatches for a worker's group. None is the end: all are leased, or the desk is `closed`, and
-        the others of the group have no lease that this worker has not."""
-        if not self.waiting[rank]:
-            group = self.group_of[rank]
-            lease = None if closed else self.ledger.lease(group)
+    def form(self, team: int, workers: Sequence[int]) -> None:
+        """These are the team from now on. What it had leased before and not got applied is issued again."""
+        self.ledger.release(team)
+        self.team_of = {worker: other for worker, other in self.team_of.items() if other != team}
+        self.team_of |= dict.fromkeys(workers, team)
+        self.waiting = {worker: waiting for worker, waiting in self.waiting.items() if worker in self.team_of}
+        self.waiting |= {worker: deque() for worker in workers}
+
+    def lease(self, worker: int, closed: bool = False) -> Lease | None:
+        """The next minibatches for a worker's team. None is the end: all are leased, or the desk is `closed`, and
+        the others of the team have no lease that this worker has not."""
+        if worker not in self.team_of:
+            return None  # it was given up, and asks a last time
+        if not self.waiting[worker]:
+            team = self.team_of[worker]
+            lease = None if closed else self.ledger.lease(team)
             for member, waiting in self.waiting.items():
-                if self.group_of[member] == group:
+                if self.team_of[member] == team:
                     waiting.append(lease)
-        return self.waiting[rank].popleft()
+        return self.waiting[worker].popleft()
 
-    def applied(self, rank: int, done: Lease) -> None:
-        """The shards have applied a push of a worker's group."""
-        self.ledger.applied(self.group_of[rank], done)
+    def applied(self, worker: int, done: Lease) -> None:
+        """The shards have applied a push of a worker's team."""
+        self.ledger.applied(self.team_of.get(worker, NOBODY), done)
+
+    def drop(self, worker: int, lease: Lease) -> None:
+        """A worker has dropped the gradient of a lease."""
+        if worker in self.team_of:
+            self.ledger.drop(self.team_of[worker], lease)
 
 
 def _runs(epoch: int, indices: list[int], longest: int) -> Iterable[Lease]:

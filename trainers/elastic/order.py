@@ -1,5 +1,6 @@
 """The global order of examples: which of them belong to minibatch i of epoch e is a pure function of the seed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +53,16 @@ class Order:
         """Examples that a virtual worker computes in an epoch of a synchronous run."""
         return sum(self.size(step * self.num_virtual + virtual_rank) for step in range(self.steps))
 
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Those of all virtual workers."""
+        return tuple(self.share(rank) for rank in range(self.num_virtual))
+
+    def dealt(self, epoch: int, virtual_rank: int) -> NDArray[np.int64]:
+        """All examples of a virtual worker in an epoch, (share(virtual_rank),) int64, in its order."""
+        indices = range(virtual_rank, max(self.minibatches, virtual_rank + 1), self.num_virtual)
+        return np.concatenate([self.examples(epoch, index) for index in indices])
+
     def _permuted(self, epoch: int) -> NDArray[np.int64]:
         return permutation(self.seed, epoch, self.num_examples)
 
@@ -74,3 +85,31 @@ class Partitions(Order):
         found = np.empty_like(shuffled)
         found[np.argsort(rank_of_place, kind="stable")] = shuffled[np.argsort(rank_of_example[shuffled], kind="stable")]
         return found
+
+
+@dataclass
+class HeldOrder(Order):
+    """Every virtual worker trains what it holds, in the order of the epoch's permutation; the global order as long as
+    nobody holds anything.
+
+    Minibatches and steps are as large as in the global order.
+    """
+
+    _held: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    _sorted: tuple[int, dict[int, NDArray[np.int64]]] = field(default=(-1, {}), repr=False)
+    """An epoch, and what is held in its order."""
+
+    def hold(self, held: Mapping[int, NDArray[np.int64]]) -> None:
+        """The ids that the virtual workers of this process hold from now on, share(rank) each."""
+        assert all(len(ids) == self.share(rank) for rank, ids in held.items())
+        self._held, self._sorted = dict(held), (-1, {})
+
+    def examples(self, epoch: int, index: int) -> NDArray[np.int64]:
+        if not self._held:
+            return super().examples(epoch, index)
+        if self._sorted[0] != epoch:
+            place = np.empty(self.num_examples, dtype=np.int64)
+            place[self._permuted(epoch)] = np.arange(self.num_examples)
+            self._sorted = epoch, {rank: ids[np.argsort(place[ids])] for rank, ids in self._held.items()}
+        step, rank = divmod(index, self.num_virtual)
+        return self._sorted[1][rank][step * self.per_worker : (step + 1) * self.per_worker]

@@ -75,17 +75,30 @@ class ExampleDropout(nn.Module):
         """The shape of x."""
         if not self.training or self.p == 0:
             return x
-        if self.p >= 1:
-            return torch.zeros_like(x)
         if self._pass != self._context.passes:
             self._pass, self._calls = self._context.passes, 0
+        call = self._calls
+        self._calls += 1  # a module used twice in one pass draws two masks
+        return self.drop(x, call)
+
+    @property
+    def by_unit(self) -> bool:
+        """Whether each activation is kept or dropped by itself."""
+        return self._axes is None
+
+    def drop(self, x: torch.Tensor, call: int, first: int = 0) -> torch.Tensor:
+        """What the layer makes of x in its call number `call` of a pass in training mode. Where x holds only some of
+        each example's units, `first` is the number of the first of them."""
+        if self.p == 0:
+            return x
+        if self.p >= 1:
+            return torch.zeros_like(x)
         examples = self._context.placed(x.device)
         assert x.shape[0] % len(examples) == 0, f"{x.shape[0]} rows cannot belong to {len(examples)} examples"
         varied = x.shape if self._axes is None else x.shape[: self._axes + 1]
         units = varied.numel() // len(examples)
-        stream = FIRST_STREAM + self._layer * CALLS + self._calls
-        self._calls += 1  # a module used twice in one pass draws two masks
-        kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream) >= self.p
+        stream = FIRST_STREAM + self._layer * CALLS + call
+        kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream, first) >= self.p
         mask = kept.view(*varied, *[1] * (x.ndim - len(varied))).to(x.dtype).mul_(1 / (1 - self.p))
         return x * mask
 

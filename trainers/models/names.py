@@ -1,9 +1,12 @@
 """The models that have a name. Imports no torch, so that the service can list them."""
 
+from functools import cache
+
 OWN: dict[str, str] = {
     "lenet5": "LeCun et al. 1998 with ReLU and max pooling; 61,706 parameters on 28x28 grey images",
     "convnet": "two convolutions and three fully connected layers, an AlexNet in small; 4.3 M parameters on 28x28",
     "mlp": "one hidden layer of 128",
+    "alexnet_one_tower": "AlexNet with one tower, the network of paper 1; 61.8 M parameters on 224x224 in 1000 classes",
 }
 """Name and one line each."""
 
@@ -28,6 +31,7 @@ _FAMILIES: dict[str, str] = {
 """torchvision's classification models, written down because asking torchvision imports torch (a test compares)."""
 
 
+@cache
 def torchvision_names() -> tuple[str, ...]:
     """torchvision's classification models, in alphabetical order."""
     return tuple(sorted(prefix + end for prefix, ends in _FAMILIES.items() for end in ends.split()))

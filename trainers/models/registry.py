@@ -11,6 +11,7 @@ from torch import nn
 from trainers import usercode
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.initialisation import he_initialise, zero_gamma
+from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 from trainers.spec import ModelSpec
@@ -18,7 +19,12 @@ from trainers.spec import ModelSpec
 Shape = tuple[int, int, int]
 """C, H, W of an image."""
 
-_SMALL: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "convnet": ConvNet, "mlp": Mlp}
+_OWN: dict[str, Callable[..., nn.Module]] = {
+    "lenet5": LeNet5,
+    "convnet": ConvNet,
+    "mlp": Mlp,
+    "alexnet_one_tower": OneTowerAlexNet,
+}
 
 
 def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: int) -> nn.Module:
@@ -33,8 +39,8 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
         torch.default_generator.manual_seed(seed)
         if usercode.is_user_name(model.name):
             module = _user(model, num_classes, image_shape)
-        elif model.name in _SMALL:
-            module = _small(model, num_classes, image_shape)
+        elif model.name in _OWN:
+            module = _own(model, num_classes, image_shape)
         else:
             module = _torchvision(model, num_classes, image_shape)
         _try(model, module, num_classes, image_shape)
@@ -47,8 +53,8 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
     return module.train()
 
 
-def _small(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
-    constructor = _SMALL[model.name]
+def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+    constructor = _OWN[model.name]
     allowed = list(inspect.signature(constructor).parameters)[2:]
     for argument in model.kwargs:
         if argument not in allowed:

@@ -33,13 +33,15 @@ class LoadReport:
     """In the file only."""
 
 
-def save_weights(path: Path, weights: nn.Module | Mapping[str, torch.Tensor]) -> None:
+def save_weights(
+    path: Path, weights: nn.Module | Mapping[str, torch.Tensor], header: dict[str, str] | None = None
+) -> None:
     """Writes parameters and buffers under their names in `state_dict`, whole or not at all (a rename)."""
     state = weights.state_dict() if isinstance(weights, nn.Module) else weights
     # a clone each: safetensors refuses tensors that share memory, as tied weights do
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    save_file(plain, part)
+    save_file(plain, part, header)
     os.replace(part, path)
 
 

@@ -89,6 +89,9 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
     k, n, base = spec.workers.num_virtual, spec.batch.per_worker, spec.batch.base
     if spec.algorithm.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
+    elif spec.algorithm.num_backup:
+        formula = f"K n = {k - spec.algorithm.num_backup} x {n}, of {k} workers' minibatches"
+        batch = Quantity(value=spec.update_batch, formula=formula, source="Chen et al. 2016")
     else:
         formula = "n: each worker's minibatch is an update of its own"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Dean et al. 2012")
@@ -157,6 +160,8 @@ def _rule(o: AnyOptimizer) -> tuple[float | None, str, str]:
 def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:
     if spec.algorithm.is_synchronous:
         steps, formula = order.steps, f"ceil(examples / batch) = ceil({order.num_examples} / {spec.update_batch})"
+    elif quorum := spec.algorithm.quorum(spec.workers.num_virtual):
+        steps, formula = -(-order.minibatches // quorum), f"minibatches / K = {order.minibatches} / {quorum}"
     else:
         steps, formula = order.minibatches, f"minibatches, ceil({order.num_examples} / {spec.update_batch})"
     return {

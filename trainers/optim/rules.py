@@ -21,6 +21,8 @@ class UpdateRule(ABC):
     state_names: ClassVar[tuple[str, ...]] = ()
     first_value: float = 0.0
     """Of every element of the state, before the first update."""
+    rate_names: tuple[str, ...] = ()
+    """States that hold the learning rate and are corrected when it changes."""
 
     @abstractmethod
     def apply(
@@ -66,6 +68,7 @@ class Velocity(UpdateRule):
 
     def __init__(self, spec: MomentumSpec) -> None:
         self.m, self.corrects = spec.momentum, spec.momentum_correction
+        self.rate_names = self.state_names if self.corrects else ()
 
     def apply(
         self, w: Tensor, g: Tensor, state: State, lr: float, out_w: Tensor, out_state: State, correction: float = 1.0

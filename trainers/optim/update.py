@@ -61,6 +61,11 @@ class Buffers:
     params: Tensor
     state: State
 
+    @property
+    def vectors(self) -> list[Tensor]:
+        """Parameters, then the state in the order of its names."""
+        return [self.params, *(self.state[name] for name in sorted(self.state))]
+
 
 class SliceUpdate:
     """Applies contributions, one after the other for each element, to a slice of n elements."""

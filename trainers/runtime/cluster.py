@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.errors import ClusterUnavailable
+from trainers.spec import TrainSpec
 
 NAMESPACE = "millrace"
 LOOPBACK = "127.0.0.1"
@@ -29,8 +31,14 @@ STOP_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
+    "RAY_prestart_worker_first_driver": "0",  # processes that no actor of ours would take
     "RAY_worker_niceness": "0",  # by default Ray's own daemons go before the training
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a sweep has logs of its own
+    "TUNE_WARN_THRESHOLD_S": "5",
 }
+ONLOOKER = re.compile(rb"(?![^\0]*raylet\0).*(dashboard|monitor\.py|DashboardAgent)", re.DOTALL)
+"""Command lines of these; the raylet's names its agents, but what it starts inherits its priority."""
+ONLOOKERS_NICENESS = 10
 LONGEST_TEMP = 40  # bytes; Ray adds 62 of its own, and a unix socket's path holds 107
 
 
@@ -56,6 +64,21 @@ class Resources:
         """Whether this much can be taken from `into`."""
         return self.cpus <= into.cpus + 1e-9 and self.gpus <= into.gpus + 1e-9
 
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(self.cpus + other.cpus, self.gpus + other.gpus)
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return self + other * -1
+
+    def __mul__(self, count: float) -> "Resources":
+        return Resources(self.cpus * count, self.gpus * count)
+
+
+def needs(spec: TrainSpec) -> Resources:
+    """What must be free for a run to start."""
+    shards = spec.ps.shards * spec.ps.cpus if spec.algorithm.uses_parameter_server else 0.0
+    return Resources(spec.workers.count * spec.workers.cpus + shards, spec.workers.count * spec.workers.gpus)
+
 
 @contextlib.contextmanager
 def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[ClusterInfo]:
@@ -67,13 +90,15 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
     """
     temp = _temp_dir()
     try:
-        yield _init(
+        info = _init(
             address="local",
             num_cpus=num_cpus or max(default_cpus(), at_least),
             include_dashboard=True,
             dashboard_host=LOOPBACK,
             _temp_dir=str(temp),
         )
+        _give_way(os.getpid())
+        yield info
     finally:
         processes = _descendants(os.getpid()) if _initialised() else []
         detach()
@@ -81,8 +106,13 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
         shutil.rmtree(temp, ignore_errors=True)
 
 
-def attach(address: str) -> ClusterInfo:
-    """Connect this process to a cluster that runs already."""
+def attach(address: str, json_logs: bool = False) -> ClusterInfo:
+    """Connect this process to a cluster that runs already.
+
+    Args:
+        address: Host and port of its head.
+        json_logs: Whether this process, and the runs that it starts, log a JSON object a line.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():  # Ray itself would try for half a minute
         try:
@@ -90,6 +120,8 @@ def attach(address: str) -> ClusterInfo:
         except OSError as error:
             raise ClusterUnavailable(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
     _use_token()
+    if json_logs:
+        return _init(address=address, logging_config=_ray().LoggingConfig(encoding="JSON"))
     return _init(address=address)
 
 
@@ -107,6 +139,12 @@ def total_resources() -> Resources:
 def available_resources() -> Resources:
     """What of it is free now."""
     return _resources(_ray().available_resources())
+
+
+def metrics_targets() -> list[str]:
+    """Host and port where each living node of the connected cluster exports its metrics."""
+    alive = [node for node in _ray().nodes() if node["Alive"]]
+    return [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in alive]
 
 
 def default_cpus() -> int:
@@ -150,6 +188,7 @@ def start_head(state_dir: Path, num_cpus: int | None = None) -> ClusterInfo:
                 _forget(state_dir, head)
                 raise ClusterUnavailable(f"Ray's head did not start: {_last_lines(state_dir / 'ray-head.log')}")
             time.sleep(0.05)
+        _give_way(head.pid)
         return ClusterInfo(address=address, dashboard_url=head.dashboard_url)
 
 
@@ -179,7 +218,7 @@ def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
     os.waitpid(token, 0)
     options = {
         "port": 0, "num-cpus": num_cpus, "temp-dir": temp, "dashboard-host": LOOPBACK, "dashboard-port": dashboard,
-        "dashboard-agent-listen-port": 0, "ray-client-server-port": client,
+        "dashboard-agent-listen-port": 0, "ray-client-server-port": client, "include-log-monitor": False,
     }  # fmt: skip
     arguments = [*ray, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
     pid = os.posix_spawn(sys.executable, arguments, env, file_actions=output, setsid=True)
@@ -295,6 +334,16 @@ def _descendants(pid: int) -> list[tuple[int, int]]:
         found += below
         ahead += [child for child, _ in below]
     return found
+
+
+def _give_way(root: int) -> None:
+    """Have the onlookers among a Ray's processes (dashboard, its agent, monitors) run when the training leaves time: a
+    worker that one of them interrupts keeps all the others waiting."""
+    for pid, _ in _descendants(root):
+        with contextlib.suppress(OSError):  # it has ended
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            for thread in os.listdir(f"/proc/{pid}/task") if ONLOOKER.match(command) else ():
+                os.setpriority(os.PRIO_PROCESS, int(thread), ONLOOKERS_NICENESS)
 
 
 def _kill(processes: list[tuple[int, int]]) -> None:

@@ -1,7 +1,7 @@
 """The coordinator: one async actor a run. It decides and keeps the log; tensors never pass through it.
 
 STARTING  hire workers and shards, let them prepare, choose the transport
-RUNNING   workers train; tallies become events, snapshots become evaluations and checkpoints
+RUNNING   teams train, generation after generation; tallies become events, snapshots become evaluations and checkpoints
 then      last snapshot, last evaluation, result; everybody is dismissed before the terminal event is written
 """
 
@@ -9,348 +9,502 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
-from trainers.elastic.ledger import Desk, Lease, Ledger
-from trainers.elastic.order import Order
-from trainers.errors import Fenced, MillraceError, RunFailed, Stopped, UserCodeFailed
-from trainers.events import EventType, Result, State
-from trainers.runtime.account import Account
-from trainers.runtime.crew import CONTROL, Crew
+from trainers.elastic.endurance import Endurance
+from trainers.elastic.ledger import Lease
+from trainers.elastic.succession import newest_of
+from trainers.errors import Fenced, MillraceError, RunFailed, Stopped, UserCodeFailed, WorkerDied
+from trainers.events import RETRYING, EventType, Result, State
+from trainers.runtime.books import Books
+from trainers.runtime.copies import Copies
+from trainers.runtime.crew import CONTROL, Crew, Hired, Staff, gone
+from trainers.runtime.exchanges import Exchanges
+from trainers.runtime.gauges import Gauges
 from trainers.runtime.journal import Fence, Journal
-from trainers.runtime.member import sweep
-from trainers.runtime.messages import Exchange, Place, Prepared, Tally
-from trainers.runtime.outcome import all_or_the_cause, settled
+from trainers.runtime.messages import Begin, Place, Prepared, Tally
+from trainers.runtime.node_folder import sweep
+from trainers.runtime.outcome import settled
+from trainers.runtime.shards import Shards
 from trainers.runtime.snapshots import Snapshot, Snapshots
+from trainers.runtime.staffing import Staffing
+from trainers.runtime.takeover import TAKES_OVER, Survivors, past, survivors
+from trainers.runtime.team import Team
 from trainers.spec import TrainSpec
-from trainers.transport.rendezvous import Rendezvous, host_rendezvous
 
 T = TypeVar("T")
 
-LEASES_AT_ONCE = 2
+FAREWELL_S = 5.0
+"""How much later than its workers a coordinator may die that is ended together with them."""
 
-LEASE_MINIBATCHES = 64
-"""The longest lease: asking costs about a millisecond, a minibatch of a small model two."""
+HOPELESS = ("SpecRejected", "DataNotFound")
+"""Reasons for which a second try fails as well."""
 
 
 class Coordinator:
     """Runs one spec to its end."""
 
-    def __init__(self, job_id: str, spec: TrainSpec, run_dir: str, runtime_env: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        spec: TrainSpec,
+        run_dir: str,
+        runtime_env: dict[str, Any] | None,
+        staff: Staff | None = None,
+        starts_again: bool = False,
+    ) -> None:
         self.job_id = job_id
         self.spec = spec
         self.run_dir = Path(run_dir)
-        self.crew = Crew(job_id, spec, runtime_env)
+        self.crew = Crew(job_id, spec, runtime_env, staff=staff)
+        self.staffing = Staffing(self.crew, spec, self)
+        self.exchanges = Exchanges(spec, ray.util.get_node_ip_address())
+        self.gauges = Gauges(spec)
         self.begun_s = time.monotonic()
+        self.returned = ray.get_runtime_context().was_current_actor_reconstructed
+        self.term = 0  # coordinators before this one
         self.stopping = asyncio.Event()
-        self.gates = asyncio.Lock()  # whoever holds workers in front of their gates
+        self.stops_as = State.CANCELLED
+        self.starts_again = starts_again
         self.tasks: list[asyncio.Task[Any]] = []
-        self.snapshots = Snapshots(self.crew, spec, self.run_dir, self._log)
-        self.desk: Desk | None = None
-        self.groups: list[list[int]] = []  # ranks of the workers that go on step by step together
-        self.account: Account
+        self.snapshots = Snapshots(self.crew, spec, self.run_dir, self._event)
+        self.endurance = Endurance()
+        self.teams: list[Team] = []
+        self.books: Books
+        self.copies = Copies(self.crew, self._log_line)
+        self.shards = Shards(self.crew, self.copies, self._shard_died, self._shard_is_back)
+        self.generation_of: dict[int, int] = {}  # by worker
+        self.lost_updates = 0
         self.prepared: Prepared
-        self.rendezvous: Rendezvous | None = None
-        self.epochs_told = 0
-        self.epoch_news = asyncio.Event()
+        self.waiting = False  # for workers
+        if staff is None:  # by itself: whoever started it may be dead before it could say more
+            self.running = asyncio.get_event_loop().create_task(self.run())
 
     # -- what others call -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """From the first event to the last; then this actor ends itself."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        if self.returned and past(self.run_dir).is_over:
+            ray.actor.exit_actor()
         self.fence = Fence.take(self.run_dir)
         self.journal = Journal(self.run_dir)
+        self.gauges.begin()
         try:
             terminal = await self._run()
         finally:
             for task in self.tasks:
                 task.cancel()
+            await self.staffing.close()
+            self.copies.close()
             await self.crew.dismiss()
             await self.snapshots.close()
-            if self.rendezvous is not None:
-                self.rendezvous.close()
-        self._state(*terminal)
-        self.journal.close()
-        ray.actor.exit_actor()
+            self.exchanges.close()
+        if self.crew.staff is not None and terminal[1] == "WorkerDied":
+            # Whoever ends a trial ends all its processes, of which this one may be the last: then it has not failed.
+            await asyncio.sleep(FAREWELL_S)
+        with suppress(OSError):  # on a full disk the log has no end: whoever follows it notices that nobody writes
+            self._state(*self._last_word(*terminal))
+            self.journal.close()
+        if self.crew.staff is None:
+            ray.actor.exit_actor()
 
     async def ping(self) -> str:
         """Proof of life."""
         return self.job_id
 
+    async def process(self) -> int:
+        """Its number."""
+        return os.getpid()
+
     async def cancel(self) -> None:
         """Stop cleanly: at the end of a step, with a checkpoint."""
+        self.stops_as = State.CANCELLED
         self.stopping.set()
+
+    async def pause(self) -> None:
+        """Stop likewise, to be taken up again: the log goes on when another coordinator does."""
+        self.stops_as = State.PAUSED
+        self.stopping.set()
+
+    async def scale(self, count: int) -> None:
+        """Train with so many workers from soon on.
+
+        Raises:
+            SpecRejected: The run cannot have so many, or so few.
+        """
+        self.staffing.want(count)
 
     async def report(self, tally: Tally) -> None:
         """A worker tells what it did."""
-        self.account.add(tally)
-        if self.desk is not None:
-            for epoch, first, last in tally.applied:
-                self.desk.applied(tally.rank, Lease(epoch, first, last))
-        if self.account.steps_of.total() == 1:
-            self._tell_metrics()  # the first step of all is told at once
-        self._tell_epochs()
+        if self.generation_of.get(tally.number) != tally.generation:
+            return  # it was told to a coordinator that has died; what was done then is found where it was done
+        self.books.add(tally)
+        self.endurance.progressed(self.books.account.examples)
 
-    async def lease(self, rank: int) -> list[Lease | None]:
-        """An asynchronous worker asks for more to do; a None is the end."""
-        assert self.desk is not None
-        return [self.desk.lease(rank, closed=self.stopping.is_set()) for _ in range(LEASES_AT_ONCE)]
+    async def lease(self, number: int, generation: int, dropped: Sequence[Lease] = ()) -> list[Lease | None]:
+        """An asynchronous worker gives back what it has dropped and asks for more to do; a None is the end. Nothing
+        for one that asked a coordinator which has died."""
+        if self.generation_of.get(number) != generation:
+            return []
+        return self.books.lease(number, dropped, closed=self.stopping.is_set())
 
-    async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any], last: bool) -> None:
+    async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any]) -> None:
         """Rank 0 of a run without shards hands over a version; answered once there is room for it."""
-        await self.snapshots.put(Snapshot(parts, buffers, position, last))
+        await self.snapshots.put(Snapshot(parts, buffers, position))
+
+    async def parted(self, index: int, reign: int, copy: str, why: str) -> bool:
+        """A shard misses its second copy; whether it may go on without."""
+        return self.copies.parted(index, reign, copy, why)
 
     # -- the life of a run ----------------------------------------------------------------------------------------
 
     async def _run(self) -> tuple[State, str, str]:
-        self._state(State.STARTING, "Starting", "starting workers")
+        told = (State.RECOVERING, TAKES_OVER, "takes over who lived on")
+        self._state(*told if self.returned else (State.STARTING, "Starting", "starting workers"))
         try:
-            await self._unless_stopped(self._start())
+            if self.returned:
+                await self._take_over()
+            else:
+                await self._unless_stopped(self._start())
             self._state(State.RUNNING, "Training", f"{self.spec.workers.count} workers train")
             await self._train()
             await self._finish()
-        except Stopped:
-            return State.CANCELLED, "Cancelled", "cancelled before the first step"
+        except Stopped as stopped:
+            return self._stopped(str(stopped))
         except Fenced:
             await self.crew.dismiss()
             ray.actor.exit_actor()
         except Exception as error:
             return self._failure(error)
-        if self.stopping.is_set() and not self._is_whole():
-            return State.CANCELLED, "Cancelled", f"cancelled after {self.account.examples} examples"
-        return State.SUCCEEDED, "Succeeded", f"trained {self.account.examples / self.account.num_examples:g} epochs"
+        account = self.books.account
+        if self.stopping.is_set() and not self.books.is_whole():
+            return self._stopped(f"after {account.examples} examples")
+        return State.SUCCEEDED, "Succeeded", f"trained {account.examples / account.num_examples:g} epochs"
 
     async def _start(self) -> None:
-        me = ray.get_runtime_context().current_actor
+        self.crew.coordinator = ray.get_runtime_context().current_actor
         sweep(self.job_id)  # what an earlier try under this id may have left on this node
-        await self.crew.hire(me)
-        self.tasks.append(asyncio.create_task(self.crew.renew()))
+        await self.crew.hire()
+        self.tasks += [asyncio.create_task(self.crew.renew()), asyncio.create_task(self.crew.watch())]
         warming = [shard.prepare.options(concurrency_group=CONTROL).remote() for shard in self.crew.shards]
-        first, *others = self.crew.workers
+        first = self.crew.workers[0]
         if self.spec.data.download:  # one fetches, the others find
-            await settled([first.prepare.options(concurrency_group=CONTROL).remote(True)])
-        asked = [first.prepare.options(concurrency_group=CONTROL).remote(True)]
-        asked += [worker.prepare.options(concurrency_group=CONTROL).remote(False) for worker in others]
-        prepared: list[Prepared] = await settled(asked)
+            await first.ask("prepare", True)
+        prepared = await settled([worker.ask("prepare", worker is first) for worker in self.crew.workers])
+        for worker, told in zip(self.crew.workers, prepared, strict=True):
+            worker.prepared = told
         places: list[Place] = await settled(warming)
         self.prepared = prepared[0]
+        self.crew.shard_nodes = [place.node_id for place in places]
         self._event("actors", {
             "workers": [asdict(p.place) for p in prepared],
             "shards": [asdict(place) for place in places],
-            "coordinator": {"name": f"{self.job_id}/coordinator", "pid": os.getpid()},
+            "coordinator": {
+                "name": f"{self.job_id}/coordinator", "pid": os.getpid(),
+                "actor_id": ray.get_runtime_context().get_actor_id(),
+            },
         })  # fmt: skip
-        self.groups = self.spec.algorithm.groups([p.place.node_id for p in prepared])
+        for ranks in self.spec.algorithm.groups([p.place.node_id for p in prepared]):
+            self.teams.append(Team(len(self.teams), [self.crew.workers[rank] for rank in ranks], self))
         self._open_books()
-        self.exchanges = await self._exchanges(prepared, places)
         if self.crew.shards:
-            start = first.initial.options(concurrency_group=CONTROL).remote()
-            opened = [
-                shard.open.options(concurrency_group=CONTROL).remote(self.exchanges[0], self.prepared, start)
-                for shard in self.crew.shards
-            ]
-            await settled(opened)
+            await self.shards.begin(self.exchanges.open_shards(prepared, places), self.prepared, first.ask("initial"))
+
+    async def _take_over(self) -> None:
+        """Go on with those that live, from the newest version that one of them or the shards have; if there are none,
+        from the last checkpoint."""
+        before = past(self.run_dir)
+        self.term = before.deaths
+        found = await survivors(self.job_id, self.term)
+        held = newest_of(found.endings)
+        at_shards = self.spec.algorithm.uses_parameter_server
+        lives = len(found.shards) == self.spec.ps.shards if at_shards else held is not None
+        if not found.workers or not lives or await self._meets_elsewhere(found):
+            gone(self.job_id, but="coordinator")
+            self.exchanges.generations = found.generation + 2
+            resume = self.spec.checkpoint.model_copy(update={"resume": self._latest() or self.spec.checkpoint.resume})
+            self.spec = self.crew.spec = self.spec.model_copy(update={"checkpoint": resume})
+            await self._start()
+            return
+        self.crew.coordinator = ray.get_runtime_context().current_actor
+        self.crew.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], len(found.evaluators))
+        for evaluator in found.evaluators:
+            ray.kill(evaluator)
+        self.exchanges.generations, self.exchanges.seats = found.generation + 1, found.seats + 1
+        self.tasks += [asyncio.create_task(self.crew.renew()), asyncio.create_task(self.crew.watch())]
+        prepared = [worker.prepared for worker in found.workers if worker.prepared is not None]
+        self.prepared = prepared[0]
+        self.gauges.add("actors", {"workers": [asdict(p.place) for p in prepared]})
+        self.snapshots.accuracies = before.accuracies
+        groups = self.spec.algorithm.groups([p.place.node_id for p in prepared])
+        self.teams += [Team(i, [found.workers[rank] for rank in ranks], self) for i, ranks in enumerate(groups)]
+        self.teams[0].endings = found.endings
+        if at_shards:
+            places = await self.shards.places()
+            self.crew.shard_nodes = [place.node_id for place in places]
+            self.shards.take_back(self.exchanges.open_shards(prepared, places), self.prepared)
+            position = {**self.prepared.position, "applied": await self.shards.applied()}
+            self.prepared = replace(self.prepared, position=position)
+        self._open_books()
+        self.books.epochs_told = before.epochs
+        if at_shards and self.books.desk is None:
+            await self.regrouped(self.teams[0])
+        if before.stops_as is not None:
+            self.stops_as = before.stops_as
+            self.stopping.set()
+
+    async def _meets_elsewhere(self, found: Survivors) -> bool:
+        """Whether the shards are met where the dead coordinator was host, or cannot be asked."""
+        if not found.shards or self.spec.transport == "object_store":
+            return False
+        try:
+            places = await settled(
+                [shard.place.options(concurrency_group=CONTROL).remote() for shard in found.shards.values()]
+            )
+        except ray.exceptions.RayError:
+            return True
+        nodes = {worker.node for worker in found.workers} | {place.node_id for place in places}
+        return self.spec.transport == "process_group" or len(nodes) > 1
 
     def _open_books(self) -> None:
-        spec, p = self.spec, self.prepared
-        self.account = Account(p.num_examples, spec.algorithm.is_synchronous)
-        self.account.examples = int(p.position["examples"])  # type: ignore[call-overload]
-        self.epochs_told = int(p.position["epoch"])  # type: ignore[call-overload]
-        order = Order(p.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-        done = already_applied(p, order, spec)
-        for lease in done:
-            loss, examples = self.account.by_epoch.get(lease.epoch, (0.0, 0))
-            more = sum(order.size(i) for i in range(lease.first, lease.last + 1))
-            self.account.by_epoch[lease.epoch] = (loss, examples + more)
-        if not spec.algorithm.is_synchronous:
-            group = max(map(len, self.groups))
-            push = getattr(spec.algorithm, "num_push", 1) * group
-            size = max(1, min(LEASE_MINIBATCHES * group, p.minibatches // (2 * len(self.groups))) // push) * push
-            self.desk = Desk(Ledger(order, spec.epochs, size, done), self.groups)
-
-    async def _exchanges(self, prepared: list[Prepared], places: list[Place]) -> list[Exchange]:
-        """How each worker reaches the others; `auto` takes shared memory where all are on one node and compute on the
-        CPU, or talk to shards only."""
-        nodes = {p.place.node_id for p in prepared} | {place.node_id for place in places}
-        on_cpu = all(p.device == "cpu" for p in prepared)
-        able = len(nodes) == 1 and (on_cpu or bool(places))
-        wanted = self.spec.transport
-        if wanted == "shared_memory" and not able:
-            raise RunFailed(f"transport: the workers are on {len(nodes)} nodes, which share no memory; use auto")
-        transport = "shared_memory" if wanted == "shared_memory" or (wanted == "auto" and able) else "process_group"
-        within = [self._transport_within([prepared[rank] for rank in ranks]) for ranks in self._subgroups()]
-        address = None
-        if "process_group" in (transport, *within):
-            host = ray.util.get_node_ip_address()
-            self.rendezvous = host_rendezvous(host)
-            address = (host, self.rendezvous.port)
-        self._log_line("info", f"{len(prepared)} workers exchange through {transport}")
-        found = [Exchange(transport, "g0", rank, len(prepared), address) for rank in range(len(prepared))]
-        for i, ranks in enumerate(self._subgroups()):
-            for k, rank in enumerate(ranks):
-                found[rank] = replace(found[rank], group=Exchange(within[i], f"g0-group-{i}", k, len(ranks), address))
-        return found
-
-    def _subgroups(self) -> list[list[int]]:
-        """The groups whose workers exchange tensors among themselves and not only through the shards."""
-        algorithm = self.spec.algorithm
-        return self.groups if algorithm.uses_collectives and algorithm.uses_parameter_server else []
-
-    def _transport_within(self, members: list[Prepared]) -> str:
-        on_one_node = len({p.place.node_id for p in members}) == 1
-        able = on_one_node and all(p.device == "cpu" for p in members) and self.spec.transport != "process_group"
-        return "shared_memory" if able else "process_group"
+        self.books = Books(self.spec, self.prepared, [len(team.members) for team in self.teams], self._event)
 
     async def _train(self) -> None:
-        serving = [shard.serve.options(concurrency_group="serve").remote() for shard in self.crew.shards]
-        training = [
-            worker.train.options(concurrency_group="train").remote(exchange)
-            for worker, exchange in zip(self.crew.workers, self.exchanges, strict=True)
-        ]
-        self.tasks.append(asyncio.create_task(self._tell()))
+        self.tasks += [asyncio.create_task(self._tell()), asyncio.create_task(self.staffing.follow_drains())]
         self.tasks.append(asyncio.create_task(self._stop_when_asked()))
-        following = [asyncio.create_task(self.snapshots.follow())]
+        indices = range(len(self.crew.shards))
+        guards = [asyncio.create_task(follow(i)) for follow in (self.shards.serve, self.shards.copy) for i in indices]
+        guards.append(asyncio.create_task(self.snapshots.follow()))
         if self.crew.shards:
-            following.append(asyncio.create_task(self._follow_shards()))
+            guards.append(asyncio.create_task(self._follow_shards()))
         elif self.spec.evaluate.every_s:
             self.tasks.append(asyncio.create_task(self._meet_every(self.spec.evaluate.every_s)))
+        training = asyncio.create_task(self._train_to_the_end())
         try:
-            await all_or_the_cause(training, [*serving, *following])
-        except BaseException:
-            for member in [*self.crew.workers, *self.crew.shards]:
-                member.close.options(concurrency_group=CONTROL).remote()
-            raise
+            await unless_one_fails(training, guards)
         finally:
-            for task in following:
-                task.cancel()
-        self._tell_metrics()
-        self._tell_epochs()
+            training.cancel()
+            for guard in guards:
+                guard.cancel()
+
+    async def _train_to_the_end(self) -> None:
+        if self.crew.shards:
+            await self.shards.keep()
+        await self.staffing.train(self.teams)
+        self.books.tell_metrics()
+        self.books.tell_epochs()
+        if self.crew.shards:
+            self.lost_updates = await self.shards.lost()
+        await self.snapshots.put(await self._last())
 
     async def _finish(self) -> None:
         """The last version: evaluated, kept as a checkpoint and as the finished model."""
-        if self.crew.shards:
-            await self.snapshots.put(await self.snapshots.from_shards(0, self._position(), last=True))
-        whole = self._is_whole()
+        whole, account = self.books.is_whole(), self.books.account
+        if not whole and not self.stopping.is_set():
+            raise RunFailed(f"the workers ended, and only {account.examples} examples were trained")
         last = await self.snapshots.finish(whole)
         result = Result(
             job_id=self.job_id,
-            state=State.SUCCEEDED if whole else State.CANCELLED,
-            epochs=self.account.examples / self.account.num_examples,
-            examples=self.account.examples,
+            state=State.SUCCEEDED if whole else self.stops_as,
+            epochs=account.examples / account.num_examples,
+            examples=account.examples,
             test_accuracy=last.accuracy,
             test_loss=last.loss,
             test_error_median=last.error_median,
-            train_loss=self.account.train_loss(max(self.account.by_epoch, default=0)),
-            examples_per_s=self.account.examples_per_s,
+            train_loss=account.train_loss(max(account.by_epoch, default=0)),
+            examples_per_s=account.examples_per_s,
             wall_s=time.monotonic() - self.begun_s,
             algorithm=self.spec.algorithm.name,
-            workers=self.spec.workers.count,
+            workers=len(self.crew.workers),
+            dropped=account.dropped,
+            lost_updates=self.lost_updates,
             model_path=last.model_path,
-            message="succeeded" if whole else "cancelled",
+            message="succeeded" if whole else self.stops_as.lower(),
         )
         self._event("result", result.model_dump(mode="json"))
+
+    async def _last(self) -> Snapshot:
+        if self.crew.shards:
+            return replace(await self._from_shards(0, self.books.position()), last=True)
+        (team,) = self.teams
+        if team.newest is None and self.stopping.is_set():
+            raise Stopped("with its last checkpoint: no worker has the newest version any more")
+        assert team.newest is not None
+        holder = next(worker for worker in self.crew.workers if worker.number == team.newest.number)
+        parts, buffers = await holder.ask("hand_over")
+        return Snapshot(parts, buffers, team.newest.position, last=True)
+
+    # -- what teams ask of their run ------------------------------------------------------------------------------
+
+    def begins(self, team: Team) -> list[Begin]:
+        prepared = [worker.prepared for worker in team.members]
+        exchanges = self.exchanges.form([p for p in prepared if p is not None])
+        numbers = [worker.number for worker in team.members]
+        position, algorithm, newest = None, self.spec.algorithm, team.newest
+        self.books.form(team.number, numbers)
+        if self.books.desk is None and self.crew.shards:
+            rate = {"learning_rate": self.books.account.learning_rate}
+            position = self.books.position() | rate if self.exchanges.generations > 1 else None
+        elif newest is not None:
+            position = newest.position
+        begun: dict[str, Any] = dict(position or self.prepared.position)
+        if self.books.desk is None:
+            self.books.account.begin(numbers, begun["examples"])
+        self.generation_of |= dict.fromkeys(numbers, exchanges[0].generation)
+        resume = None if position or self.crew.shards else self._latest()
+        num_virtual = self.spec.virtual_for(len(numbers))
+        first = Begin(0, exchanges[0], position, resume=resume, num_virtual=num_virtual, term=self.term)
+        if newest is not None and newest.number in numbers:
+            first = replace(first, root=numbers.index(newest.number), states=newest.states)
+        at_shards = len(numbers) if not algorithm.uses_collectives else 1
+        return [
+            replace(first, number=number, exchange=exchange, seat=self.exchanges.seat() if rank < at_shards else None)
+            for rank, (number, exchange) in enumerate(zip(numbers, exchanges, strict=True))
+        ]
+
+    def lost(self, team: Team | None, worker: Hired, why: str, frames: str = "") -> None:
+        if why.startswith("broke"):
+            self._log_line("error", frames[-4000:])
+        self._event("fault", {"actor": worker.name, "why": why, "examples": self.books.account.examples})
+        if self.crew.staff is not None:
+            raise WorkerDied(f"{worker.name} {why}, and a trial's processes are not replaced")
+        self.crew.let_go(worker)
+        if worker.prepared is not None:
+            self._resized([], [worker])
+        node = worker.prepared.place.node_id if worker.prepared is not None else None
+        self.endurance.failed(f"{worker.name} {why}", node, worker.number, self.crew.hired)
+        self.staffing.news.set()
+
+    def _latest(self) -> str | None:
+        """This run's newest checkpoint, if it has one."""
+        folder = self.run_dir / "checkpoints"
+        found = sorted(path for path in folder.iterdir() if path.name[0] != ".") if folder.is_dir() else []
+        return str(found[-1]) if found and self.exchanges.generations > 1 else None
+
+    async def regrouped(self, team: Team) -> None:
+        self.books.tell_metrics()
+        if self.books.desk is not None:
+            self.books.found_applied(team.number, await self.shards.applied())
+            self.books.form(team.number, [member.number for member in team.members])
+        elif self.crew.shards:
+            self.books.account.updates = await self.shards.agree()
+        elif team.newest is None:
+            self._log_line("warning", "no worker has the newest version any more: back to the last checkpoint")
+
+    def joined(self, team: Team, worker: Hired) -> None:
+        self._resized([worker], [])
+
+    def left(self, team: Team, worker: Hired) -> None:
+        self.crew.let_go(worker)
+        self.books.form(team.number, [member.number for member in team.members])
+        self._resized([], [worker])
+        self.staffing.news.set()
+
+    def waits(self, team: Team) -> bool:
+        few = self.books.desk is None and len(team.members) < self.spec.workers.min
+        if few and not self.waiting:
+            told = f"waits for room: {len(team.members)} workers are left, workers.min is {self.spec.workers.min}"
+            self._state(State.RECOVERING, "TooFewWorkers", told)
+        elif self.waiting and not few:
+            self._state(State.RUNNING, "Training", f"{len(team.members)} workers train")
+        self.waiting = few
+        return few
+
+    def rests(self, team: Team) -> None:
+        # Who asks ahead may be given, behind the end that it heard of, what one who died had leased.
+        self.books.form(team.number, [])
+
+    def has_work(self) -> bool:
+        desk = self.books.desk
+        return desk is not None and not self.stopping.is_set() and bool(desk.ledger.free)
+
+    def _resized(self, joined: Sequence[Hired], left: Sequence[Hired]) -> None:
+        workers = len([worker for worker in self.crew.workers if worker.prepared and not worker.leaves])
+        batch = self.spec.virtual_for(workers) * self.spec.batch.per_worker
+        self._event("resize", {
+            "workers": workers,
+            "joined": [worker.name for worker in joined],
+            "left": [worker.name for worker in left],
+            "nodes": {worker.name: worker.prepared.place.node_ip for worker in joined if worker.prepared},
+            "examples": self.books.account.examples,
+        } | ({"batch": batch} if self.spec.scales_batch else {}))  # fmt: skip
 
     # -- stopping and meeting -------------------------------------------------------------------------------------
 
     async def _stop_when_asked(self) -> None:
-        """Hold every worker in front of its next step, then let all go on to the step that the furthest has begun."""
         await self.stopping.wait()
-        self._state(State.CANCELLING, "Cancelling", "stopping at the end of a step")
-        async with self.gates:
-            begun = await self._ask_workers("hold")
-            limits = {rank: max(begun[other] for other in group) for group in self.groups for rank in group}
-            await self._ask_workers("release", [(limits[rank], None) for rank in range(len(begun))])
+        state = State.PAUSING if self.stops_as is State.PAUSED else State.CANCELLING
+        self._state(state, state.capitalize(), "stopping at the end of a step")
+        await asyncio.gather(*[team.stop() for team in self.teams])
 
     async def _meet_every(self, seconds: float) -> None:
         """Have the workers of a run without shards meet for a snapshot."""
-        while True:
+        while not self.stopping.is_set():
             await asyncio.sleep(seconds)
-            async with self.gates:
-                if self.stopping.is_set():
-                    return
-                begun = await self._ask_workers("hold")
-                await self._ask_workers("release", [(None, max(begun)) for _ in begun])
+            await asyncio.gather(*[team.meet() for team in self.teams])
 
-    async def _ask_workers(self, method: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
-        workers = zip(self.crew.workers, arguments or [()] * len(self.crew.workers), strict=True)
-        return await settled([getattr(w, method).options(concurrency_group=CONTROL).remote(*a) for w, a in workers])
+    # -- shards ---------------------------------------------------------------------------------------------------
 
     async def _follow_shards(self) -> None:
         """Take snapshots from the shards at the ends of epochs and every so many seconds, as the spec asks."""
-        spec = self.spec
-        start = self.prepared.position
-        begun = int(start["epoch"]) * self.prepared.steps + int(start["step"])  # type: ignore[call-overload]
-        periodic = asyncio.create_task(self._shards_every(spec.evaluate.every_s))
-        self.tasks.append(periodic)
-        for epoch in range(int(start["epoch"]) + 1, spec.epochs):  # type: ignore[call-overload]
+        books = self.books
+        self.tasks.append(asyncio.create_task(self._shards_every(self.spec.evaluate.every_s)))
+        for epoch in range(max(books.start["epoch"], books.epochs_told) + 1, self.spec.epochs):
             if not self.snapshots.due(epoch):
                 continue
-            if spec.algorithm.is_synchronous:
-                position = {"epoch": epoch, "updates": epoch * self.prepared.steps - begun}
-                position["examples"] = epoch * self.prepared.num_examples
-                await self.snapshots.put(await self.snapshots.from_shards(position["updates"], position))
+            if books.desk is None:
+                position = books.at_end_of(epoch)
+                await self.snapshots.put(await self._from_shards(position["updates"], position))
             else:
-                await self._epoch_told(epoch)
-                if self.epochs_told > epoch and self.snapshots.due(self.epochs_told):
+                await books.told(epoch)
+                if books.epochs_told > epoch and self.snapshots.due(books.epochs_told):
                     continue  # the workers are further already, and that version is still to come
-                await self.snapshots.put(await self.snapshots.from_shards(0, self._position()))
+                await self.snapshots.put(await self._from_shards(0, books.position()))
 
     async def _shards_every(self, seconds: float | None) -> None:
         while seconds and not self.stopping.is_set():
             await asyncio.sleep(seconds)
-            await self.snapshots.put(await self.snapshots.from_shards(0, self._position(), passing=True))
+            await self.snapshots.put(replace(await self._from_shards(0, self.books.position()), passing=True))
 
-    async def _epoch_told(self, epoch: int) -> None:
-        while self.epochs_told < epoch:
-            self.epoch_news.clear()
-            await self.epoch_news.wait()
+    async def _from_shards(self, version: int, position: dict[str, Any]) -> Snapshot:
+        """Every shard's slice as soon as it has made so many updates, and every worker's buffers."""
+        parts = await self.shards.snapshot(version)
+        return Snapshot(parts, [worker.ask("buffers") for worker in self.crew.workers], position)
 
-    def _position(self) -> dict[str, Any]:
-        """Where the run is, as far as the tallies tell; a `Position` but for what the shards applied."""
-        examples = self.account.examples
-        if self.desk is not None:
-            ledger = self.desk.ledger
-            return {"epoch": ledger.epochs_done(), "updates": self.account.steps, "examples": ledger.trained}
-        start = self.prepared.position
-        steps = int(start["epoch"]) * self.prepared.steps + int(start["step"]) + self.account.steps  # type: ignore[call-overload]
-        epoch, step = divmod(steps, self.prepared.steps)
-        return {"epoch": epoch, "step": step, "updates": self.account.steps, "examples": examples}
+    def _shard_died(self, index: int) -> None:
+        told = {"actor": f"{self.job_id}/shard/{index}", "why": "died", "examples": self.books.account.examples}
+        self._event("fault", told)
+        crew = self.crew
+        self.endurance.failed(f"shard {index} died", crew.shard_nodes[index], crew.shard_ages[index], crew.hired)
 
-    def _is_whole(self) -> bool:
-        return self.account.examples >= self.spec.epochs * self.account.num_examples
+    def _shard_is_back(self, index: int, version: int) -> None:
+        self._log_line("info", f"shard {index} goes on at version {version}")
+
+    def _stopped(self, when: str) -> tuple[State, str, str]:
+        return self.stops_as, self.stops_as.capitalize(), f"{self.stops_as.lower()} {when}"
+
+    def _last_word(self, state: State, reason: str, message: str) -> tuple[State, str, str]:
+        """The end, or that it is none: what failed may be started again, unless it would fail again."""
+        if state is not State.FAILED or not self.starts_again or reason in HOPELESS or self.stopping.is_set():
+            return state, reason, message
+        return State.QUEUED, RETRYING, f"{reason}: {message}; starts again from its last checkpoint"
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(self.spec.report_every_s)
-            self._tell_metrics()
-
-    def _tell_metrics(self) -> None:
-        metrics = self.account.metrics()
-        if metrics is not None:
-            self._event("step", metrics.model_dump(mode="json"))
-
-    def _tell_epochs(self) -> None:
-        while self.epochs_told < self.spec.epochs and self.account.epoch_is_done(self.epochs_told):
-            self._event("epoch", {
-                "epoch": self.epochs_told + 1,
-                "examples": self.account.examples,
-                "train_loss": self.account.train_loss(self.epochs_told),
-            })  # fmt: skip
-            self.epochs_told += 1
-            self.epoch_news.set()
+            self.books.tell_metrics()
 
     def _state(self, state: State, reason: str, message: str) -> None:
         self._event("state", {"state": state.value, "reason": reason, "message": message})
-
-    def _log(self, event_type: EventType, data: dict[str, Any]) -> None:
-        self._event(event_type, data)
 
     def _log_line(self, level: str, message: str) -> None:
         self._event("log", {"level": level, "message": message})
@@ -358,6 +512,7 @@ class Coordinator:
     def _event(self, event_type: EventType, data: dict[str, Any]) -> None:
         self.fence.check()
         self.journal.append(event_type, data)
+        self.gauges.add(event_type, data)
 
     def _failure(self, error: Exception) -> tuple[State, str, str]:
         cause = getattr(error, "cause", None) or error
@@ -382,20 +537,14 @@ class Coordinator:
         stop.cancel()
         if not task.done():
             task.cancel()
-            raise Stopped("cancelled before the first step")
+            raise Stopped("before the first step")
         return task.result()
 
 
-def already_applied(p: Prepared, order: Order, spec: TrainSpec) -> list[Lease]:
-    """What a resumed run has behind it: whole epochs, steps of the next one, and what every shard has applied."""
-    position: dict[str, Any] = dict(p.position)
-    epoch, step = position["epoch"], position["step"]
-    found = [Lease(e, 0, order.minibatches - 1) for e in range(min(epoch, spec.epochs))]
-    if step:
-        found.append(Lease(epoch, 0, min(step * order.num_virtual, order.minibatches) - 1))
-    sets = [
-        {(row[0], i) for row in rows if row[0] >= epoch for i in range(row[2], row[3] + 1)}
-        for rows in position["applied"]
-    ]
-    both = set.intersection(*sets) if sets and not spec.algorithm.is_synchronous else set()
-    return found + [Lease(e, i, i) for e, i in sorted(both) if e < spec.epochs]
+async def unless_one_fails(work: asyncio.Task[None], guards: Sequence[asyncio.Future[None]]) -> None:
+    """Wait for the work; the first of the guards that fails ends it."""
+    pending: set[asyncio.Future[None]] = {work, *guards}
+    while not work.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            await one  # raises what ended it

@@ -4,6 +4,7 @@ Workers and shards go on while it works.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from trainers.runtime.member import Member, limit_threads, node_folder, use_code
+from trainers.runtime.member import Member, limit_threads, use_code
 from trainers.runtime.messages import Place
+from trainers.runtime.node_folder import node_folder
 from trainers.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ class Evaluator(Member):
 
     def __init__(self, name: str, job_id: str, spec: TrainSpec) -> None:
         super().__init__(name, job_id)
+        self.data_folder = node_folder(job_id)
+        self.take_up(job_id, spec)
+
+    def take_up(self, job_id: str, spec: TrainSpec) -> None:
+        """Forget the run before, if there was one, and belong to this one."""
+        self.renewed = time.monotonic()
+        self.job_id = job_id
         self.spec = spec
         self.setup: Setup | None = None
 
@@ -43,22 +52,22 @@ class Evaluator(Member):
         from trainers.setup import set_up
 
         on_cpu = self.spec.model_copy(update={"device": "cpu"})
-        self.setup = set_up(on_cpu, node_folder(self.job_id))
+        self.setup = set_up(on_cpu, self.data_folder)
         return self.place()
 
     def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[float, float, float]:
         """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
-        from torch.nn import functional as F  # noqa: N812
+        from trainers.losses import sum_of_losses
 
         assert self.setup is not None
         begun = time.perf_counter()
         setup, loss, right, count = self.setup, 0.0, 0, 0
         params, _ = self._assemble(ray.get(parts))
-        statistics = setup.statistics(params, _rows(ray.get(buffers)))
+        statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
             for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
                 logits = model(batch.images)
-                loss += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+                loss += float(sum_of_losses(self.spec.loss, logits, batch.labels))
                 right += int((logits.argmax(1) == batch.labels).sum())
                 count += len(batch)
         del params
@@ -68,21 +77,29 @@ class Evaluator(Member):
         """Write a checkpoint and remove the ones that are too old."""
         from trainers.checkpoint import prune, write_checkpoint
 
-        checkpoint = self._checkpoint(ray.get(parts), ray.get(buffers), position)
+        checkpoint = self._checkpoint(ray.get(parts), self._rows(buffers), position)
         write_checkpoint(Path(folder), checkpoint)
         prune(Path(folder).parent, keep_last)
 
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
         """Write the finished model: a safetensors file that plain PyTorch loads."""
+        from trainers.export import HEADER, FinishedModel
         from trainers.models.weights import save_weights
 
         assert self.setup is not None
         params, _ = self._assemble(ray.get(parts))
-        named = self.setup.layout.named(params) | self.setup.statistics(params, _rows(ray.get(buffers)))
+        named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
         whole = self.setup.replica.model.state_dict()
-        save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()})
+        data, spec = self.setup.dataset, self.spec
+        finished = FinishedModel(
+            model=spec.model, num_classes=data.num_classes, image_shape=data.image_shape, code=spec.code
+        )
+        header = {HEADER: finished.model_dump_json()}
+        save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()}, header)
 
-    def _checkpoint(self, parts: list[Part], buffers: list[Rows], position: dict[str, Any]) -> "Checkpoint":
+    def _checkpoint(
+        self, parts: list[Part], buffers: "dict[int, dict[str, Tensor]]", position: dict[str, Any]
+    ) -> "Checkpoint":
         from trainers.checkpoint import Checkpoint, Position
 
         assert self.setup is not None
@@ -91,7 +108,7 @@ class Evaluator(Member):
         rate = parts[0]["learning_rate"]  # the shards of an asynchronous run may be an update apart
         place = replace(Position(**position), learning_rate=rate, applied=tuple(part["applied"] for part in parts))
         named = {name: layout.named(vector) for name, vector in state.items()}
-        return Checkpoint(place, self.spec.model_dump(mode="json"), layout.named(params), named, _rows(buffers))
+        return Checkpoint(place, self.spec.model_dump(mode="json"), layout.named(params), named, buffers)
 
     def _assemble(self, parts: list[Part]) -> "tuple[Tensor, dict[str, Tensor]]":
         """Parameters and states, (P,) each, from the slices of a snapshot."""
@@ -108,15 +125,17 @@ class Evaluator(Member):
                 state[name][cut] = torch.from_numpy(np.array(vector))
         return params, state
 
+    def _rows(self, references: list[Any]) -> "dict[int, dict[str, Tensor]]":
+        """Buffers by virtual rank; those of asynchronous workers by their place in the list."""
+        import torch
 
-def _rows(found: list[Rows]) -> "dict[int, dict[str, Tensor]]":
-    """Buffers by virtual rank. Asynchronous workers all call themselves rank 0: their place in the list counts."""
-    import torch
-
-    ranks = [rank for rows in found for rank in rows]
-    numbered = len(set(ranks)) == len(ranks)
-    return {
-        rank if numbered else place: {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
-        for place, rows in enumerate(found)
-        for rank, named in rows.items()
-    }
+        found: list[Rows] = []
+        for reference in references:
+            with suppress(ray.exceptions.RayError):  # a worker that has died since
+                found.append(ray.get(reference))
+        numbered = self.spec.algorithm.is_synchronous
+        return {
+            rank if numbered else place: {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
+            for place, rows in enumerate(found)
+            for rank, named in rows.items()
+        }

@@ -10,13 +10,16 @@ class Gate:
         self.changed = threading.Condition()
         self.begun = 0
         self.held = False
+        self.closed = False
         self.limit: int | None = None
         self.meetings: set[int] = set()
 
     def enter(self) -> bool:
-        """Begin a step; waits while held. False once as many were begun as the limit allows."""
+        """Begin a step; waits while held. False once as many were begun as the limit allows, or when closed."""
         with self.changed:
-            self.changed.wait_for(lambda: not self.held)
+            self.changed.wait_for(lambda: self.closed or not self.held)
+            if self.closed:
+                return False
             if self.limit is not None and self.begun >= self.limit:
                 return False
             self.begun += 1
@@ -34,6 +37,13 @@ class Gate:
             self.held, self.limit = False, limit
             if meeting is not None:
                 self.meetings.add(meeting)
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Let no step begin any more, whatever is said later: who holds a generation in which somebody has died may be
+        heard after who ends it."""
+        with self.changed:
+            self.closed = True
             self.changed.notify_all()
 
     def meets(self) -> bool:

@@ -1,5 +1,6 @@
 """The event log on disk: one JSON object a line in `events.jsonl` of the run directory."""
 
+import errno
 import json
 import os
 import time
@@ -25,13 +26,21 @@ class Journal:
     def append(self, event_type: EventType, data: dict[str, Any]) -> Event:
         """Write one event and return it with its number."""
         event = Event(seq=self.seq + 1, time=time.time(), type=event_type, data=data)
-        self.file.write(event.model_dump_json().encode() + b"\n")
+        line = event.model_dump_json().encode() + b"\n"
+        begin = self.file.tell()
+        try:
+            if self.file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:  # half a line would spoil the next one
+            self.file.truncate(begin)
+            raise
         self.seq = event.seq
         return event
 
-    def close(self) -> None:
-        """Flush to the disk and close."""
-        os.fsync(self.file.fileno())
+    def close(self, is_durable: bool = True) -> None:
+        """Flush to the disk, unless somebody else answers for what was written, and close."""
+        if is_durable:
+            os.fsync(self.file.fileno())
         self.file.close()
 
 

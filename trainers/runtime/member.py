@@ -1,19 +1,15 @@
 """What every actor of a run but the coordinator has: a name, a folder on its node, a lease on its life."""
 
+import logging
 import os
-import shutil
 import threading
 import time
-from pathlib import Path
 
 from trainers.runtime.messages import Place
+from trainers.runtime.node_folder import sweep
 
 LEASE_S = 30.0
 """An actor that no coordinator has heard of for so long ends itself."""
-
-SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_MEMORY_BYTES = 1024**3
-"""A shared-memory file system smaller than this (64 MB in a container by default) is not used."""
 
 
 class Member:
@@ -23,6 +19,8 @@ class Member:
         self.name = name
         self.job_id = job_id
         self.renewed = time.monotonic()
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(self._sign)
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
 
     def renew(self) -> None:
@@ -34,30 +32,23 @@ class Member:
         import ray
 
         context = ray.get_runtime_context()
-        return Place(self.name, context.get_node_id(), ray.util.get_node_ip_address(), os.getpid())
+        node_id, actor_id = context.get_node_id(), context.get_actor_id() or ""
+        return Place(self.name, node_id, ray.util.get_node_ip_address(), os.getpid(), actor_id)
 
     def sweep(self) -> None:
         """Remove the run's folder on this node."""
         sweep(self.job_id)
+
+    def _sign(self, record: logging.LogRecord) -> bool:
+        """Give a line of the log this actor's name and job."""
+        record.job, record.worker = self.job_id, self.name
+        return True
 
     def _watch(self) -> None:
         while time.monotonic() - self.renewed < LEASE_S:
             time.sleep(LEASE_S / 10)
         sweep(self.job_id)
         os._exit(1)
-
-
-def node_folder(job_id: str) -> Path:
-    """The run's folder on this node, in shared memory where that is large enough. The same for all its processes."""
-    root = SHARED_MEMORY
-    if not root.is_dir() or shutil.disk_usage(root).total < LEAST_SHARED_MEMORY_BYTES:
-        root = Path("/tmp")
-    return root / f"millrace-{job_id}"
-
-
-def sweep(job_id: str) -> None:
-    """Remove the run's folder on this node, if there is one."""
-    shutil.rmtree(node_folder(job_id), ignore_errors=True)
 
 
 def use_code(code: bool) -> None:

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
+
+from trainers.errors import RunFailed
 from trainers.events import EventType, error_median
-from trainers.runtime.crew import CONTROL, Crew
+from trainers.runtime.crew import Crew
 from trainers.spec import TrainSpec
+
+ATTEMPTS = 3
+"""Evaluators that may die over one version."""
 
 WAITING = 2
 """Snapshots that may wait for the evaluator: each holds parameters and state once in Ray's store."""
@@ -81,15 +87,6 @@ class Snapshots:
         """Whether something is to be done with the version at the end of an epoch (1 for the first)."""
         return self._evaluates(epoch) or self._keeps(epoch)
 
-    async def from_shards(
-        self, version: int, position: dict[str, Any], last: bool = False, passing: bool = False
-    ) -> Snapshot:
-        """Ask every shard for its slice as soon as it has made so many updates, and every worker for its buffers."""
-        parts = [shard.snapshot.options(concurrency_group="snapshot").remote(version) for shard in self.crew.shards]
-        await asyncio.wait([asyncio.ensure_future(_ready(part)) for part in parts])
-        buffers = [worker.buffers.options(concurrency_group=CONTROL).remote() for worker in self.crew.workers]
-        return Snapshot(parts, buffers, position, last, passing)
-
     async def follow(self) -> None:
         """Work through the queue until cancelled; only an error ends it by itself."""
         if self.spec.evaluate.every_epochs or self.spec.evaluate.every_s or self.spec.checkpoint.every_epochs:
@@ -112,10 +109,16 @@ class Snapshots:
     async def _work(self, snapshot: Snapshot) -> None:
         self.busy = True
         epoch = snapshot.position["epoch"]
-        if snapshot.is_between or self._evaluates(epoch):
-            await self._evaluate(snapshot)
-        if not snapshot.is_between and self._keeps(epoch):
-            await self._keep(snapshot)
+        try:
+            if snapshot.is_between or self._evaluates(epoch):
+                await self._evaluate(snapshot)
+            if not snapshot.is_between and self._keeps(epoch):
+                await self._keep(snapshot)
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, ray.exceptions.RayError):
+                raise
+            told = f"the version after epoch {epoch} was lost with a process that held it, before it was looked at"
+            self.tell("log", {"level": "warning", "message": told})
         self.busy = False
 
     async def _evaluate(self, snapshot: Snapshot) -> tuple[float, float]:
@@ -141,8 +144,19 @@ class Snapshots:
         self.tell("checkpoint", where)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        evaluator = await self._evaluator()
-        return await getattr(evaluator, method).remote(*arguments)
+        """Of the evaluator, or of another one where it dies.
+
+        Raises:
+            RunFailed: They all did.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                evaluator = await self._evaluator()
+                return await getattr(evaluator, method).remote(*arguments)
+            except ray.exceptions.RayActorError:
+                self.tell("fault", {"actor": f"{self.crew.job_id}/evaluator", "why": "died"})
+                self.crew.evaluator = self.ready = None
+        raise RunFailed(f"the evaluator died {ATTEMPTS} times over one version; is there memory enough?")
 
     async def _evaluator(self) -> Any:
         evaluator = self.crew.hire_evaluator()
@@ -158,10 +172,3 @@ class Snapshots:
     def _keeps(self, epoch: int) -> bool:
         every = self.spec.checkpoint.every_epochs
         return bool(every) and epoch % every == 0
-
-
-async def _ready(reference: Any) -> None:
-    """Wait for a result without keeping a copy of it here."""
-    import ray
-
-    await asyncio.to_thread(ray.wait, [reference], fetch_local=False)

@@ -17,6 +17,10 @@ class PushIdentity:
     group: int = 0
 
 
+LONGEST_DELAY = 256
+"""Fetches that may lie between the one whose parameters a gradient was computed from and the last before its push."""
+
+
 class IdentitySet:
     """Which minibatches were applied, as disjoint ascending ranges an epoch and group."""
 
@@ -39,6 +43,14 @@ class IdentitySet:
             else:
                 merged.append((first, last))
         ranges[:] = merged
+
+    def discard(self, identity: PushIdentity) -> None:
+        """Forget its minibatches."""
+        ranges, rest = self.ranges[identity.epoch, identity.group], list[tuple[int, int]]()
+        for first, last in ranges:
+            outside = (first, min(last, identity.first - 1)), (max(first, identity.last + 1), last)
+            rest += [(a, b) for a, b in outside if a <= b]
+        ranges[:] = rest
 
     def minibatches(self, epoch: int, group: int = 0) -> set[int]:
         """The numbers of all minibatches of an epoch that were applied."""

@@ -1,6 +1,7 @@
 """Where each parameter lies in the flat vector, and where the flat vector is cut into shards."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,20 @@ from trainers.optim.update import ALIGN, aligned, spans
 
 PARAMETER_ALIGN = 16
 """Elements of float32 in a cache line: no two parameters share one."""
+
+SHARD_ALIGN = 4096
+"""Elements at whose multiples large shards begin: a page on any machine, so that shards can be mapped side by side."""
+
+LARGE = 64 * SHARD_ALIGN
+"""Elements of a shard that is large: the cut is off by less than 2 %."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters that lie side by side and travel together."""
+
+    span: slice
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,11 +67,52 @@ class Layout:
                 found.append(slice(begin, stop))
         return tuple(found)
 
+    def names_in(self, *parts: slice) -> tuple[str, ...]:
+        """The parameters that begin in one of these parts of the vector, in its order."""
+        places = sorted(zip(self.offsets, self.names, strict=True))
+        return tuple(name for offset, name in places if any(part.start <= offset < part.stop for part in parts))
+
+    def part(self, names: Iterable[str]) -> "Layout":
+        """Some of the parameters in a vector of their own, in the order of this one."""
+        chosen = set(names)
+        picked = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in chosen]
+        return _one_after_the_other(picked, 1, self.channels_last)
+
+    def runs(self, owners: Mapping[str, int]) -> tuple[slice, ...]:
+        """The vector cut where the owner of its parameters changes; one without an owner goes with its neighbour."""
+        found, mine = [0], None
+        for offset, name in sorted(zip(self.offsets, self.names, strict=True)):
+            owner = owners.get(name, mine)
+            if mine is not None and owner != mine:
+                found.append(offset)
+            mine = owner
+        return tuple(slice(start, stop) for start, stop in itertools.pairwise([*found, self.numel]))
+
+    def buckets(self, least_bytes: int) -> tuple[Bucket, ...]:
+        """The vector cut between parameters into buckets of at least so many bytes, in the order of the vector; what
+        is left over belongs to the last."""
+        ends = [*sorted(self.offsets)[1:], self.numel]
+        found, begin, names = list[Bucket](), 0, list[str]()
+        for (_, name), end in zip(sorted(zip(self.offsets, self.names, strict=True)), ends, strict=True):
+            names.append(name)
+            if 4 * (end - begin) >= least_bytes or end == self.numel:
+                found.append(Bucket(slice(begin, end), tuple(names)))
+                begin, names = end, []
+        if len(found) > 1 and 4 * (found[-1].span.stop - found[-1].span.start) < least_bytes:
+            last, before = found.pop(), found.pop()
+            found.append(Bucket(slice(before.span.start, last.span.stop), before.names + last.names))
+        return tuple(found)
+
     def flatten(self, named: dict[str, Tensor]) -> Tensor:
-        """The flat vector (numel,) float32 with a copy of the named tensors."""
+        """The flat vector (numel,) float32 on the CPU with a copy of the named tensors."""
+        return self.spread({name: named[name] for name in self.names})
+
+    def spread(self, named: dict[str, Tensor]) -> Tensor:
+        """The same from some of the parameters; zero where the others belong."""
         flat = torch.zeros(self.numel)
         for name, view in self.named(flat).items():
-            view.copy_(named[name])
+            if name in named:
+                view.copy_(named[name])
         return flat
 
 
@@ -77,12 +133,23 @@ def lay_out(
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     if placement == "round_robin" and num_shards > 1:
         return _round_robin(parameters, num_shards, channels_last)
+    layout = _one_after_the_other(parameters, num_shards, channels_last)
+    if layout.numel // ALIGN < num_shards:
+        raise ValueError(f"the model is too small for {num_shards} shards; use at most {layout.numel // ALIGN}")
+    return layout
+
+
+def lay_out_vectors(shapes: dict[str, tuple[int, ...]]) -> Layout:
+    """The layout of tensors by name, one after the other."""
+    return _one_after_the_other(list(shapes.items()), 1, channels_last=False)
+
+
+def _one_after_the_other(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, channels_last: bool) -> Layout:
     offsets, numel = _offsets([shape for _, shape in parameters], 0)
     numel = aligned(numel)
-    if numel // ALIGN < num_shards:
-        raise ValueError(f"the model is too small for {num_shards} shards; use at most {numel // ALIGN}")
     names, shapes = tuple(n for n, _ in parameters), tuple(s for _, s in parameters)
-    return Layout(names, shapes, tuple(offsets), tuple(spans(numel, num_shards)), numel, channels_last)
+    cuts = spans(numel, num_shards, SHARD_ALIGN if numel >= LARGE * num_shards else ALIGN)
+    return Layout(names, shapes, tuple(offsets), tuple(cuts), numel, channels_last)
 
 
 def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, channels_last: bool) -> Layout:
@@ -97,7 +164,7 @@ def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int,
         names += [name for name, _ in mine]
         shapes += [shape for _, shape in mine]
         offsets += more
-        cuts.append(slice(end, aligned(stop)))
+        cuts.append(slice(end, aligned(stop, SHARD_ALIGN if stop - end >= LARGE else ALIGN)))
         end = cuts[-1].stop
     return Layout(tuple(names), tuple(shapes), tuple(offsets), tuple(cuts), end, channels_last)
 

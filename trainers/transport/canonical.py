@@ -6,7 +6,7 @@ block of leaves sums every subtree that lies wholly inside it and ships the sums
 order of the tree.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,22 @@ def subtrees(num_virtual: int, lo: int, hi: int) -> list[Node]:
             return []
         m = middle(a, b)
         return inside(a, m) + inside(m, b)
+
+    return inside(0, num_virtual)
+
+
+def joined(num_virtual: int, parts: Iterable[Node]) -> list[Node]:
+    """The largest subtrees of the tree over [0, V) that some of the parts make up, from left to right."""
+    known = set(parts)
+
+    def inside(a: int, b: int) -> list[Node]:
+        if (a, b) in known:
+            return [(a, b)]
+        if b - a == 1:
+            return []
+        m = middle(a, b)
+        found = inside(a, m) + inside(m, b)
+        return [(a, b)] if found == [(a, m), (m, b)] else found
 
     return inside(0, num_virtual)
 
@@ -93,15 +109,18 @@ class TreeSum:
 
     def piece(self, start: int, stop: int) -> Tensor:
         """Elements [start, stop) of the sum."""
+        return sum_parts((0, self.num_virtual), self.parts, slice(start, stop))
 
-        def total(lo: int, hi: int) -> Tensor:
-            part = self.parts.get((lo, hi))
-            if part is not None:
-                return part[start:stop]
-            m = middle(lo, hi)
-            return torch.add(total(lo, m), total(m, hi))
 
-        return total(0, self.num_virtual)
+def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice) -> Tensor:
+    """The sum under `node` of subtrees that make it up, each (n,), over a cut of them; where the node itself is one of
+    them, that, not a copy."""
+    part = parts.get(node)
+    if part is not None:
+        return part[cut]
+    lo, hi = node
+    m = middle(lo, hi)
+    return torch.add(sum_parts((lo, m), parts, cut), sum_parts((m, hi), parts, cut))
 
 
 def covers(num_virtual: int, nodes: Iterable[Node]) -> bool:

@@ -3,8 +3,11 @@
 A socket per pair is doorbell and death notice in one: it closes when the peer dies, however it died.
 """
 
+import os
 import socket
+import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,13 +30,40 @@ class SocketDoorbell:
             raise PeerLost(f"{self.peer} is gone") from error
 
     def answer(self) -> bytes:
+        """Wait for one message.
+
+        Raises:
+            TimeoutError: None came for as long as the connection has patience (`be_patient`).
+            PeerLost: The other side is gone.
+        """
         try:
-            message = self.connection.recv(LONGEST)
+            message = self._receive()
+        except BlockingIOError:
+            raise TimeoutError(f"{self.peer} says nothing") from None
         except OSError as error:
             raise PeerLost(f"{self.peer} is gone") from error
         if not message:
             raise PeerLost(f"{self.peer} is gone")
         return message
+
+    def _receive(self) -> bytes:
+        """The next message; empty when there will be none.
+
+        A peer that closes before it has read everything resets the connection. That is told once, and before what the
+        peer had sent, which is still to be read.
+        """
+        try:
+            return self.connection.recv(LONGEST)
+        except ConnectionResetError:
+            return self.connection.recv(LONGEST)
+
+    def be_patient(self, seconds: float) -> None:
+        """Have `answer` look up after so long without a word."""
+        be_patient(self.connection, seconds)
+
+    def finish(self, timeout_s: float) -> None:
+        """Close; what was rung has gone out."""
+        self.close()
 
     def close(self) -> None:
         """Wake whoever waits at either end, with PeerLost."""
@@ -42,19 +72,27 @@ class SocketDoorbell:
         self.connection.close()
 
 
+def be_patient(connection: socket.socket, seconds: float) -> None:
+    """Have whoever waits on a connection look up after so long without a word; costs no call more."""
+    whole, part = divmod(round(seconds * 10**6), 10**6)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
+
+
 def listen(path: Path) -> socket.socket:
-    """A socket that peers reach by `path`."""
+    """A socket that peers reach by `path`, in place of one that a dead process left there."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(str(path))
+    new = path.with_name(f"{path.name}~")
+    server.bind(str(new))
     server.listen(128)
+    os.replace(new, path)
     return server
 
 
-def connect(path: Path, peer: str, timeout_s: float) -> SocketDoorbell:
+def connect(path: Path, peer: str, timeout_s: float, given_up: Callable[[], bool] = lambda: False) -> SocketDoorbell:
     """Reach a peer that may not be listening yet.
 
     Raises:
-        PeerLost: It did not within `timeout_s`.
+        PeerLost: It did not within `timeout_s`, or before it was given up.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -64,6 +102,6 @@ def connect(path: Path, peer: str, timeout_s: float) -> SocketDoorbell:
             return SocketDoorbell(client, peer)
         except (FileNotFoundError, ConnectionRefusedError):
             client.close()
-            if time.monotonic() > deadline:
-                raise PeerLost(f"{peer} did not come within {timeout_s:g} s") from None
+            if given_up() or time.monotonic() > deadline:
+                raise PeerLost(f"{peer} did not come within {timeout_s:g} s, or was given up") from None
             time.sleep(0.002)

@@ -6,11 +6,12 @@ another in the same process. What gloo lacks is a way to wake a call that stands
 rendezvous, which tells all the others when one of these ends, and waiting is done on a condition, not inside gloo.
 """
 
+import json
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -20,14 +21,17 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store  # where torch's own type stubs name it
 
 from trainers.errors import PeerLost
-from trainers.optim.update import Gradient, spans
+from trainers.optim.update import Gradient, Whole, spans
 from trainers.transport.canonical import Node, TreeSum
-from trainers.transport.protocols import Collectives, Handle, Reduction
+from trainers.transport.messages import ThreadLane
+from trainers.transport.protocols import Collectives, Handle, Reduction, Share
 from trainers.transport.rendezvous import Address, RendezvousClient, own_host, reach_rendezvous
+from trainers.transport.tcp_messages import Endpoint, TcpMessages, listen
 
 T = TypeVar("T")
 
 GRACE_S = 0.5  # for what a peer had sent before it closed
+FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.02  # between two looks whether all are there
 POLL_S = 0.0002  # NCCL tells of its end only when asked
 
 
@@ -62,6 +66,8 @@ class GroupConfig:
     timeout_s: float = 10.0
     """A peer that hangs costs so much."""
     join_timeout_s: float = 60.0
+    nodes: tuple[int, ...] = ()
+    """The number of the node on which each worker is; empty: all are on one."""
 
 
 class ProcessGroupCollectives(Collectives):
@@ -70,10 +76,14 @@ class ProcessGroupCollectives(Collectives):
     Vectors lie on `device`; on a GPU the calls are NCCL's, which all workers must enqueue in the same order.
     """
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, given_up: Callable[[], bool] = lambda: False) -> None:
+        """given_up: Whether to wait for the others no longer; asked while not all are there."""
         self.config = config
         self.rank, self.size, self.device = config.rank, config.size, config.device
+        self.nodes = config.nodes or (0,) * config.size
+        self.sums_by_itself = config.device.type == "cuda"  # NCCL's all-reduce; gloo's is no faster than ours
         self.subgroups = 0
+        self.lanes: list[tuple[ThreadLane, TcpMessages]] = []
         self.inboxes: dict[Reduction, Inboxes] = {}
         self.news = threading.Condition()
         self.closed = False  # by this worker
@@ -81,7 +91,12 @@ class ProcessGroupCollectives(Collectives):
         self.under_way: list[dist.Work] = []
         self.line = reach_rendezvous(config.store_address, config.join_timeout_s)
         self.meeting = _Meeting(reach_rendezvous(config.store_address, config.join_timeout_s), config.prefix)
-        self.group: Group | None = _form_group(config, self.meeting)
+        try:
+            self.group: Group | None = _form_group(config, self.meeting, given_up)
+        except BaseException:
+            self.line.close()
+            self.meeting.line.close()
+            raise
         self.line.set_at_end(f"{config.prefix}/closed")
         threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True).start()
 
@@ -96,6 +111,7 @@ class ProcessGroupCollectives(Collectives):
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
+        self._count_exchange(send, receive)
         outbox = torch.cat([tensor.reshape(-1) for tensor in send])
         sizes = [tensor.numel() for tensor in receive]
         inbox = outbox.new_empty(sum(sizes))
@@ -112,6 +128,7 @@ class ProcessGroupCollectives(Collectives):
 
     def reduce_canonical(self, reduction: Reduction, parts: Sequence[Tensor]) -> Handle[Gradient]:
         """The parts leave as they lie, one exchange for the first of every worker, one for the second ..."""
+        self._count_canonical(reduction)
         boxes = self.inboxes.get(reduction)
         if boxes is None:
             boxes = self.inboxes[reduction] = Inboxes(reduction, self.rank, self.device)
@@ -131,6 +148,7 @@ class ProcessGroupCollectives(Collectives):
         return boxes.filling
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
+        self._count_gather(vector.numel())
         cuts = spans(vector.numel(), self.size)
         largest = torch.tensor([signal], device=self.device)
 
@@ -143,9 +161,21 @@ class ProcessGroupCollectives(Collectives):
     def all_reduce_sum(self, vector: Tensor) -> Handle[None]:
         if self.device.type == "cpu":  # gloo's own takes half as long again, and adds in an order of its own
             return super().all_reduce_sum(vector)
+        self._count_ring(vector.numel())
         return self._begin(lambda group: [group.allreduce([vector])], lambda: None)
 
+    def sum_bucket(self, part: Tensor, bucket: slice) -> Handle[Share]:
+        """The library's all-reduce, after which every worker has the whole sum."""
+        vector = part[bucket]
+        self._count_ring(vector.numel())
+        share = Share(slice(0, vector.numel()), Whole(vector))
+        return self._begin(lambda group: [group.allreduce([vector])], lambda: share)
+
+    def gather_buckets(self, vector: Tensor, buckets: Sequence[slice]) -> None:
+        """Nothing is missing anywhere."""
+
     def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
+        self._count_broadcast(vector.numel(), root)
         return self._begin(lambda group: [_broadcast(group, vector, root)], lambda: None)
 
     def subgroup(self, ranks: Sequence[int]) -> "ProcessGroupCollectives | None":
@@ -153,9 +183,21 @@ class ProcessGroupCollectives(Collectives):
         if self.rank not in ranks:
             return None
         prefix = f"{self.config.prefix}/sub-{self.subgroups}-{'-'.join(map(str, ranks))}"
+        nodes = tuple(self.nodes[rank] for rank in ranks)
         return ProcessGroupCollectives(
-            replace(self.config, prefix=prefix, rank=list(ranks).index(self.rank), size=len(ranks))
+            replace(self.config, prefix=prefix, rank=list(ranks).index(self.rank), size=len(ranks), nodes=nodes)
         )
+
+    def lane(self, index: int) -> ThreadLane:
+        prefix, line, join_s = f"{self.config.prefix}/lane-{index}", self.meeting.line, self.config.join_timeout_s
+        listener, mine = listen(own_host(line), self.size)
+        line.set(f"{prefix}/{self.rank}", json.dumps(astuple(mine)).encode())
+        found = [json.loads(line.get(f"{prefix}/{k}", join_s)) for k in range(self.size)]
+        endpoints = [Endpoint((host, port), token) for (host, port), token in found]
+        messages = TcpMessages(self.rank, self.nodes, endpoints, listener, self.config.timeout_s, self.traffic)
+        lane = ThreadLane(messages, self)
+        self.lanes.append((lane, messages))
+        return lane
 
     def close(self) -> None:
         with self.news:
@@ -165,6 +207,8 @@ class ProcessGroupCollectives(Collectives):
             group, self.group = self.group, None
             works, self.under_way = [work for work in self.under_way if not work.is_completed()], []
             self.news.notify_all()
+        for lane, _ in self.lanes:
+            lane.close()
         self.line.close()
         self.meeting.line.close()
         self.inboxes.clear()
@@ -173,6 +217,11 @@ class ProcessGroupCollectives(Collectives):
         elif works:
             # To let go of a group joins its threads, which a call under way holds up until its time is over.
             threading.Thread(target=_bury, args=([group], works), daemon=True).start()
+
+    def _count_ring(self, numel: int) -> None:
+        """Of the library's all-reduce, taken for a ring, in which each sends to the next as much as it receives."""
+        shared = 2 * (numel - self._width(numel))
+        self.traffic.count(shared, shared, shared * ((self.rank + 1) % self.size in self._elsewhere))
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
@@ -229,6 +278,8 @@ class ProcessGroupCollectives(Collectives):
         with self.news:
             self.lost = True
             self.news.notify_all()
+        for _, messages in self.lanes:
+            messages.lose()
 
 
 class Inboxes:
@@ -270,10 +321,21 @@ class _Meeting(Store):
             self.line.get(f"{self.prefix}/{key}", timeout.total_seconds() if timeout else None)
 
 
-def _form_group(config: GroupConfig, store: _Meeting) -> Group:
-    """The library's group, once all members are there: only then does the short timeout begin to count."""
+def _meet(config: GroupConfig, store: _Meeting, given_up: Callable[[], bool]) -> None:
+    """Until all members are there. By looking again and again: who gives them up has no hold yet on the connection."""
     store.set(f"here-{config.rank}", b"")
-    store.wait([f"here-{k}" for k in range(config.size)], timedelta(seconds=config.join_timeout_s))
+    deadline, pause_s = time.monotonic() + config.join_timeout_s, FIRST_LOOK_S
+    for k in range(config.size):
+        while not store.check([f"here-{k}"]):
+            if given_up() or time.monotonic() > deadline:
+                raise PeerLost(f"worker {k} did not come within {config.join_timeout_s:g} s, or was given up")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_LOOK_S)
+
+
+def _form_group(config: GroupConfig, store: _Meeting, given_up: Callable[[], bool]) -> Group:
+    """The library's group, once all members are there: only then does the short timeout begin to count."""
+    _meet(config, store, given_up)
     timeout = timedelta(seconds=config.timeout_s)
     try:
         if config.device.type == "cuda":

@@ -4,19 +4,60 @@ Every call returns a handle; what it asks for is done when `wait()` returns, so 
 computation. `waited_s` counts the seconds that `wait()` stood still: it is what the run reports as communication.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from trainers.optim.update import Gradient, spans
+from trainers.optim.update import Gradient, Whole, spans
 from trainers.store.identity import PushIdentity
 from trainers.transport.canonical import Node, TreeSum, block, subtrees
 
+if TYPE_CHECKING:
+    from trainers.transport.messages import Lane
+
 T = TypeVar("T")
+
+
+@dataclass
+class Traffic:
+    """Bytes of vectors that left and reached this worker; on shared memory, what others read of its and it of theirs.
+
+    What a worker hands to itself and the few bytes of barriers, clocks and push identities do not count.
+    """
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    shuffled_bytes: int = 0
+    """Of those sent: training examples."""
+    crossed_bytes: int = 0
+    """Of those sent: to workers on other nodes."""
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)  # several threads may exchange at a time
+
+    def count(self, sent: int, received: int, crossed: int = 0) -> None:
+        """Add numbers of float32 elements; `crossed`: of those sent."""
+        with self._lock:
+            self.sent_bytes += 4 * sent
+            self.received_bytes += 4 * received
+            self.crossed_bytes += 4 * crossed
+
+
+@dataclass
+class Waits:
+    """How often a worker has fetched from the shards and pushed to them, and how long it stood still for either."""
+
+    fetches: int = 0
+    fetch_s: float = 0.0
+    pushes: int = 0
+    push_s: float = 0.0
+    """For acknowledgements, and for a buffer to be free again."""
 
 
 class Handle(Generic[T]):
@@ -56,16 +97,40 @@ class Reduction:
         return subtrees(self.num_virtual, *block(self.num_virtual, rank, self.size))
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one worker has of the sum of a vector."""
+
+    span: slice
+    """Which part of the vector."""
+    gradient: Gradient
+    """The sum over it."""
+
+
 class Collectives(ABC):
     """What K workers do together. All of them make the same calls in the same order.
 
-    A transport supplies memory, `all_to_all` and `barrier`; the rest follows from these, and a transport that can do
-    better says so by overriding.
+    A transport supplies memory, `all_to_all`, `barrier` and lanes for point-to-point messages; the rest follows from
+    these, and a transport that can do better says so by overriding. Whoever moves vectors counts them in `traffic`.
     """
 
     rank: int
     size: int
     waited_s: float = 0.0
+    outlives: bool = False
+    """Whether what a worker wrote into a replicated vector is there for the others when it has died."""
+    sums_by_itself: bool = False
+    """Whether `sum_bucket` is faster here than any all-reduce over messages."""
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What this worker has sent and received."""
+        return Traffic()
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The number of the node on which each worker is."""
+        return (0,) * self.size
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -84,6 +149,15 @@ class Collectives(ABC):
         """The 1/K of a vector that this worker reduces and updates (paper 1, section 4.1)."""
         return spans(numel, self.size)[self.rank]
 
+    def kept(self, numel: int) -> slice:
+        """What this worker writes of a version that is to outlive any one of them: of a replicated vector that others
+        see, its share; the others write the rest, and `complete` says when it is there."""
+        return slice(0, numel)
+
+    def complete(self) -> Handle[None]:
+        """Wait for those who see the same replicated vectors: each has written what is its to keep."""
+        return done(None)
+
     # -- what a transport must do ---------------------------------------------------------------------------------
 
     @abstractmethod
@@ -95,12 +169,52 @@ class Collectives(ABC):
         """Wait for all; the result is the largest signal of any worker, so that a group can decide together."""
 
     @abstractmethod
-    def subgroup(self, ranks: Sequence[int]) -> "Collectives | None":
+    def subgroup(self, ranks: Sequence[int]) -> Collectives | None:
         """Collectives among some of the workers, numbered as in `ranks`; None for those outside. All must call it."""
+
+    @abstractmethod
+    def lane(self, index: int) -> Lane:
+        """Way number `index` for exchanges of point-to-point messages that go on beside the caller."""
 
     @abstractmethod
     def close(self) -> None:
         """Let go of memory and connections; a peer that waits gets `PeerLost`. May be called from another thread."""
+
+    # -- accounts -------------------------------------------------------------------------------------------------
+
+    def _count_exchange(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
+        """Of an `all_to_all`."""
+        others = [k for k in range(self.size) if k != self.rank]
+        crossed = sum(send[k].numel() for k in self._elsewhere)
+        self.traffic.count(sum(send[k].numel() for k in others), sum(receive[k].numel() for k in others), crossed)
+
+    def _count_canonical(self, reduction: Reduction) -> None:
+        """Of a `reduce_canonical`: each of this worker's parts but for its own span, and the others' parts of that."""
+        numel, parts = reduction.numel, len(reduction.nodes(self.rank))
+        mine, cuts = self._width(numel), spans(numel, self.size)
+        theirs = sum(len(reduction.nodes(k)) for k in range(self.size) if k != self.rank)
+        crossed = sum(cuts[k].stop - cuts[k].start for k in self._elsewhere)
+        self.traffic.count(parts * (numel - mine), theirs * mine, parts * crossed)
+
+    def _count_gather(self, numel: int) -> None:
+        """Of an `all_gather`."""
+        mine = self._width(numel)
+        self.traffic.count((self.size - 1) * mine, numel - mine, len(self._elsewhere) * mine)
+
+    def _count_broadcast(self, numel: int, root: int) -> None:
+        if self.rank == root:
+            self.traffic.count((self.size - 1) * numel, 0, len(self._elsewhere) * numel)
+        else:
+            self.traffic.count(0, numel)
+
+    def _width(self, numel: int) -> int:
+        mine: tuple[int, int, int] = self.span(numel).indices(numel)
+        return mine[1] - mine[0]
+
+    @cached_property
+    def _elsewhere(self) -> list[int]:
+        """The workers on other nodes."""
+        return [k for k, node in enumerate(self.nodes) if node != self.nodes[self.rank]]
 
     # -- what follows from it -------------------------------------------------------------------------------------
 
@@ -167,6 +281,20 @@ class Collectives(ABC):
 
         return Handle(finish)
 
+    def sum_bucket(self, part: Tensor, bucket: slice) -> Handle[Share]:
+        """Begin the sum over the workers of one bucket of `part` (P,), which `parts` gave, in the transport's own way.
+
+        Handles are waited for in the order of the calls. The bucket may be written to again after `gather_buckets`.
+        """
+        reduced = self.reduce_scatter(part[bucket])
+        mine = self.span(bucket.stop - bucket.start)
+        return Handle(lambda: Share(mine, Whole(reduced.wait())))
+
+    def gather_buckets(self, vector: Tensor, buckets: Sequence[slice]) -> None:
+        """Complete a replicated vector of which each worker has written its shares, as `sum_bucket` gave them."""
+        for bucket in buckets:
+            self.all_gather(vector[bucket]).wait()
+
     def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
         """Replace `vector` (n,) by the root's."""
         empty = vector.new_empty(0)
@@ -192,6 +320,8 @@ class Push:
     """Examples whose gradients are in it."""
     minibatches: int = 1
     """Minibatches whose gradients are in it."""
+    delay: int = 0
+    """Fetches of its group since the one whose parameters the gradient was computed from."""
 
 
 @dataclass(frozen=True)
@@ -199,30 +329,58 @@ class Fetched:
     """Parameters as they came from the shards."""
 
     params: Tensor
-    """(P,) float32, to be read only; valid until the next fetch."""
+    """(P,) float32, to be read only; the part of the group that was fetched is valid until that group's next fetch."""
     examples: int
     """Examples applied so far, on the shard that is furthest behind."""
+    updates: int
+    """Updates made so far, on the shard that is furthest behind."""
 
 
 class ParameterStore(Protocol):
-    """A worker's way to the shards. A store's calls are made by one thread, `close` by any."""
+    """A worker's way to the shards. A store's calls are made by one thread, `close` by any.
+
+    The vector may be divided into groups of parameters, each with versions and clocks of its own; one group, number 0,
+    is all of it.
+    """
 
     waited_s: float
+    traffic: Traffic
+    waits: Waits
+    updates: int
+    """Updates that the first shard had made when it last acknowledged a push of this worker."""
+    clock_at_start: int
+    """From where this worker counts its minibatches: the clock of the slowest live worker when it joined, so that
+    bounded staleness neither has the others wait for it nor lets it run ahead."""
 
     @property
     def staleness(self) -> dict[int, int]:
-        """How many of this worker's pushes were applied at which staleness (updates between fetch and application),
-        on the first shard."""
+        """How many of this worker's pushes were applied at which staleness (updates between fetch and application):
+        on the first shard that a group lies on, and in the stalest group."""
+        ...
+
+    @property
+    def group_staleness(self) -> list[dict[int, int]]:
+        """Likewise in each group."""
         ...
 
     @property
     def applied(self) -> list[Push]:
-        """Pushes that every shard has acknowledged since this was last read."""
+        """Pushes that every shard has acknowledged since this was last read, in every group."""
         ...
 
-    def fetch(self, min_clock: int) -> Handle[Fetched]:
-        """The parameters once no live worker's clock is below `min_clock`: t is synchronous, t - s is bounded
-        staleness s, 0 is asynchronous.
+    def fetch(self, min_clock: int, group: int = 0) -> Handle[Fetched]:
+        """A group's parameters once no live worker's clock in it is below `min_clock`: t is synchronous, t - s is
+        bounded staleness s, 0 is asynchronous. With backup workers, once so many steps are made. One fetch of a group
+        at a time.
+
+        Raises:
+            StoreClosed: The store was shut down.
+        """
+        ...
+
+    def claim(self, clock: int) -> Handle[bool]:
+        """Ask for a place in the step after version `clock`, for a gradient computed from that; with backup workers
+        only. Who gets none must not push it.
 
         Raises:
             StoreClosed: The store was shut down.
@@ -230,11 +388,12 @@ class ParameterStore(Protocol):
         ...
 
     def gradient_buffer(self) -> Tensor:
-        """A vector (P,) of float32, with anything in it, free since its last push was taken."""
+        """A vector (P,) of float32, with anything in it, free since its last pushes were taken."""
         ...
 
     def push(self, push: Push) -> Handle[None]:
-        """Hand over the buffer that `gradient_buffer` gave last. `wait` returns when every shard has applied it."""
+        """Hand over the part of a group, once, of the buffer that `gradient_buffer` gave last. `wait` returns when
+        every shard has applied it."""
         ...
 
     def leave(self) -> None:

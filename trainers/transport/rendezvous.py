@@ -129,9 +129,16 @@ class RendezvousClient:
             raise PeerLost("the rendezvous is gone") from error
 
     def has(self, key: str) -> bool:
-        """Whether it has been told."""
-        _send(self.connection, HAS, key, b"")
-        return bool(_receive(self.connection)[2])
+        """Whether it has been told.
+
+        Raises:
+            PeerLost: The store is gone.
+        """
+        try:
+            _send(self.connection, HAS, key, b"")
+            return bool(_receive(self.connection)[2])
+        except OSError as error:
+            raise PeerLost("the rendezvous is gone") from error
 
     def close(self) -> None:
         """Wake whoever waits on it, with PeerLost."""

@@ -1,59 +1,86 @@
 """The parameter store of one node: slices and gradient slots in mapped files, sockets as doorbells.
 
 A worker's backward pass writes its gradient straight into a slot of its own file; the shards read their slices of it
-there. What travels is a slot's number and the push's identity. A fetch copies a version that the shard keeps pinned
-until the worker's next message.
+there. What travels is a slot's number and the push's identity. A version is read where it lies: the shard keeps it
+pinned until the worker's next fetch. Groups of parameters that are fetched by themselves are copied.
 
     params    R rows of (P,): each shard writes its slice of a row, and tells a reader which row is whole
-    slots-w   rows of (P,) that worker w writes and the shards read
+    slots-w   rows of (P,) that worker w writes and the shards read; w holds a lock on it as long as it lives
 """
 
+import fcntl
+import os
 import selectors
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from socket import socket
 
 from torch import Tensor
 
-from trainers.store.shard import Shard
+from trainers.optim.update import aligned
+from trainers.store.groups import Piece
 from trainers.transport.doorbell import SocketDoorbell, connect, listen
-from trainers.transport.mapped import MappedFile
-from trainers.transport.shard_server import Server
+from trainers.transport.mapped import BYTES, MappedFile
+from trainers.transport.shard_server import FORGOTTEN, Server
+from trainers.transport.stitched import PAGE, StitchedRows, stitchable
 from trainers.transport.store_client import SlottedStore
-from trainers.transport.store_messages import JOIN, JOIN_TIMEOUT_S, PUSH, REQUEST, SNAPSHOT, reply, request
+from trainers.transport.store_messages import JOIN, JOIN_TIMEOUT_S, PUSH, REQUEST
 
 
-def params_file(folder: Path, num_workers: int, numel: int) -> MappedFile:
-    """The ring: a row for each reader, the newest version, and the one being written."""
-    return MappedFile(folder / "params", num_workers + 2, numel)
+def params_file(folder: Path, rows: int, numel: int) -> MappedFile:
+    """The ring: a row for each reader, the newest version, and the one being written. Rows begin with a page."""
+    return MappedFile(folder / "params", rows, aligned(numel, PAGE))
 
 
 class SharedMemoryStore(SlottedStore[SocketDoorbell]):
-    """A worker's side."""
+    """A worker's side. Its number must not have been another worker's in this folder."""
 
-    def __init__(self, folder: Path, worker: int, num_workers: int, shards: Sequence[slice], num_slots: int) -> None:
-        numel = shards[-1].stop
-        self.ring = params_file(folder, num_workers, numel)
-        slots = MappedFile(folder / f"slots-{worker}", num_slots, numel)
-        bells = [connect(folder / f"shard-{s}", f"shard {s}", JOIN_TIMEOUT_S) for s in range(len(shards))]
-        super().__init__(bells, shards, slots.rows)
-        for bell in bells:
-            bell.ring(request(JOIN, worker, num_slots))
-            bell.answer()
+    def __init__(
+        self, folder: Path, worker: int, shards: Sequence[slice], num_slots: int, groups: Sequence[slice] = ()
+    ) -> None:
+        self.folder = folder
+        slots = MappedFile(folder / f"slots-{worker}", num_slots, shards[-1].stop)
+        self.life = os.open(slots.path, os.O_RDWR)
+        fcntl.flock(self.life, fcntl.LOCK_EX)
+        super().__init__(worker, shards, slots.rows, groups)
+        self.stitched: StitchedRows | None = None
+        self._join_all()
+        self.ring = _existing_ring(folder, shards[-1].stop)
+        self.rows = [0] * len(shards)  # of the ring, as each shard told last
+        if not groups and stitchable(shards):  # read in place
+            self.stitched = StitchedRows(self.ring.path, self.ring.numel, shards)
 
-    def _hand_over(self, slot: int, message: bytes) -> None:
-        self._send(message)
+    def _connect(self, shard: int) -> tuple[SocketDoorbell, int]:
+        timeout_s = 0.0 if shard in self.joined else JOIN_TIMEOUT_S
+        return connect(self.folder / f"shard-{shard}", f"shard {shard}", timeout_s), 0
 
-    def _take_version(self, shard: int, row: int) -> None:
-        span = self.spans[shard]
-        self.params[span] = self.ring.row(row)[span]
+    def _hand_over(self, shard: int, slot: int, group: int, message: bytes) -> None:
+        self.bells[shard].ring(message)
+
+    def _take_version(self, shard: int, group: int, row: int) -> None:
+        span = self.parts[shard][group]
+        if self.stitched is None:
+            self.params[span] = self.ring.row(row)[span]
+        self.rows[shard] = row
+
+    def _fetched(self) -> Tensor:
+        return self.params if self.stitched is None else self.stitched.vector(tuple(self.rows))
+
+    def close(self) -> None:
+        if self.closed.is_set():
+            return
+        super().close()
+        os.close(self.life)
+        if self.stitched is not None:
+            self.stitched.close()
 
 
 class ShardServer(Server[SocketDoorbell]):
     """A shard's side."""
 
-    def __init__(self, folder: Path, index: int, span: slice, numel: int, shard: Shard) -> None:
-        super().__init__(listen(folder / f"shard-{index}"), span, shard)
+    def __init__(self, folder: Path, index: int, numel: int, pieces: dict[int, Piece]) -> None:
+        super().__init__(listen(folder / f"shard-{index}"), pieces)
         self.folder = folder
         self.numel = numel
         self.slots: dict[int, MappedFile] = {}  # worker -> its gradient slots
@@ -62,6 +89,8 @@ class ShardServer(Server[SocketDoorbell]):
         self.selector.register(connection, selectors.EVENT_READ, data=None)
 
     def _readable(self, connection: socket) -> None:
+        if connection.fileno() < 0:
+            return  # its worker was let go in this round
         worker = self.selector.get_key(connection).data
         message = _received(connection)
         if not message:
@@ -72,16 +101,51 @@ class ShardServer(Server[SocketDoorbell]):
             return
         kind, *numbers = REQUEST.unpack(message)
         if kind == JOIN:
-            worker, num_slots = numbers[0], numbers[1]
-            self.selector.modify(connection, selectors.EVENT_READ, data=worker)
-            self.slots[worker] = MappedFile(self.folder / f"slots-{worker}", num_slots, self.numel)
-            self._join(worker, SocketDoorbell(connection, f"worker {worker}"))
+            self._introduce(connection, *numbers[:2])
             return
-        gradient = self.slots[worker].row(numbers[0])[self.span] if kind == PUSH else None
+        gradient = None
+        if kind == PUSH and worker in self.slots:
+            gradient = self.slots[worker].row(numbers[1])[self.pieces[numbers[5]].span]
         self._request(worker, kind, numbers, gradient)
 
-    def _send_version(self, worker: int, row: int) -> None:
-        self._reply(worker, reply(SNAPSHOT, row, self.shard.examples))
+    def _introduce(self, connection: socket, worker: int, num_slots: int) -> None:
+        """A worker says who it is, for the first time or again."""
+        bell, path = SocketDoorbell(connection, f"worker {worker}"), self._slots_path(worker)
+        if not path.exists():
+            self._refuse(bell, FORGOTTEN)
+            return
+        self.selector.modify(connection, selectors.EVENT_READ, data=worker)
+        self.slots[worker] = MappedFile(path, num_slots, self.numel)
+        self._join(worker, bell)
+
+    def _send_version(self, worker: int, group: int, row: int, message: bytes) -> None:
+        self._reply(worker, message)
+
+    def _let_go(self, worker: int, bell: SocketDoorbell | None) -> None:
+        """Its slots keep their memory as long as a push in them waits."""
+        self.slots.pop(worker, None)
+        with suppress(FileNotFoundError):
+            self._slots_path(worker).unlink()
+        if bell is not None:
+            with suppress(KeyError, ValueError):  # it was unregistered when it closed
+                self.selector.unregister(bell.connection)
+
+    def _is_dead(self, worker: int) -> bool:
+        """Whether nobody holds the lock any more that a worker holds."""
+        try:
+            descriptor = os.open(self._slots_path(worker), os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _slots_path(self, worker: int) -> Path:
+        return self.folder / f"slots-{worker}"
 
 
 def _received(connection: socket) -> bytes:
@@ -92,9 +156,13 @@ def _received(connection: socket) -> bytes:
         return b""
 
 
-def mapped_ring(folder: Path, num_workers: int, numel: int, span: slice, params: Tensor) -> list[Tensor]:
-    """The rows of the ring, cut to a shard's slice; the first holds `params` (n,)."""
-    ring = params_file(folder, num_workers, numel)
-    rows = [ring.row(i)[span] for i in range(num_workers + 2)]
-    rows[0].copy_(params)
-    return rows
+def _existing_ring(folder: Path, numel: int) -> MappedFile:
+    """As the shards made it, however many workers it is for."""
+    row_bytes = aligned(numel, PAGE) * BYTES
+    return params_file(folder, (folder / "params").stat().st_size // row_bytes, numel)
+
+
+def mapped_ring(folder: Path, capacity: int, numel: int, span: slice) -> list[Tensor]:
+    """The rows of the ring for so many workers at a time, cut to a shard's slice."""
+    ring = params_file(folder, capacity + 2, numel)
+    return [ring.row(i)[span] for i in range(capacity + 2)]

@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import socket
 import threading
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from trainers.errors import PeerLost
+from trainers.transport.doorbell import be_patient
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Line:
-    """One end of a connection; a `Doorbell` that can carry a vector behind a message.
+class Wire(ABC):
+    """One end of a connection; a `Doorbell` that can carry a vector behind a message."""
+
+    peer: str
+    """Who is at the other end, for errors."""
+
+    @abstractmethod
+    def ring(self, message: bytes, vector: Tensor | None = None) -> None:
+        """Send a message and (n,) float32, which must stay as it is until the peer has answered.
+
+        A peer that is gone is told by `answer`.
+        """
+
+    @abstractmethod
+    def answer(self) -> bytes:
+        """Wait for one message.
+
+        Raises:
+            TimeoutError: None came for as long as this end has patience.
+            PeerLost: The other side is gone.
+        """
+
+    @abstractmethod
+    def receive_into(self, vector: Tensor) -> None:
+        """Fill (n,) float32 with the vector behind the message that `answer` gave last.
+
+        Raises:
+            PeerLost: The other side is gone.
+        """
+
+    @abstractmethod
+    def be_patient(self, seconds: float) -> None:
+        """Have `answer` look up after so long without a word."""
+
+    @abstractmethod
+    def finish(self, timeout_s: float) -> None:
+        """Have what was rung go out, and close."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wake whoever waits at either end, with PeerLost."""
+
+
+class Line(Wire):
+    """A TCP connection.
 
     What is rung goes out in a thread of its own, so that neither computing nor serving waits for a slow reader.
     """
@@ -25,45 +70,49 @@ class Line:
         self.peer = peer
         self.message_bytes = message_bytes
         self.outgoing: SimpleQueue[tuple[bytes, Tensor | None] | None] = SimpleQueue()
-        threading.Thread(target=self._send, name=f"to {peer}", daemon=True).start()
+        self.sender = threading.Thread(target=self._send, name=f"to {peer}", daemon=True)
+        self.sender.start()
 
     def ring(self, message: bytes, vector: Tensor | None = None) -> None:
-        """Send a message and (n,) float32, which must stay as it is until the peer has answered.
-
-        A peer that is gone is told by `answer`.
-        """
         self.outgoing.put((message, vector))
 
     def answer(self) -> bytes:
-        """Wait for one message.
-
-        Raises:
-            PeerLost: The other side is gone.
-        """
         message = bytearray(self.message_bytes)
-        self._receive(memoryview(message))
+        self._receive(memoryview(message), is_patient=False)
         return bytes(message)
 
     def receive_into(self, vector: Tensor) -> None:
-        """Fill (n,) float32 with the vector behind the message that `answer` gave last.
-
-        Raises:
-            PeerLost: The other side is gone.
-        """
         self._receive(memory_of(vector))
 
+    def be_patient(self, seconds: float) -> None:
+        be_patient(self.connection, seconds)
+
+    def finish(self, timeout_s: float) -> None:
+        self.outgoing.put(None)
+        self.sender.join(timeout_s)
+        self.close()
+
     def close(self) -> None:
-        """Wake whoever waits at either end, with PeerLost."""
         self.outgoing.put(None)
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
-    def _receive(self, memory: memoryview) -> None:
-        try:
-            receive_exactly(self.connection, memory)
-        except OSError as error:
-            raise PeerLost(f"{self.peer} is gone") from error
+    def _receive(self, memory: memoryview, is_patient: bool = True) -> None:
+        """Fill `memory`; unless patient, nothing at all within the connection's time is a TimeoutError."""
+        left = memory
+        while left:
+            try:
+                count = self.connection.recv_into(left)
+            except BlockingIOError:
+                if not is_patient and len(left) == len(memory):
+                    raise TimeoutError(f"{self.peer} says nothing") from None
+                continue
+            except OSError as error:
+                raise PeerLost(f"{self.peer} is gone") from error
+            if not count:
+                raise PeerLost(f"{self.peer} is gone")
+            left = left[count:]
 
     def _send(self) -> None:
         with suppress(OSError):  # the reading side is told as well

@@ -1,0 +1,125 @@
+// The page: which view the address asks for, the sections, and the keys.
+
+import { clusterView } from "./cluster.js";
+import { compareView } from "./compare.js";
+import { el, dialog } from "./dom.js";
+import { jobView } from "./job.js";
+import { jobsView } from "./jobs.js";
+import { refusal, trouble } from "./parts.js";
+import { submitView } from "./submit.js";
+import { sweepView } from "./sweep.js";
+import { sweepsView } from "./sweeps.js";
+
+const SECTIONS = [
+  { key: "j", path: "jobs", label: "Jobs" },
+  { key: "s", path: "sweeps", label: "Sweeps" },
+  { key: "o", path: "compare", label: "Overlay" },
+  { key: "c", path: "cluster", label: "Cluster" },
+  { key: "n", path: "new", label: "New" },
+];
+const VIEWS = [
+  [/^jobs$/, jobsView],
+  [/^jobs\/([^/]+)$/, jobView],
+  [/^sweeps$/, sweepsView],
+  [/^sweeps\/([^/]+)$/, sweepView],
+  [/^compare$/, compareView],
+  [/^cluster$/, clusterView],
+  [/^new$/, submitView],
+];
+const KEYS = [
+  ["j  s  o  c  n", "Jobs, Sweeps, Overlay, Cluster, New"],
+  ["↓  ↑", "the next or the last row of a list"],
+  ["Enter", "open the row"],
+  ["Space", "take the row into the overlay"],
+  ["/", "to the filter"],
+  ["←  →", "move the cursor of the chart that has the focus"],
+  ["Ctrl Enter", "submit the spec"],
+  ["?", "this help"],
+];
+
+const main = document.getElementById("main");
+let open = new AbortController();
+
+/** Show the view that the address names, and let go of the one before; `moved`: the event that led here. */
+function show(moved) {
+  open.abort();
+  open = new AbortController();
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const found = VIEWS.map(([pattern, view]) => [pattern.exec(path || "jobs"), view]).find(([match]) => match);
+  trouble("");
+  refusal("");
+  main.replaceChildren();
+  for (const one of document.querySelectorAll("#sections a")) {
+    const here = (path || "jobs").split("/")[0] === one.dataset.path;
+    if (here) one.setAttribute("aria-current", "page");
+    else one.removeAttribute("aria-current");
+  }
+  if (!found) {
+    main.append(el("p", { class: "note" }, `There is nothing at ${path}.`));
+    return;
+  }
+  const [match, view] = found;
+  const title = view(
+    main,
+    { id: match[1] && decodeURIComponent(match[1]), query: new URLSearchParams(query) },
+    open.signal,
+  );
+  document.title = `${title} · Millrace`;
+  if (moved) {
+    // the first view leaves the focus at the page's top, before the link that skips the sections
+    main.focus({ preventScroll: true });
+    window.scrollTo(0, 0);
+  }
+}
+
+function help() {
+  if (document.querySelector("dialog")) return;
+  const rows = KEYS.map(([key, what]) =>
+    el("tr", {}, el("th", { scope: "row" }, el("kbd", {}, key)), el("td", {}, what)),
+  );
+  const api = el("a", { href: "docs" }, "The API");
+  dialog(
+    "Keys",
+    [el("table", { class: "keys" }, el("tbody", {}, rows)), el("p", {}, api, " can be tried out in the browser.")],
+    [],
+  );
+}
+
+function pressed(event) {
+  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
+  const section = SECTIONS.find(({ key }) => key === event.key);
+  const filter = main.querySelector("[data-filter]");
+  if (section) location.hash = `#/${section.path}`;
+  else if (event.key === "?") help();
+  else if (event.key === "/" && filter) filter.focus();
+  else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    if (!step(event.key === "ArrowDown" ? 1 : -1)) return;
+  } else return;
+  event.preventDefault();
+}
+
+/** Move the focus among the rows of a list. Returns whether there is one. */
+function step(by) {
+  const rows = [...main.querySelectorAll("[data-row] a[data-open]")];
+  if (!rows.length) return false;
+  const at = rows.findIndex((row) => row.closest("[data-row]").contains(document.activeElement));
+  rows[Math.max(0, Math.min(rows.length - 1, at + by))].focus();
+  return true;
+}
+
+document
+  .getElementById("sections")
+  .append(
+    ...SECTIONS.map(({ key, path, label }) =>
+      el("a", { href: `#/${path}`, "data-path": path, "aria-keyshortcuts": key }, label),
+    ),
+  );
+document.getElementById("help").addEventListener("click", help);
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", show);
+document.addEventListener("keydown", pressed);
+show(null);

@@ -1,0 +1,38 @@
+// Figures as people read them.
+
+const COUNT = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const WHEN = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** A whole number: 28,740. */
+export const count = (value) => (value === null || value === undefined ? "–" : COUNT.format(value));
+
+/** Four digits that count: 0.0342, 19.12; "–" where there is none. */
+export function figure(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0 || (Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6)) return String(Number(value.toPrecision(4)));
+  return value.toExponential(2);
+}
+
+/** 0.5 as 50 %. */
+export const percent = (value, digits = 0) =>
+  value === null || value === undefined ? "–" : `${(value * 100).toFixed(digits)} %`;
+
+/** Seconds in the two largest units: 2 h 5 min. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  if (seconds < 59.5) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** A moment, from seconds since 1970. */
+export const moment = (seconds) => WHEN.format(new Date(seconds * 1000));
+
+/** Hours, minutes and seconds of a moment. */
+export const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
+
+/** Any JSON value in a table's cell. */
+export const word = (value) => (typeof value === "string" ? value : JSON.stringify(value));

@@ -1,0 +1,139 @@
+// What a run's events say over time, as columns ready to be drawn, and several runs brought onto one axis.
+
+/** What a curve may be drawn over. */
+export const AXES = {
+  epoch: "epochs",
+  examples: "examples",
+  step: "updates",
+  time: "seconds",
+};
+const STEP = ["loss", "examples_per_s", "learning_rate", "workers", "staleness", "stalest"];
+const EVALUATION = ["test_loss", "test_accuracy"];
+export const MARKS = ["fault", "resize"];
+
+/** Rows of figures, a column each. */
+class Columns {
+  constructor(names) {
+    this.names = [...Object.keys(AXES), ...names];
+    for (const name of this.names) this[name] = [];
+  }
+
+  push(row) {
+    for (const name of this.names) this[name].push(row[name] ?? null);
+  }
+}
+
+/** The curves of one run. */
+export class Curves {
+  constructor() {
+    this.steps = new Columns(STEP);
+    this.evaluations = new Columns(EVALUATION);
+    this.marks = [];
+    this.begin = null;
+    this.at = { epoch: 0, examples: 0, step: 0, time: 0 };
+    this.staleness = {};
+  }
+
+  /** Take in one more event. */
+  add(event) {
+    this.begin ??= event.time;
+    this.at.time = event.time - this.begin;
+    if (event.type === "step") {
+      for (const axis of ["epoch", "examples", "step"]) this.at[axis] = event.data[axis];
+      this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}) });
+    } else if (event.type === "evaluation") {
+      this.evaluations.push({ ...this.at, ...event.data });
+    } else if (MARKS.includes(event.type)) {
+      this.marks.push({ ...this.at, type: event.type, text: sentence(event) });
+    }
+  }
+
+  /** x and y of one figure, x rising; `from` is `steps` or `evaluations`. */
+  line(from, name, axis) {
+    const columns = this[from];
+    return rising(columns[axis], columns[name]);
+  }
+
+  /** Mean and largest staleness of the updates since the last report; the reports count from the beginning. */
+  #stale(counts) {
+    let updates = 0,
+      sum = 0,
+      largest = null;
+    for (const [key, total] of Object.entries(counts)) {
+      const fresh = total - (this.staleness[key] ?? 0);
+      if (fresh <= 0) continue;
+      updates += fresh;
+      sum += fresh * Number(key);
+      largest = Math.max(largest ?? 0, Number(key));
+    }
+    this.staleness = counts;
+    return { staleness: updates ? sum / updates : null, stalest: largest };
+  }
+}
+
+/** What a fault or a resize says, for people. */
+export function sentence({ type, data }) {
+  if (type === "fault") return `${shortName(data.actor)} ${data.why}`;
+  const changes = [
+    ["joined", data.joined],
+    ["left", data.left],
+  ].filter(([, names]) => names?.length);
+  return [
+    data.batch ? `${data.workers} workers, batch ${data.batch}` : `${data.workers} workers`,
+    ...changes.map(([what, names]) => `${what}: ${names.map(shortName).join(", ")}`),
+  ].join("; ");
+}
+
+/** An actor's name within its run: worker/3. */
+export const shortName = (name) => String(name).split("/").slice(1).join("/") || String(name);
+
+/** The points that no later one falls behind: what was trained again shows as it was the last time. */
+export function rising(xs, ys) {
+  let least = Infinity,
+    ordered = true;
+  const kept = [];
+  for (let i = xs.length - 1; i >= 0; i--) {
+    if (xs[i] !== null && xs[i] < least) {
+      least = xs[i];
+      kept.push(i);
+    } else ordered = false;
+  }
+  if (ordered) return [xs, ys];
+  kept.reverse();
+  return [kept.map((i) => xs[i]), kept.map((i) => ys[i])];
+}
+
+/**
+ * Several lines [xs, ys] on one axis of `buckets` buckets, as uPlot wants them: [x, y of the first, of the second ...].
+ * Of each line a bucket keeps the least and the largest value, in their order, so that no spike is lost.
+ */
+export function aligned(lines, buckets = 500) {
+  const ends = lines.filter(([xs]) => xs.length).flatMap(([xs]) => [xs[0], xs[xs.length - 1]]);
+  if (!ends.length) return [[], ...lines.map(() => [])];
+  const low = Math.min(...ends),
+    width = (Math.max(...ends) - low) / buckets || 1;
+  const x = Array.from({ length: 2 * buckets }, (_, i) => low + ((i + 0.5) * width) / 2);
+  return [x, ...lines.map((line) => bucketed(line, low, width, buckets))];
+}
+
+function bucketed([xs, ys], low, width, buckets) {
+  const found = new Array(2 * buckets).fill(null);
+  let first = 0;
+  while (first < xs.length) {
+    const bucket = Math.min(buckets - 1, Math.floor((xs[first] - low) / width));
+    let least = -1,
+      largest = -1,
+      i = first;
+    for (; i < xs.length && Math.min(buckets - 1, Math.floor((xs[i] - low) / width)) === bucket; i++) {
+      if (ys[i] === null) continue;
+      if (least < 0 || ys[i] < ys[least]) least = i;
+      if (largest < 0 || ys[i] > ys[largest]) largest = i;
+    }
+    if (least >= 0) {
+      found[2 * bucket] = ys[Math.min(least, largest)];
+      found[2 * bucket + 1] = ys[Math.max(least, largest)];
+    }
+    first = i;
+  }
+  return found;
+}

@@ -1,0 +1,158 @@
+"""The scaling report as Markdown: the answer first, then the tables it rests on."""
+
+from collections.abc import Iterable, Sequence
+
+from service.scaling.cells import Cell
+from service.scaling.gaps import Gap
+from service.scaling.proxy import Proxy, Saved
+from service.scaling.rates import BatchRates
+from service.scaling.report import ScalingReport, VariantReport
+from service.scaling.targets import TimeToTarget
+from service.scaling.words import percent
+
+MOST_LOST = 20
+"""Trials without a result that are listed one by one; the JSON form has them all."""
+
+
+def markdown(report: ScalingReport) -> str:
+    """For people. Figures are not in it: they are files of their own."""
+    lines = [f"# Scaling report: {_plain(report.name)}", "", _counts(report), ""]
+    for variant in report.variants:
+        lines += _variant(variant, several=len(report.variants) > 1)
+    if not report.variants:
+        lines += ["There are no trials.", ""]
+    lines += _lost(report) + _saved(report.saved)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _variant(variant: VariantReport, several: bool) -> list[str]:
+    lines = [f"## With {_settings(variant.variant) or 'the spec as it is'}", ""] if several else []
+    lines += ["## The answer", "", *(f"- {sentence}" for sentence in variant.answer), ""]
+    lines += ["## Error by batch and rule", "", *_errors(variant.cells), ""]
+    lines += ["## The best rate at each batch", "", *_rates(variant.rates), ""]
+    if variant.targets:
+        lines += [
+            f"## Until an error of {percent(variant.targets[0].target_error)}",
+            "",
+            *_targets(variant.targets),
+            "",
+        ]
+    if variant.proxy is not None:
+        lines += ["## Training curves as a proxy", "", _proxy(variant.proxy), ""]
+    return lines + _gaps(variant.gaps)
+
+
+def _counts(report: ScalingReport) -> str:
+    told = ", ".join(f"{count} {outcome}" for outcome, count in report.trials.items() if count)
+    sides = f"{report.confidence:.0%}"
+    return f"{told or 'No trial'}. An interval's sides hold with {sides} confidence each; ± is one standard deviation."
+
+
+def _errors(cells: Sequence[Cell]) -> list[str]:
+    head = ("batch", "rule", "warm-up", "rate", "error", "seeds", "above the baseline", "verdict")
+    return _table(head, (_error_row(cell) for cell in cells))
+
+
+def _error_row(cell: Cell) -> tuple[str, ...]:
+    between = "" if cell.low is None else f" ({100 * cell.low:.2f} to {100 * (cell.high or 0.0):.2f})"
+    counts = {"diverged": cell.diverged, "stopped": cell.stopped, "missing": cell.missing, "to come": cell.unfinished}
+    seeds = ", ".join([str(len(cell.errors)), *(f"{count} {word}" for word, count in counts.items() if count)])
+    excess = "-" if cell.excess is None else f"{100 * cell.excess:+.2f}{between}"
+    error = "-" if cell.mean is None else _with_spread(100 * cell.mean, cell.std and 100 * cell.std, ".2f") + " %"
+    return str(cell.batch), cell.rule, cell.warmup, f"{cell.lr:.4g}", error, seeds, excess, cell.verdict
+
+
+def _rates(rows: Sequence[BatchRates]) -> list[str]:
+    head = ("batch", "tried", "best", "as good", "none predicts", "sqrt predicts", "linear predicts", "agrees with")
+    return _table(head, (_rate_row(row) for row in rows))
+
+
+def _rate_row(row: BatchRates) -> tuple[str, ...]:
+    tried, good = {t.lr for t in row.tried}, {t.lr for t in row.tried if t.as_good}
+    best = "-" if row.best_lr is None else f"{row.best_lr:.4g}"
+    predicted = [f"{row.predicted[rule]:.4g}" for rule in ("none", "sqrt", "linear")]
+    return str(row.batch), _numbers(tried), best, _numbers(good) or "-", *predicted, ", ".join(row.agrees) or "-"
+
+
+def _targets(rows: Sequence[TimeToTarget]) -> list[str]:
+    head = ("batch", "rule", "warm-up", "reached", "seconds", "improvement", "examples", "updates", "fewer updates")
+    return _table(head, (_target_row(row) for row in rows if row.multiple == 1))
+
+
+def _target_row(row: TimeToTarget) -> tuple[str, ...]:
+    seconds = "-" if row.seconds is None else _with_spread(row.seconds, row.seconds_std, ".3g")
+    examples = "-" if row.examples is None else f"{row.examples:.0f}"
+    updates = "-" if row.updates is None else f"{row.updates:.0f}"
+    ratios = ["-" if ratio is None else f"{ratio:.2f}" for ratio in (row.improvement, row.fewer_updates)]
+    reached = f"{row.reached} of {row.of}"
+    return str(row.batch), row.rule, row.warmup, reached, seconds, ratios[0], examples, updates, ratios[1]
+
+
+def _proxy(proxy: Proxy) -> str:
+    at = "" if proxy.stopped_at is None else f" It decides after {proxy.stopped_at:.0%} of the epochs, in the mean."
+    found = f"{proxy.worse_stopped} of the {proxy.worse} trials that ended worse than the tolerance allows"
+    false = f"{proxy.as_good_stopped} of the {proxy.as_good} that did not"
+    saved = f"{proxy.would_save:.0%} of these trials' examples"
+    return f"Stopping by `diverges_from_baseline` would have stopped {found}, and {false}; it would save {saved}.{at}"
+
+
+def _gaps(gaps: Sequence[Gap]) -> list[str]:
+    if not gaps:
+        return []
+    lines = ["## What this does not tell, and what would", ""]
+    for gap in gaps:
+        lines.append(f"- {_capital(_plain(gap.message))}.")
+        for p in gap.proposals:
+            time = "" if p.about_s is None else f", about {p.about_s:.0f} s in all"
+            method = f"{p.rule}, warm-up {_plain(p.warmup)}, rate {p.lr:.4g}"
+            lines.append(f"  - Add batch {p.batch}, {method}, seeds {_numbers(p.seeds)}{time}: {p.why}.")
+    return [*lines, ""]
+
+
+def _lost(report: ScalingReport) -> list[str]:
+    if not report.without_result:
+        return []
+    head = ("trial", "batch", "rule", "seed", "counts as", "state", "reason")
+    told = report.without_result
+    shown = told[:MOST_LOST]
+    rows = ((t.id, str(t.batch), t.method, str(t.seed), t.outcome, t.state, t.reason) for t in shown)
+    more = [f"And {len(told) - len(shown)} more.", ""] if len(told) > len(shown) else []
+    return ["## Trials without a result", "", *_table(head, rows), "", *more]
+
+
+def _saved(saved: Saved) -> list[str]:
+    if not saved.trials:
+        return []
+    told = f"{saved.trials} trials were stopped because their curve had left the baseline's"
+    left = f"{saved.examples} examples, about {saved.seconds:.0f} s, were not trained"
+    return ["## Compute saved", "", f"{told}: {left}, {saved.share:.0%} of what the trials would have taken."]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [_line(head), _line(["---"] * len(head))]
+    return [*lines, *(_line([_plain(text) for text in row]) for row in rows)]
+
+
+def _line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _plain(text: str) -> str:
+    """In one line, and in one field of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _with_spread(value: float, spread: float | None, form: str) -> str:
+    return format(value, form) + ("" if spread is None else f" ± {format(spread, form)}")
+
+
+def _settings(variant: dict[str, str]) -> str:
+    return _plain(", ".join(f"{path} = {value}" for path, value in variant.items()))
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in sorted(values))
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]

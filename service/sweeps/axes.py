@@ -1,0 +1,211 @@
+"""From axes to configurations: which runs a sweep consists of. Combinations that come to the same run are one."""
+
+import hashlib
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from service.errors import SpecInvalid
+from service.spec import JobSpec, with_field
+from service.sweeps.spec import OptunaSearch, RandomSearch, SweepSpec, escaped
+from trainers import FieldError, Resources, TrainSpec, batch_factor, field_errors, needs, warms_up
+
+FOLDED = 16
+"""How many times as many combinations as configurations are looked at before a grid is too large."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One trial to run."""
+
+    settings: dict[str, JsonValue]
+    """Axis -> value, of the first combination that came to it."""
+    job: JobSpec
+    key: str
+    """The same for every combination that comes to the same run."""
+
+
+def configurations(spec: SweepSpec) -> list[Configuration]:
+    """All that the sweep is to run, the baseline first; of a search by Optuna, what it begins with.
+
+    Raises:
+        SpecInvalid: An axis is empty or names no field, a value does not do, or the grid is over the limit.
+    """
+    found: dict[str, Configuration] = {}
+    limit, count = spec.limits.trials, math.prod(map(len, spec.axes.values()))
+    drawn = isinstance(spec.search, RandomSearch)
+    if not isinstance(spec.search, RandomSearch | OptunaSearch) and count > limit * FOLDED:
+        raise _over(count, limit)
+    _check(spec)
+    if isinstance(spec.search, OptunaSearch):
+        return [configuration(spec, next(_combinations(spec)))]
+    for settings in _combinations(spec):
+        one = configuration(spec, settings)
+        found.setdefault(one.key, one)
+        if drawn and len(found) == limit:
+            break
+    if len(found) > limit:
+        raise _over(len(found), limit)
+    base = base_batch(spec)
+    return sorted(found.values(), key=lambda one: one.job.update_batch != base)  # stable: otherwise as in the grid
+
+
+def base_batch(spec: SweepSpec) -> int:
+    """The baseline's batch."""
+    smallest = min((int(b) for b in spec.axes.get("batch", ()) if isinstance(b, int)), default=spec.job.update_batch)
+    return spec.report.base_batch or spec.job.batch.base or smallest
+
+
+def _combinations(spec: SweepSpec) -> Iterator[dict[str, JsonValue]]:
+    axes = dict(spec.axes)
+    names = sorted(axes, key=lambda axis: (axis == "seed", list(axes).index(axis)))  # seeds of a cell stay together
+    if not isinstance(spec.search, RandomSearch):
+        for values in itertools.product(*(axes[name] for name in names)):
+            yield dict(zip(names, values, strict=True))
+        return
+    sizes = [len(axes[name]) for name in names]
+    for place in _drawn(math.prod(sizes), spec.search.seed):
+        settings, rest = {}, place
+        for name, size in zip(names, sizes, strict=True):
+            rest, index = divmod(rest, size)
+            settings[name] = axes[name][index]
+        yield settings
+
+
+def _drawn(count: int, seed: int) -> Iterator[int]:
+    """The numbers below `count` in a random order, without holding them all."""
+    draw, seen = random.Random(seed), set[int]()
+    while len(seen) < count:
+        place = draw.randrange(count)
+        if place not in seen:
+            seen.add(place)
+            yield place
+
+
+def _check(spec: SweepSpec) -> None:
+    """Each axis by itself, so that what is wrong is told by its path."""
+    errors = []
+    for axis, values in spec.axes.items():
+        pointer = f"/axes/{escaped(axis)}"
+        if not values:
+            errors.append(FieldError(pointer=pointer, message="the axis is empty; give it at least one value"))
+        for index, value in enumerate(values):
+            try:
+                job_with(spec.job, {axis: value}, lenient=axis != "batch")
+            except SpecInvalid as error:
+                told = "; ".join(dict.fromkeys(item.message for item in error.errors))
+                whole = "there is no such field" in told
+                errors.append(FieldError(pointer=pointer if whole else f"{pointer}/{index}", message=told))
+                if whole:
+                    break
+    if "rule" in spec.axes and spec.job.batch.base is None:
+        errors.append(FieldError(pointer="/job/batch/base", message="rules scale from a base batch; set it"))
+    if errors:
+        raise SpecInvalid(errors)
+
+
+def _over(count: int, limit: int) -> SpecInvalid:
+    told = f"the grid has {count} configurations, limits.trials allows {limit}; take values away, or raise the limit"
+    return SpecInvalid([FieldError(pointer="/axes", message=told)])
+
+
+def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configuration:
+    """What one combination comes to. Raises SpecInvalid."""
+    try:
+        job = folded(job_with(spec.job, settings))
+    except SpecInvalid as error:
+        told = ", ".join(f"{axis} {value}" for axis, value in settings.items())
+        raise SpecInvalid(
+            [FieldError(pointer="/axes", message=f"{told}: {item.pointer}: {item.message}") for item in error.errors]
+        ) from None
+    return Configuration(settings, job, hashlib.sha256(job.train.model_dump_json().encode()).hexdigest()[:32])
+
+
+def folded(job: JobSpec) -> JobSpec:
+    """The same run without what does nothing in it: a rule at the base batch, a warm-up to a rate that is no higher."""
+    update: dict[str, Any] = {}
+    if batch_factor(job) == 1 and job.scaling.name != "none":
+        update["scaling"] = type(job.scaling)()
+    if not warms_up(job.model_copy(update=update)):
+        update["warmup"] = type(job.warmup)()
+    return job.model_copy(update=update)
+
+
+def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False) -> JobSpec:
+    """The job with an axis' value, or several, in their places.
+
+    lenient: what the value makes of other fields is not looked at, since other axes may mend it.
+
+    Raises:
+        SpecInvalid: With pointers into the job.
+    """
+    data = job.model_dump(mode="json")
+    for axis, value in settings.items():
+        data = _set(job, data, axis, value)
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        found = field_errors(error)
+        if lenient and settings:
+            own = "/" + "/".join(_path(next(iter(settings))))
+            found = [item for item in found if item.pointer.startswith(own) or own.startswith(item.pointer)]
+        if not found:
+            return job
+        raise SpecInvalid(found) from None
+
+
+def _path(axis: str) -> list[str]:
+    return {"rule": ["scaling"], "multiple": ["optimizer", "lr"]}.get(axis, axis.split("."))
+
+
+def _set(job: JobSpec, data: dict[str, Any], axis: str, value: JsonValue) -> dict[str, Any]:
+    match axis:
+        case "batch":
+            return _with_batch(job, data, value)
+        case "multiple":
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                raise _wrong("/optimizer/lr", f"a multiple of the learning rate is a number above 0, not {value!r}")
+            return with_field(data, ["optimizer", "lr"], data["optimizer"]["lr"] * value)
+        case "rule" if isinstance(value, str):
+            kept = data["scaling"]["weight_decay"] if value == "sqrt" else "keep"
+            return data | {"scaling": {"name": value, "weight_decay": kept}}
+        case "warmup" if isinstance(value, str):
+            return with_field(data, ["warmup", "name"], value)
+        case _:
+            return with_field(data, _path(axis), value)
+
+
+def _with_batch(job: JobSpec, data: dict[str, Any], value: JsonValue) -> dict[str, Any]:
+    """A batch of a synchronous run is V minibatches of n: n stays, and V = batch / n virtual workers share the trial's
+    workers, so that a batch may be larger than what they could compute at once."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong("/batch", f"a batch is a whole number of examples, not {value!r}")
+    if not job.algorithm.is_synchronous:  # each worker's minibatch is an update of its own
+        return with_field(data, ["batch", "per_worker"], value)
+    workers, n = job.workers.count, job.batch.per_worker
+    if value % (workers * n):
+        told = f"{value} does not divide into {workers} workers x {n} examples: job.workers.count, job.batch.per_worker"
+        raise _wrong("/batch", told)
+    return with_field(data, ["workers", "virtual"], value // n)
+
+
+def _wrong(pointer: str, message: str) -> SpecInvalid:
+    return SpecInvalid([FieldError(pointer=pointer, message=message)])
+
+
+def trial_needs(spec: SweepSpec) -> Resources:
+    """What the largest trials need, as many of them as may run at a time, for a cluster of the sweep's own."""
+    needed = [needs(train) for train in train_specs(configurations(spec))]
+    count = spec.limits.concurrent or 1
+    return Resources(count * max(one.cpus for one in needed), count * max(one.gpus for one in needed))
+
+
+def train_specs(found: list[Configuration]) -> list[TrainSpec]:
+    """What the trials' runs need, each kind of need once."""
+    kinds = {(c.job.workers.count, c.job.workers.cpus, c.job.workers.gpus, c.job.ps): c.job for c in found}
+    return [job.train for job in kinds.values()]

@@ -1,0 +1,70 @@
+"""Optuna as the one that chooses: each next configuration by what the trials before came to (its ask-and-tell form)."""
+
+from typing import Any
+
+from service.errors import SpecInvalid
+from service.sweeps.axes import configuration
+from service.sweeps.ledger import Ledger, TrialRow
+from service.sweeps.spec import OptunaSearch, SweepSpec
+
+TRIES = 50
+"""Proposals in a row that were run already, or that the job does not allow, before the search counts as exhausted."""
+
+
+class Sampler:
+    """Adds what Optuna proposes to the ledger. A new one learns from the ledger what was tried."""
+
+    def __init__(self, ledger: Ledger, spec: SweepSpec, search: OptunaSearch) -> None:
+        self.ledger = ledger
+        self.spec = spec
+        self.search = search
+        self.exhausted = False
+
+    def propose(self) -> bool:
+        """One configuration more. Returns false where the limit is reached or nothing new is proposed."""
+        rows = self.ledger.trials()
+        if self.exhausted or len(rows) >= self.spec.limits.trials:
+            return False
+        study = self._study(rows)
+        space = self._space()
+        for _ in range(TRIES):
+            trial = study.ask(space)
+            settings = {axis: self.spec.axes[axis][index] for axis, index in trial.params.items()}
+            try:
+                if self.ledger.add(self.spec, [configuration(self.spec, settings)]):
+                    return True
+            except SpecInvalid:
+                study.tell(trial, 1.0)
+                continue
+            study.tell(trial, self._known(settings, rows))
+        self.exhausted = True
+        return False
+
+    def _study(self, rows: list[TrialRow]) -> Any:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        sampler = optuna.samplers.TPESampler(seed=self.search.seed + len(rows), constant_liar=True)
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        space = self._space()
+        for row in rows:
+            params = {axis: self._index(axis, row) for axis in self.spec.axes}
+            if None not in params.values() and row.state.has_ended:
+                error = 1.0 if row.error is None else row.error
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=space, value=error))
+        return study
+
+    def _space(self) -> dict[str, Any]:
+        from optuna.distributions import CategoricalDistribution
+
+        return {axis: CategoricalDistribution([*range(len(values))]) for axis, values in self.spec.axes.items()}
+
+    def _index(self, axis: str, row: TrialRow) -> int | None:
+        values = self.spec.axes[axis]
+        return values.index(row.settings[axis]) if row.settings.get(axis) in values else None
+
+    def _known(self, settings: dict[str, Any], rows: list[TrialRow]) -> float:
+        key = configuration(self.spec, settings).key
+        found = {configuration(self.spec, row.settings).key: row.error for row in rows}
+        error = found.get(key)
+        return 1.0 if error is None else error

@@ -1,0 +1,209 @@
+"""SweepSpec: a JobSpec, the axes along which it is varied, how they are searched, and within which limits."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from service.errors import SpecInvalid
+from service.scaling.divergence import Divergence
+from service.spec import NAME, JobSpec, apply_overrides, as_written, load_yaml
+from trainers import PATH_FIELDS, FieldError, absolute, field_errors
+
+Axes = dict[str, tuple[JsonValue, ...]]
+TAG = re.compile(r"^/search/(grid|random|asha|optuna)(?=/|$)")
+
+
+class Part(BaseModel):
+    """Root of all parts of a sweep's spec: frozen, documented, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+
+class GridSearch(Part):
+    """Every combination of the axes, the smallest batches first."""
+
+    name: Literal["grid"] = "grid"
+
+
+class RandomSearch(Part):
+    """As many combinations as `limits.trials` allows, drawn without repetition."""
+
+    name: Literal["random"] = "random"
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of the draw."""
+
+
+class AshaSearch(Part):
+    """Every combination, and the worse ones are stopped early: asynchronous successive halving (Li et al. 2020)."""
+
+    name: Literal["asha"] = "asha"
+    grace_epochs: int = Field(default=1, ge=1)
+    """No trial is stopped before it has been trained so long."""
+    reduction: float = Field(default=3, gt=1, le=100)
+    """At each rung, one trial in so many goes on."""
+
+
+class OptunaSearch(Part):
+    """Combinations that Optuna's sampler chooses by what the trials before came to; needs the extra `optuna`."""
+
+    name: Literal["optuna"] = "optuna"
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of the sampler."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_installed(cls, name: str) -> str:
+        if find_spec("optuna") is None:
+            raise ValueError("optuna is not installed here: pip install 'millrace[optuna]', or use grid, random, asha")
+        return name
+
+
+AnySearch = Annotated[
+    Annotated[GridSearch | RandomSearch | AshaSearch | OptunaSearch, Field(discriminator="name")],
+    BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
+]
+
+
+class LimitsSpec(Part):
+    """What the sweep may take."""
+
+    trials: int = Field(default=200, ge=1, le=10_000)
+    """Trials in all."""
+    time_s: float | None = Field(default=None, gt=0)
+    """Seconds that the sweep may run, pauses not counted; then what runs is stopped and nothing more is started."""
+    concurrent: int | None = Field(default=None, ge=1, le=10_000)
+    """Trials at a time; none: as many as fit the cluster."""
+
+
+class StopSpec(Part):
+    """When a trial is stopped early."""
+
+    diverges_from_baseline: bool | Divergence = False
+    """When its training curve has separated from those at the base batch (paper 4, section 5.3); a section in place of
+    `true` says what counts as separated."""
+
+
+class ReportSpec(Part):
+    """What the scaling report is asked."""
+
+    tolerance: float = Field(default=0.005, gt=0, le=1)
+    """Test error above the baseline's mean that is still as good, absolute."""
+    base_batch: int | None = Field(default=None, ge=1)
+    """The baseline's batch; none: `job.batch.base`, from which rules scale, or else the smallest batch of the axis."""
+    target_error: float | None = Field(default=None, gt=0, lt=1)
+    """Test error for the table of time to a target; none: the baseline's mean and the tolerance."""
+
+
+class SweepSpec(Part):
+    """Runs of one job that differ along axes."""
+
+    name: str = Field(default="sweep", pattern=NAME)
+    """Letters, digits, dots, dashes and underscores, at most 63."""
+
+    job: JobSpec = JobSpec()
+    """What every trial runs, but for what the axes change."""
+
+    axes: Axes
+    """Axis -> its values. `batch`: examples an update; `multiple`: of `optimizer.lr`; `rule`: `scaling` by name;
+    `warmup`: by name or as a section; any other is the path of a field of the job, such as `seed` or
+    `optimizer.momentum`."""
+
+    search: AnySearch = GridSearch()
+    """`grid`, `random`, `asha` or `optuna`, by name alone or with options."""
+
+    limits: LimitsSpec = LimitsSpec()
+    """What it may take."""
+
+    stop: StopSpec = StopSpec()
+    """When a trial is stopped early."""
+
+    report: ReportSpec = ReportSpec()
+    """What the report is asked."""
+
+    @field_validator("axes")
+    @classmethod
+    def _no_axis_is_empty(cls, axes: Axes) -> Axes:
+        if not axes:
+            raise ValueError("a sweep has at least one axis, such as `seed: [0, 1, 2]`")
+        return axes
+
+    @field_validator("report")
+    @classmethod
+    def _baseline_is_where_the_rules_begin(cls, report: ReportSpec, info: ValidationInfo) -> ReportSpec:
+        base = info.data["job"].batch.base if "job" in info.data else None
+        if base is not None and report.base_batch not in (None, base):
+            raise ValueError(f"base_batch: rules scale from job.batch.base, which is {base}; leave it out here")
+        return report
+
+    def resolved(self, base: Path) -> "SweepSpec":
+        """The same spec with every relative path taken from the folder `base`, those on axes too."""
+        axes = {axis: tuple(_resolved(axis, value, base) for value in values) for axis, values in self.axes.items()}
+        return self.model_copy(update={"job": self.job.resolved(base), "axes": axes})
+
+    def extended(self, axes: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> "SweepSpec":
+        """The same sweep with more values on its axes, or more axes, and other limits.
+
+        Raises:
+            SpecInvalid: Something added is wrong.
+        """
+        dumped = self.model_dump(mode="json")
+        for axis, values in axes.items():
+            known = list(self.axes.get(axis, ()))
+            if not isinstance(values, list | tuple):
+                raise SpecInvalid([FieldError(pointer=f"/axes/{escaped(axis)}", message="an axis is a list of values")])
+            dumped["axes"][axis] = known + [value for value in values if value not in known]
+        return parse_sweep({**dumped, "limits": dumped["limits"] | dict(limits or {})})
+
+
+def _resolved(axis: str, value: JsonValue, base: Path) -> Any:
+    """An axis' value with the paths in it absolute."""
+    given: Any = value
+    for path in PATH_FIELDS:
+        own, rest = path[: axis.count(".") + 1], path[axis.count(".") + 1 :]
+        if own != tuple(axis.split(".")):
+            continue
+        if not rest and isinstance(given, str):
+            given = absolute(given, base)
+        elif len(rest) == 1 and isinstance(given, dict) and isinstance(given.get(rest[0]), str):
+            given = given | {rest[0]: absolute(given[rest[0]], base)}
+    return given
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def parse_sweep(data: Any) -> SweepSpec:
+    """A sweep's spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
+    if not isinstance(data, dict):
+        raise SpecInvalid([FieldError(pointer="", message="a sweep's spec is a mapping of fields")])
+    try:
+        return as_written(data, SweepSpec.model_validate(data))
+    except ValidationError as error:
+        found = [e.model_copy(update={"pointer": TAG.sub("/search", e.pointer)}) for e in field_errors(error)]
+        raise SpecInvalid(found) from None
+    except RecursionError:
+        raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
+
+
+def read_sweep_file(path: Path, overrides: list[str] | None = None) -> SweepSpec:
+    """A sweep's spec from a YAML or JSON file, with `a.b=c` overrides. Raises SpecInvalid."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SpecInvalid([FieldError(pointer="", message=f"cannot be read: {error.strerror}")]) from None
+    return parse_sweep(apply_overrides(load_yaml(text), overrides or []))

@@ -1,0 +1,46 @@
+"""Runs with something to look at."""
+
+import json
+import math
+from typing import Any
+
+from tests.service.fakes import FakeRun
+from trainers.events import State
+
+HOSTILE = "<img src=x onerror=\"window.broken = 1; alert('broken')\">"
+PLACE = {"node_id": "ab" * 28, "node_ip": "192.0.2.1"}
+
+
+def train(run: FakeRun, epochs: int, an_epoch: int = 10) -> None:
+    """Train so far, with everything that a run tells."""
+    if run.journal.seq < 3:
+        run.state(State.RUNNING, "Training", "two workers train")
+        workers = [{"name": f"{run.job_id}/worker/{i}", "pid": 100 + i, "actor_id": f"a{i}", **PLACE} for i in range(2)]
+        shard = {"name": f"{run.job_id}/shard/0", "pid": 300, **PLACE}
+        run.emit("actors", workers=workers, shards=[shard], coordinator={"name": f"{run.job_id}/coordinator", "pid": 9})
+    for i in range(1, epochs * an_epoch + 1):
+        epoch = i / an_epoch
+        run.emit("step", **step(epoch, i))
+        if i % an_epoch == 0:
+            run.evaluation(epoch, 1 - 0.03 - 0.8 * math.exp(-epoch / 2))
+            examples = int(epoch * 1000)
+            run.emit("checkpoint", path=f"/runs/checkpoints/{examples:012d}", epoch=epoch, examples=examples)
+    run.emit("log", level="warning", message=f"{HOSTILE} is what somebody logs")
+
+
+def step(epoch: float, number: int) -> dict[str, Any]:
+    """The data of a step."""
+    return {
+        "step": number, "epoch": epoch, "examples": int(epoch * 1000), "examples_per_s": 500.0 + number,
+        "loss": 2.3 * math.exp(-epoch / 3), "learning_rate": 0.1, "workers": 2, "wait_data_s": 0.0,
+        "wait_communication_s": 0.0, "compute_s": 1.0, "staleness": {"0": number, "2": number // 2},
+    }  # fmt: skip
+
+
+def as_stream(events: list[tuple[str, dict[str, Any]]], begin: int = 1) -> str:
+    """Events as the service would stream them."""
+    told = ""
+    for seq, (kind, data) in enumerate(events, begin):
+        event = {"seq": seq, "time": 1_795_157_766.0 + seq, "type": kind, "data": data}
+        told += f"id: {seq}\nevent: {kind}\ndata: {json.dumps(event)}\n\n"
+    return told

@@ -1,0 +1,34 @@
+"""A sweep with something to look at, without running one."""
+
+from typing import Any
+
+from service import SweepSpec, scaling_report
+from tests.service.scaling.synthetic import sweep as synthetic
+
+AXES: dict[str, Any] = {
+    "batch": [64, 256, 1024, 4096],
+    "rule": ["none", "sqrt", "linear"],
+    "warmup": ["none", "gradual"],
+    "seed": [0, 1, 2],
+}
+
+
+def shown(state: str = "RUNNING", seeds: int = 3) -> tuple[dict[str, Any], str]:
+    """A sweep as the service shows it, and the JSON of its report."""
+    found = synthetic(AXES["batch"], seeds=seeds, points=20)
+    results = [
+        {
+            "id": f"{number:012d}", "number": number, "state": "SUCCEEDED", "reason": "", "message": "",
+            "settings": {"batch": one.batch, "rule": one.rule, "warmup": one.warmup, "seed": one.seed},
+            "progress": 1.0, "error": one.error, "starts": 1,
+        }
+        for number, one in enumerate(found.trials)
+    ]  # fmt: skip
+    job = {"data": "digits", "model": "mlp", "batch": {"per_worker": 64, "base": 64}}
+    spec = SweepSpec.model_validate({"name": "how-large", "axes": AXES, "job": job})
+    sweep = {
+        "id": "sweep-1", "name": "how-large", "state": state, "reason": "Training", "message": "runs its trials",
+        "created": 1_795_157_766.0, "trials": {"total": len(results), "succeeded": len(results)}, "progress": 0.75,
+        "eta_s": 90.0, "spec": spec.model_dump(mode="json"), "folder": "/sweeps/sweep-1", "results": results,
+    }  # fmt: skip
+    return sweep, scaling_report(found).model_dump_json()

@@ -1,0 +1,133 @@
+"""On a phone, in the dark, by keyboard, and for those who listen."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+import api
+from tests.api.conftest import Service
+from tests.api.page.conftest import Visit
+from tests.api.page.runs import train
+
+Enter = Callable[..., Visit]
+STYLE = (Path(api.__file__).parent / "page" / "style.css").read_text()
+PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "has_touch": True}
+VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "cluster", "new")
+
+
+def submitted(service: Service) -> str:
+    """A job with a long name and long labels."""
+    job = service.client.submit({"name": "n" * 63, "labels": {"k" * 63: "v" * 200}})
+    train(service.started(job.id), 2)
+    return job.id
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: Enter) -> None:
+    job = submitted(service)
+    page = visit(**PHONE).go()
+    for view in VIEWS:
+        page.goto(f"{service.url}/#/{view.format(job=job)}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375, view
+    page.goto(f"{service.url}/#/jobs/{job}")
+    small = (
+        "(nodes) => nodes.filter((node) => node.offsetParent && node.offsetHeight < 24).map((node) => node.textContent)"
+    )
+    assert page.locator("main button").evaluate_all(small) == []
+    expect(page.get_by_role("figure", name="Loss").locator("canvas")).to_be_visible()
+    assert page.get_by_role("figure", name="Loss").locator("canvas").bounding_box()["width"] > 300  # type: ignore[index]
+
+
+def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
+    first, second = (service.client.submit({"name": name}).id for name in ("first", "second"))
+    page = visit().go()
+    expect(page.get_by_role("row")).to_have_count(3)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    focused = page.locator(":focus")
+    expect(focused).to_have_text("first")
+    assert focused.evaluate("(node) => getComputedStyle(node).outlineStyle") == "solid"
+    page.keyboard.press(" ")
+    expect(page.get_by_label("Overlay first")).to_be_checked()
+    page.keyboard.press("ArrowUp")
+    expect(focused).to_have_text("second")
+    page.wait_for_timeout(2500)  # the list has been read again meanwhile
+    expect(focused).to_have_text("second")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("second")
+    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Overlay"), ("n", "New"), ("j", "Jobs")):
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Label", exact=True)).to_be_focused()
+    page.keyboard.type("snj")
+    expect(page.get_by_label("Label", exact=True)).to_have_value("snj")
+    page.keyboard.press("Tab")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.goto(f"{service.url}/#/jobs/{first}")
+    page.reload()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url.endswith(first)
+    assert second in [job.id for job in service.client.list()]
+
+
+def test_whoever_listens_hears_names_for_everything(service: Service, visit: Enter) -> None:
+    job = submitted(service)
+    page = visit().go()
+    nameless = """() => [
+        ...document.querySelectorAll('a, button, input, select, textarea, progress, meter, [role=img]')
+        ].filter((node) => node.offsetParent && !(node.getAttribute('aria-label') || node.labels?.length
+            || node.getAttribute('aria-labelledby') || node.textContent.trim())).map((node) => node.outerHTML)"""
+    for view in VIEWS:
+        page.goto(f"{service.url}/#/{view.format(job=job)}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_timeout(300)
+        assert page.evaluate(nameless) == [], view
+        assert page.get_by_role("main").count() == page.get_by_role("navigation").count() == 1
+    assert page.locator("[role=status][aria-live=polite]").count() == 1
+
+
+def test_in_the_dark_the_page_is_dark(service: Service, visit: Enter) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = visit(color_scheme=scheme).go()
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        grounds[scheme] = sum(map(int, re.findall(r"\d+", ground)))
+    assert grounds["light"] > 650
+    assert grounds["dark"] < 120
+
+
+def luminance(colour: str) -> float:
+    """Relative, as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_told_from_its_ground(scheme: str) -> None:
+    """WCAG 2.1: 4.5 for text, 3 for what is drawn."""
+    block = STYLE.split(":root {")[1 if scheme == "light" else 2].split("}")[0]
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+
+    def contrast(one: str, other: str) -> float:
+        low, high = sorted((luminance(colours[one]), luminance(colours[other])))
+        return (high + 0.05) / (low + 0.05)
+
+    for ground in ("panel", "ground"):
+        for text in ("text", "faint", "accent", "good", "bad", "busy", "rest"):
+            assert contrast(text, ground) >= 4.5, (text, ground)
+    for drawn in ("fault", "resize", *(f"line-{i}" for i in range(1, 9))):
+        assert contrast(drawn, "panel") >= 3, drawn
+    assert contrast("on-accent", "accent") >= 4.5
+    assert min(contrast("text", "hot"), contrast("text", "cool")) >= 4.5

@@ -1,0 +1,53 @@
+"""What the page shows of sweeps."""
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from tests.api.conftest import Service
+from tests.api.page.conftest import Visit
+from tests.api.page.sweep import shown
+
+Enter = Callable[..., Visit]
+
+
+def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, visit: Enter) -> None:
+    sweep, report = shown()
+    one = visit()
+    one.answer("**/v1/sweeps", {"sweeps": [sweep]})
+    one.answer("**/v1/sweeps/sweep-1", sweep)
+    one.answer("**/v1/sweeps/sweep-1/report", report)
+    one.answer("**/v1/sweeps/sweep-1/pause", {"detail": "not now"}, status=409)
+    page = one.go("sweeps")
+    expect(page.get_by_role("row", name="how-large")).to_contain_text("39: 39 succeeded")
+    page.get_by_role("link", name="how-large").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("how-large")
+    expect(page.locator(".answer li").first).to_contain_text("64")
+    figure = page.get_by_role("figure", name="Test error against batch size")
+    expect(figure.locator("canvas")).to_be_visible()
+    expect(figure.get_by_role("listitem")).to_have_count(4)
+    heat = page.get_by_role("region", name="Heat map")
+    expect(heat.get_by_role("columnheader")).to_have_text(["Rate follows", "64", "256", "1,024", "4,096"])
+    expect(heat.get_by_role("row", name="linear, gradual warm-up")).to_contain_text(re.compile(r"\d\.\d\d %"))
+    ground = "(node) => getComputedStyle(node).backgroundColor"
+    linear = heat.get_by_role("row", name="linear, gradual warm-up").get_by_role("cell")
+    assert linear.nth(1).evaluate(ground) != linear.nth(3).evaluate(ground)
+    trials = page.get_by_role("region", name="Trials").get_by_role("row")
+    expect(trials).to_have_count(40)
+    expect(trials.nth(1)).to_contain_text(re.compile(r"trial 0.*64.*none.*SUCCEEDED.*100 %.*\d+\.\d\d %"))
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#refusal")).to_have_text("not now")
+    expect(page.get_by_role("button", name="Resume")).to_be_disabled()
+
+
+def test_the_trials_of_a_sweep_are_overlaid(service: Service, visit: Enter) -> None:
+    sweep, _ = shown(seeds=1)
+    one = visit()
+    one.answer("**/v1/sweeps/sweep-1", sweep)
+    line = {"name": "loss", "x": "epoch", "points": [[i / 10, 1 / i] for i in range(1, 20)], "total": 19}
+    one.answer("**/v1/metrics?*", {"lines": [line] * 12 + [None]})  # the last is gone
+    page = one.go("compare?sweep=sweep-1")
+    expect(page.locator(".runs li")).to_have_count(13)
+    expect(page.locator(".runs li").nth(2)).to_contain_text("batch 1024, rule none, warmup none, seed 0")
+    expect(page.locator("canvas")).to_be_visible()

@@ -1,0 +1,176 @@
+"""What the page shows: jobs, one job with its curves, several overlaid, the cluster and the queue."""
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from tests.api.conftest import Service
+from tests.api.page.conftest import Visit
+from tests.api.page.runs import step, train
+from trainers.events import State
+
+Enter = Callable[..., Visit]
+
+
+def test_the_list_of_jobs_is_live(service: Service, visit: Enter) -> None:
+    page = visit().go()
+    expect(page.get_by_text("No jobs yet")).to_be_visible()
+    job = service.client.submit({"algorithm": "downpour", "name": "first", "labels": {"team": "blue"}})
+    row = page.get_by_role("row", name="first")
+    expect(row).to_contain_text("team=blue")
+    run = service.started(job.id)
+    run.state(State.RUNNING, "Training", "two workers train")
+    run.step(2.0)
+    run.step(2.5)
+    expect(row.locator(".badge")).to_have_text("RUNNING")
+    expect(row).to_contain_text("50 %")
+    expect(row).to_contain_text("left")
+    expect(page.get_by_role("status").last).to_have_text("first is RUNNING")
+    run.succeed()
+    expect(row.locator(".badge")).to_have_text("SUCCEEDED")
+    page.get_by_label("State", exact=True).select_option("FAILED")
+    expect(page.get_by_text("No job is like that")).to_be_visible()
+    page.get_by_label("State", exact=True).select_option("")
+    page.get_by_label("Label", exact=True).fill("team=blue")
+    page.keyboard.press("Enter")
+    expect(row).to_be_visible()
+    row.get_by_role("link", name="first").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("first")
+
+
+def test_one_job_from_its_first_event_to_its_last(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"algorithm": "downpour", "name": "first", "epochs": 5})
+    page = visit().go(f"jobs/{job.id}")
+    expect(page.locator(".chart .note").first).to_have_text("Nothing yet.")
+    run = service.started(job.id)
+    train(run, 3)
+    expect(page.locator(".chart canvas")).to_have_count(6)
+    loss = page.get_by_role("figure", name="Loss")
+    expect(loss).to_contain_text(re.compile(r"training 0\.8461\s*test 0\.2"))
+    expect(page.get_by_role("figure", name="Test accuracy")).to_contain_text(re.compile(r"79\.\d %"))
+    expect(page.get_by_role("figure", name="Examples a second")).to_contain_text("530")
+    expect(page.get_by_role("figure", name="Staleness")).to_contain_text(re.compile(r"mean 1\s*largest 2"))
+    expect(page.get_by_role("figure", name="Workers")).to_contain_text("2")
+    expect(page.get_by_role("log")).to_contain_text("RUNNING two workers train")
+    expect(page.get_by_label("Spec", exact=True)).to_contain_text('"name": "downpour"')
+    expect(page.get_by_role("region", name="Checkpoints").get_by_role("row")).to_have_count(4)
+    expect(page.get_by_text("RUNNING", exact=True)).to_be_visible()
+    expect(page.locator(".job > .progress")).to_contain_text("60 %")
+    actors = page.get_by_role("region", name="Actors")
+    expect(actors.get_by_role("row")).to_have_count(5)
+    links = [link.get_attribute("href") for link in actors.get_by_role("link").all()]
+    assert links == [
+        "http://127.0.0.1:8265/#/actors", "http://127.0.0.1:8265/#/actors/a0", "http://127.0.0.1:8265/#/actors/a1",
+        f"http://127.0.0.1:8265/#/cluster/nodes/{'ab' * 28}",
+    ]  # fmt: skip
+    run.succeed()
+    expect(page.get_by_text("SUCCEEDED", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    page.get_by_label("over").select_option("seconds")
+    expect(loss.locator("canvas")).to_be_visible()
+
+
+def test_curves_are_drawn_and_read_by_the_keyboard(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "first"})
+    train(service.started(job.id), 3)
+    page = visit().go(f"jobs/{job.id}")
+    plot = page.get_by_role("figure", name="Loss").get_by_role("img")
+    expect(plot).to_have_attribute("aria-label", re.compile("Loss, last: training 0.846"))
+    inked = """canvas => { const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        return new Set(d.filter((_, i) => i % 4 === 3)).size > 1 }"""
+    assert plot.locator("canvas").evaluate(inked)
+    plot.focus()
+    page.keyboard.press("Home")
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    expect(plot).to_have_attribute("aria-label", re.compile(r"Loss, at 2\.9 epochs: training 0\.87"))
+    expect(page.get_by_role("status").last).to_contain_text("at 2.9 epochs")
+
+
+def test_faults_and_resizes_are_marked_and_told(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "first"})
+    run = service.started(job.id)
+    train(run, 1)
+    joined = [f"{job.id}/worker/{i}" for i in (2, 3)]
+    run.emit("resize", workers=4, joined=joined, left=[], examples=1000)
+    run.emit("step", **step(1.5, 15))
+    run.emit("fault", actor=f"{job.id}/worker/1", why="died", examples=1500)
+    run.emit("resize", workers=3, joined=[], left=[f"{job.id}/worker/1"], examples=1500, batch=96)
+    run.emit("step", **step(2.0, 20))
+    run.emit("epoch_audit", epoch=1, trained=1000, lost=0, duplicated=0, dropped=0)
+    page = visit().go(f"jobs/{job.id}")
+    happened = page.locator(".happened li")
+    expect(happened).to_have_text([
+        "resize at epoch 1: 4 workers; joined: worker/2, worker/3", "fault at epoch 1.5: worker/1 died",
+        "resize at epoch 1.5: 3 workers, batch 96; left: worker/1",
+    ])  # fmt: skip
+    expect(page.get_by_role("log")).to_contain_text("FAULT worker/1 died")
+    expect(page.get_by_role("log")).to_contain_text("epoch 1: 1,000 examples trained, 0 lost, 0 twice")
+    actors = page.get_by_role("region", name="Actors").locator("code")
+    expect(actors).to_have_text(["coordinator", "worker/0", "shard/0", "worker/2", "worker/3"])
+    canvas = page.get_by_role("figure", name="Workers").locator("canvas")
+    expect(canvas).to_be_visible()
+    inks = """(canvas, name) => {
+        const probe = document.createElement('canvas').getContext('2d');
+        probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name);
+        probe.fillRect(0, 0, 1, 1);
+        const want = probe.getImageData(0, 0, 1, 1).data.join();
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        for (let i = 0; i < data.length; i += 4) if (data.slice(i, i + 4).join() === want) return true;
+        return false; }"""
+    assert canvas.evaluate(inks, "--fault")
+    assert canvas.evaluate(inks, "--resize")
+
+
+def test_several_jobs_are_overlaid(service: Service, visit: Enter) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        job = service.client.submit({"name": name})
+        run = service.started(job.id)
+        train(run, 2)
+        run.succeed()
+    page = visit().go("jobs")
+    for name in ("one", "three"):
+        page.get_by_label(f"Overlay {name}").check()
+    page.get_by_role("link", name="Overlay 2").click()
+    runs = page.locator(".runs li")
+    expect(runs).to_have_count(2)
+    expect(page.locator("canvas")).to_be_visible()
+    page.get_by_label("Show one").uncheck()
+    page.get_by_label("Figure").select_option("Test accuracy")
+    expect(page.get_by_role("figure", name="Test accuracy").locator("canvas")).to_be_visible()
+    expect(runs).to_have_count(2)
+    page.goto(f"{service.url}/#/compare")
+    expect(runs).to_have_count(3)
+
+
+def test_the_cluster_and_the_queue(service: Service, visit: Enter) -> None:
+    first = service.client.submit({"name": "holds", "workers": {"count": 3, "min": 3}})
+    service.started(first.id).state(State.RUNNING)
+    for name, priority in (("later", 0), ("urgent", 5), ("latest", 0)):
+        service.client.submit({"name": name, "workers": 2, "priority": priority})
+    page = visit().go("cluster")
+    expect(page.locator(".amount")).to_have_text("CPUs3 of 4 held, 1 free")
+    queue = page.get_by_role("region", name="Queue").get_by_role("link")
+    expect(queue).to_have_text(["urgent", "later", "latest"])
+    expect(page.get_by_role("region", name="Running").get_by_role("link")).to_have_text(["holds"])
+    expect(page.get_by_role("link", name="http://127.0.0.1:8265")).to_be_visible()
+
+
+def test_the_page_says_that_the_service_is_gone_and_goes_on_when_it_is_back(
+    serve: Callable[..., Service], browser: object, visit: Enter, service: Service
+) -> None:
+    job = service.client.submit({"name": "first"})
+    run = service.started(job.id)
+    train(run, 1)
+    page = visit().go(f"jobs/{job.id}")
+    lines = page.get_by_role("log").get_by_role("listitem")
+    expect(lines).to_have_count(3)
+    service.stop()
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer")
+    run.emit("log", level="info", message="while you were away")
+    serve(port=int(service.url.rpartition(":")[2]))
+    expect(lines.last).to_contain_text("while you were away")
+    expect(lines).to_have_count(4)
+    expect(page.locator("#trouble")).to_be_hidden()

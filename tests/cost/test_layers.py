@@ -1,0 +1,130 @@
+"""Costs by counting: a model worked out by hand, AlexNet as paper 1 describes it, and nothing lost in any model."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models.swin_transformer import ShiftedWindowAttentionV2
+
+from trainers.cost.figures import Images, ModelCost, images_of
+from trainers.cost.layers import kind_of, profile_model
+from trainers.data.datasets import open_dataset
+from trainers.data.names import IMAGES, NUM_TRAIN
+from trainers.errors import SpecRejected
+from trainers.models.names import model_names
+from trainers.models.registry import build_model
+from trainers.spec import DataSpec, ModelSpec
+
+USERS = "tests.cost.usermodels"
+
+
+def cost_of(name: str, images: Images | None = None) -> ModelCost:
+    model = ModelSpec(name=name)
+    known = images or images_of(model)
+    assert known is not None
+    return profile_model(model, known)
+
+
+@pytest.mark.parametrize("name", [name for name in ("alexnet", "alexnet_one_tower") if name in model_names()])
+def test_alexnet_is_what_paper_1_observes(name: str) -> None:
+    """Section 3: convolutions have 90 to 95 % of the computation and about 5 % of the parameters, and large
+    representations; fully connected layers the rest."""
+    cost = cost_of(name)
+    convolution, connected = cost.kinds["convolution"], cost.kinds["fully connected"]
+    assert set(cost.kinds) == {"convolution", "fully connected"}
+    assert len(cost.layers) == 8
+    assert 0.90 <= convolution.computation <= 0.95
+    assert 0.05 <= connected.computation <= 0.10
+    assert convolution.parameters == pytest.approx(0.05, abs=0.015)
+    assert connected.parameters == pytest.approx(0.95, abs=0.015)
+    assert convolution.activities > 0.95
+
+
+def test_alexnet_by_hand() -> None:
+    cost = cost_of("alexnet")
+    assert cost.whole.parameters == 61_100_840
+    first, last = cost.layers[0], cost.layers[-1]
+    assert (first.name, last.name) == ("features.0", "classifier.6")
+    assert first.cost.forward_flops == 2 * 64 * 55 * 55 * 3 * 11 * 11
+    assert first.cost.backward_flops == first.cost.forward_flops  # no gradient with respect to the image
+    assert first.cost.activities == 64 * 55 * 55
+    assert last.cost.forward_flops == 2 * 4096 * 1000
+    assert last.cost.backward_flops == 2 * last.cost.forward_flops
+    assert last.share.parameters == last.cost.parameters / 61_100_840 == 4_097_000 / 61_100_840
+
+
+def test_groups_layers_used_twice_and_what_lies_in_no_layer() -> None:
+    cost = cost_of(f"{USERS}:odd", Images(shape=(3, 8, 8), classes=5))
+    layers = {layer.name: layer for layer in cost.layers}
+    assert list(layers) == ["", "first", "grouped", "norm"]
+    once = 2 * 8 * 8 * 4 * (4 // 2) * 9
+    assert layers["grouped"].cost.forward_flops == 2 * once
+    assert layers["grouped"].cost.backward_flops == 4 * once
+    assert layers["grouped"].cost.parameters == 4 * 2 * 9
+    assert layers["grouped"].cost.activities == 2 * 4 * 8 * 8
+    assert layers["norm"].kind == "normalisation"
+    assert layers["norm"].cost.forward_flops == 0
+    own = layers[""]
+    assert own.kind == "other"
+    assert own.cost.parameters == 4 + 5 * 4 + 5  # the scale, and the layer that is read and never called
+    assert own.cost.forward_flops == 2 * 4 * 5
+    assert own.cost.backward_flops == 2 * own.cost.forward_flops
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1", "vit_b_32", "swin_v2_t"])
+def test_nothing_is_lost_or_counted_twice(name: str) -> None:
+    """The layers add up to the whole model, whose forward pass torch counts without knowing of layers."""
+    cost = cost_of(name)
+    model = build_model(ModelSpec(name=name), 1000, (3, 224, 224), 0).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(2, 3, 224, 224, device="meta"))
+    assert cost.whole.forward_flops == sum(layer.cost.forward_flops for layer in cost.layers)
+    assert cost.whole.forward_flops == counter.get_total_flops() // 2
+    assert cost.whole.parameters == sum(parameter.numel() for parameter in model.parameters())
+    for field in ("computation", "parameters", "activities"):
+        assert sum(getattr(layer.share, field) for layer in cost.layers) == pytest.approx(1)
+        assert sum(getattr(share, field) for share in cost.kinds.values()) == pytest.approx(1)
+
+
+def test_the_backward_pass_is_twice_the_forward_but_for_the_image() -> None:
+    cost = cost_of("resnet18")
+    assert cost.whole.backward_flops == 2 * cost.whole.forward_flops - cost.layers[0].cost.forward_flops
+
+
+def test_attention_is_a_kind_of_its_own() -> None:
+    assert kind_of(ShiftedWindowAttentionV2(8, [2, 2], [0, 0], 2)) == "attention"
+    assert kind_of(nn.MultiheadAttention(8, 2)) == "attention"
+    assert [kind_of(each) for each in (nn.Conv3d(1, 1, 1), nn.Linear(1, 1), nn.GroupNorm(1, 1), nn.ReLU())] == [
+        "convolution", "fully connected", "normalisation", "other",
+    ]  # fmt: skip
+
+
+def test_a_model_that_asks_for_values_is_refused() -> None:
+    with pytest.raises(SpecRejected, match="cannot be counted without data"):
+        cost_of(f"{USERS}:curious", Images(shape=(1, 8, 8), classes=5))
+
+
+def test_a_users_folder_is_on_the_path_only_meanwhile() -> None:
+    folder = str(Path(__file__).parents[2] / "examples" / "own_code")
+    model, images = ModelSpec(name="tinynet:tiny_net", kwargs={"width": 8}), Images(shape=(1, 28, 28), classes=3)
+    assert profile_model(model, images, folder).whole.parameters > 0
+    assert folder not in sys.path
+
+
+def test_the_images_that_models_and_sets_have() -> None:
+    assert images_of(ModelSpec(name="lenet5")) == Images(shape=(1, 28, 28), classes=10)
+    assert images_of(ModelSpec(name="vgg11")) == Images(shape=(3, 224, 224), classes=1000)
+    cropped = DataSpec(name="imagenet", random_resized_crop=160)
+    assert images_of(ModelSpec(), cropped) == Images(shape=(3, 160, 160), classes=1000)
+    assert images_of(ModelSpec(), DataSpec(name="image_folder")) is None
+    assert set(IMAGES) == set(NUM_TRAIN)
+    with open_dataset(DataSpec(name="digits"), 0) as data:
+        assert IMAGES["digits"] == (*data.image_shape, data.num_classes)
+
+
+def test_mnist_is_what_it_is_said_to_be(mnist_root: Path) -> None:
+    with open_dataset(DataSpec(name="mnist", root=str(mnist_root), limit=1), 0) as data:
+        assert IMAGES["mnist"] == (*data.image_shape, data.num_classes)

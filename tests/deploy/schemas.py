@@ -1,0 +1,91 @@
+"""What the manifests use of KubeRay's RayCluster (ray.io/v1) and of Kubernetes, as JSON Schema. Nothing else passes.
+
+KubeRay's own schema has 900 kB. What is here follows it, and Kubernetes' own for the parts of a pod.
+"""
+
+from typing import Any
+
+Schema = dict[str, Any]
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
+AMOUNTS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "string", "pattern": r"^\d+(\.\d+)?(m|[KMGT]i)?$"},
+}
+
+
+def fields(required: str = "", **properties: Schema) -> Schema:
+    """An object with these fields and no others."""
+    return {
+        "type": "object", "properties": properties, "required": required.split(), "additionalProperties": False,
+    }  # fmt: skip
+
+
+def several(item: Schema) -> Schema:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+RESOURCES = fields(requests=AMOUNTS, limits=AMOUNTS)
+METADATA = fields("name", name=TEXT, labels=LABELS, annotations=LABELS)
+PROBE = fields(
+    exec=fields("command", command=TEXTS),
+    httpGet=fields("path port", path=TEXT, port={"type": ["string", "integer"]}),
+    initialDelaySeconds=NUMBER, periodSeconds=NUMBER, timeoutSeconds=NUMBER, failureThreshold=NUMBER,
+)  # fmt: skip
+CONTAINER = fields(
+    "name image resources securityContext",
+    name=TEXT, image=TEXT, command=TEXTS, args=TEXTS, resources=RESOURCES, livenessProbe=PROBE, readinessProbe=PROBE,
+    env=several(fields("name value", name=TEXT, value=TEXT)),
+    ports=several(fields("name containerPort", name=TEXT, containerPort=NUMBER)),
+    securityContext=fields(
+        "allowPrivilegeEscalation capabilities",
+        allowPrivilegeEscalation={"const": False}, capabilities=fields("drop", drop={"const": ["ALL"]}),
+    ),
+    volumeMounts=several(fields("name mountPath", name=TEXT, mountPath=TEXT)),
+)  # fmt: skip
+VOLUME = fields(
+    "name", name=TEXT, persistentVolumeClaim=fields("claimName", claimName=TEXT),
+    emptyDir=fields(medium={"const": "Memory"}, sizeLimit=TEXT),
+)  # fmt: skip
+POD = fields(
+    "containers securityContext",
+    containers=several(CONTAINER), volumes=several(VOLUME), restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
+    securityContext=fields("runAsNonRoot", runAsNonRoot={"const": True}, runAsUser=NUMBER, fsGroup=NUMBER),
+)  # fmt: skip
+TEMPLATE = fields("spec", metadata=fields(labels=LABELS), spec=POD)
+HEAD = fields("rayStartParams template", rayStartParams=LABELS, template=TEMPLATE)
+WORKERS = fields(
+    "groupName rayStartParams template minReplicas maxReplicas",
+    groupName=TEXT, replicas=NUMBER, minReplicas=NUMBER, maxReplicas=NUMBER, rayStartParams=LABELS, template=TEMPLATE,
+)  # fmt: skip
+AUTOSCALER = fields(
+    version={"enum": ["v1", "v2"]}, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]},
+    idleTimeoutSeconds=NUMBER, resources=RESOURCES,
+)  # fmt: skip
+
+
+def kind(api_version: str, spec: Schema) -> Schema:
+    """A whole object."""
+    return fields(
+        "apiVersion kind metadata spec", apiVersion={"const": api_version}, kind=TEXT, metadata=METADATA, spec=spec
+    )
+
+
+KINDS: dict[str, Schema] = {
+    "RayCluster": kind("ray.io/v1", fields(
+        "headGroupSpec workerGroupSpecs", rayVersion=TEXT, enableInTreeAutoscaling=FLAG, autoscalerOptions=AUTOSCALER,
+        headGroupSpec=HEAD, workerGroupSpecs=several(WORKERS),
+    )),
+    "Job": kind("batch/v1", fields("template", backoffLimit=NUMBER, template=TEMPLATE)),
+    "Service": kind("v1", fields(
+        "selector ports", selector=LABELS,
+        ports=several(fields("port", name=TEXT, port=NUMBER, targetPort={"type": ["string", "integer"]})),
+    )),
+    "PersistentVolumeClaim": kind("v1", fields(
+        "accessModes resources", accessModes={"type": "array", "items": {"enum": ["ReadWriteMany"]}},
+        resources=RESOURCES,
+    )),
+}  # fmt: skip

@@ -1,0 +1,352 @@
+"""`parallel_sgd`: equals `sync` when it averages every step, else a serial program written out; every example once."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from tests.equivalence.harness import Outcome, Run, run_all_reduce, serial, torch_optimizer
+from trainers.algorithms.base import Start, Work
+from trainers.data.batches import Batch
+from trainers.data.datasets import open_dataset
+from trainers.elastic.order import HeldOrder
+from trainers.feed import synchronous
+from trainers.models.dropout import replace_dropout
+from trainers.models.registry import build_model
+from trainers.optim.schedules import build_schedule
+from trainers.optim.update import Buffers
+from trainers.setup import dividing
+from trainers.spec import TrainSpec, field_errors
+from trainers.transport.local import LocalWorld, local_collectives
+
+NEAR = {"rtol": 2e-4, "atol": 2e-5}
+
+
+def algorithm(**options: object) -> dict[str, object]:
+    return {"name": "parallel_sgd"} | options
+
+
+def spec(virtual: int, count: int, algorithm: object, **more: object) -> TrainSpec:
+    fields = {
+        "algorithm": algorithm,
+        "workers": {"count": count, "virtual": virtual},
+        "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 0.001},
+        "data": {"name": "digits", "limit": 203, "random_crop": 1},
+        "batch": 7,
+        "epochs": 2,
+        "seed": 3,
+    }
+    return TrainSpec.model_validate(fields | more)
+
+
+def all_works(run: Run) -> Iterator[Work]:
+    """The steps of the run as one worker that holds everything sees them."""
+    dataset, order = run.examples(0, local_collectives(LocalWorld(), 1)[0])
+    return synchronous(dataset, order, range(run.order.num_virtual), run.spec.epochs)
+
+
+def step_batches(run: Run) -> Iterator[list[Batch]]:
+    for work in all_works(run):
+        yield [minibatch.batch for minibatch in work.minibatches if minibatch.batch is not None]
+
+
+# -- averaging every step ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("virtual", "shuffle", "optimizer"),
+    [(3, "full", "sgd"), (3, "full", "momentum"), (5, "full", "nesterov"), (3, "exchange", "momentum")],
+)
+def test_averaging_every_step_is_serial_sgd_on_the_whole_batch(virtual: int, shuffle: str, optimizer: str) -> None:
+    """203 examples: the last step of an epoch is uneven, so a mean of means would show."""
+    rule = {"name": optimizer, "lr": 0.05, "weight_decay": 0.001}
+    run = Run(spec(virtual, 2, algorithm(average_every=1, shuffle=shuffle, start="sorted"), optimizer=rule))
+    torch.testing.assert_close(run_all_reduce(run).params, serial(run, step_batches(run), "mean"), **NEAR)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_averaging_every_step_equals_sync_on_the_same_examples(optimizer: str) -> None:
+    rule = {"name": optimizer, "lr": 0.05, "weight_decay": 0.001}
+    run = Run(spec(3, 2, algorithm(average_every=1, shuffle="none"), optimizer=rule))
+    sync = Run(spec(3, 2, "sync", optimizer=rule))
+    found = run_all_reduce(run)
+    assert not torch.allclose(found.params, run_all_reduce(sync).params, **NEAR)  # from the second epoch on, others
+    sync.order = run.examples(0, local_collectives(LocalWorld(), 1)[0])[1]
+    torch.testing.assert_close(found.params, run_all_reduce(sync).params, **NEAR)
+
+
+def test_in_the_first_epoch_the_examples_are_those_of_sync() -> None:
+    fields = {"optimizer": {"name": "momentum", "lr": 0.05}, "epochs": 1}
+    found = run_all_reduce(Run(spec(3, 2, algorithm(average_every=1, shuffle="none"), **fields))).params
+    torch.testing.assert_close(found, run_all_reduce(Run(spec(3, 2, "sync", **fields))).params, **NEAR)
+
+
+def test_averaging_is_not_sync_where_the_rule_is_not_linear() -> None:
+    """The tests above can fail: the mean of RMSProp's steps is no RMSProp step."""
+    run = Run(spec(3, 2, algorithm(average_every=1), optimizer={"name": "rmsprop", "lr": 0.01}))
+    assert not torch.allclose(run_all_reduce(run).params, serial(run, step_batches(run), "mean"), **NEAR)
+
+
+# -- averaging every H steps ------------------------------------------------------------------------------------------
+
+
+def averaged(run: Run, every: int | None) -> Tensor:
+    """Local SGD in plain PyTorch: a model and an optimiser for each virtual worker, averaged every H steps and at the
+    end of each epoch, each counted by the examples that it has seen since."""
+    spec, num_virtual = run.spec, run.order.num_virtual
+    model = run.net(spec.seed)
+    if run.layout.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    models = [copy.deepcopy(model) for _ in range(num_virtual)]
+    draws = [replace_dropout(m, spec.seed) for m in models]
+    optimizers = [torch_optimizer(spec, m) for m in models]
+    schedule, seen, since, steps = build_schedule(spec, run.dataset.num_train), 0, [0] * num_virtual, 0
+    for work in all_works(run):
+        for minibatch in work.minibatches:
+            rank, batch = minibatch.virtual_rank, minibatch.batch
+            if batch is None:
+                continue
+            draws[rank].set(batch.epoch, batch.examples)
+            optimizers[rank].zero_grad()
+            F.cross_entropy(models[rank](batch.images), batch.labels).backward()
+            for group in optimizers[rank].param_groups:
+                group["lr"] = schedule(seen)
+            optimizers[rank].step()
+            since[rank] += len(batch)
+        seen, steps = seen + work.whole, steps + 1
+        if work.ends_epoch or steps == every:
+            shares, since, steps = [n / sum(since) for n in since], [0] * num_virtual, 0
+            for same in zip(*(m.parameters() for m in models), strict=True):
+                mean_into([p.detach() for p in same], shares)
+                states = [o.state[p] for o, p in zip(optimizers, same, strict=True)]
+                if all("momentum_buffer" in state for state in states):
+                    mean_into([state["momentum_buffer"] for state in states], shares)
+    return run.layout.flatten({name: p.detach() for name, p in models[0].named_parameters()})
+
+
+def mean_into(tensors: list[Tensor], shares: list[float]) -> None:
+    mean = sum(share * tensor.double() for share, tensor in zip(shares, tensors, strict=True))
+    for tensor in tensors:
+        tensor.copy_(mean)
+
+
+@pytest.mark.parametrize("every", [4, 7, "round"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_local_steps_are_local_sgd_written_out(every: int | str, optimizer: str) -> None:
+    """Three virtual workers, 10 steps an epoch of which the last is uneven; batch norm, dropout and augmentation; a
+    rate that moves."""
+    fields = {"optimizer": {"name": optimizer, "lr": 0.03, "weight_decay": 0.001}, "schedule": "cosine"}
+    run = Run(spec(3, 2, algorithm(average_every=every, start="sorted"), **fields))
+    found = run_all_reduce(run).params
+    torch.testing.assert_close(found, averaged(run, None if every == "round" else int(every)), **NEAR)
+    assert not torch.allclose(found, averaged(run, 1), **NEAR)
+
+
+def test_the_last_uneven_step_counts_by_its_examples() -> None:
+    """Where most workers have nothing in the last step: averaged every step, only the one that has counts."""
+    fields = {"data": {"name": "digits", "limit": 23}, "epochs": 3}
+    run = Run(spec(3, 2, algorithm(average_every=1), **fields))
+    assert [work.whole for work in all_works(run)] == [21, 2] * 3
+    torch.testing.assert_close(run_all_reduce(run).params, serial(run, step_batches(run), "mean"), **NEAR)
+
+
+# -- the same bits, and every example once ----------------------------------------------------------------------------
+
+SHUFFLES = [("full", "sorted"), ("exchange", "dealt"), ("none", "sorted")]
+
+
+def same(one: Buffers | None, other: Buffers | None) -> bool:
+    assert one is not None
+    assert other is not None
+    return (
+        torch.equal(one.params, other.params)
+        and one.state.keys() == other.state.keys()
+        and all(torch.equal(vector, other.state[name]) for name, vector in one.state.items())
+    )
+
+
+@pytest.mark.parametrize(("shuffle", "start"), SHUFFLES)
+def test_the_same_bits_on_any_number_of_workers_and_again(shuffle: str, start: str) -> None:
+    options = algorithm(average_every=4, shuffle=shuffle, start=start)
+    fields = {"optimizer": {"name": "momentum", "lr": 0.02}}
+    one, *others = (run_all_reduce(Run(spec(5, count, options, **fields))).whole for count in (1, 2, 2, 5))
+    assert all(same(one, other) for other in others)
+    assert not same(one, run_all_reduce(Run(spec(5, 2, options, seed=4, **fields))).whole)
+
+
+@pytest.mark.parametrize(("shuffle", "start"), SHUFFLES)
+def test_every_example_is_trained_once_an_epoch(shuffle: str, start: str) -> None:
+    run = Run(spec(5, 3, algorithm(shuffle=shuffle, start=start), epochs=4))
+    world = LocalWorld()
+    groups = local_collectives(world, 3)
+
+    def worker(rank: int) -> list[tuple[int, int, list[int]]]:
+        works = synchronous(*run.examples(rank, groups[rank]), run.ranks(rank, 3), 4)
+        return [
+            (work.epoch, m.virtual_rank, m.batch.examples.tolist())
+            for work in works
+            for m in work.minibatches
+            if m.batch is not None
+        ]
+
+    trained = [row for rows in world.run([lambda rank=rank: worker(rank) for rank in range(3)]) for row in rows]
+    of_rank = []
+    for epoch in range(4):
+        ids: dict[int, list[int]] = {rank: [] for rank in range(5)}
+        for _, rank, examples in (row for row in trained if row[0] == epoch):
+            ids[rank] += examples
+        assert sorted(chain.from_iterable(ids.values())) == list(range(203))
+        of_rank.append({rank: sorted(own) for rank, own in ids.items()})
+        assert any(own != sorted(own) for own in ids.values())  # in an order of the epoch's
+    moves = [one != other for one, other in pairwise(of_rank)]
+    assert moves == [shuffle != "none"] * 3
+
+
+def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
+    """On 2 workers, 80 bytes an example: in a full shuffle each sends the share of the other, in an exchange half of
+    the fewer; the rest of what is sent is parameters, and samples and counts."""
+    found = {}
+    for kind in ("none", "exchange", "full"):
+        run = Run(spec(2, 2, algorithm(shuffle=kind, start="sorted"), batch=29))
+        found[kind] = run_all_reduce(run).traffic
+    mine, other = run.order.shares
+    assert (mine, other) == (116, 87)
+    assert found["none"].shuffled_bytes == 0
+    assert found["exchange"].shuffled_bytes == 2 * 2 * (other // 2) * 80
+    runs, tolerance = 2 * 2 * 10, 1 + 2 * mine / 203
+    assert abs(found["full"].shuffled_bytes / 80 - 2 * 2 * mine * other / 203) <= runs * tolerance
+    parameters = {kind: traffic.sent_bytes - traffic.shuffled_bytes for kind, traffic in found.items()}
+    assert parameters["none"] < parameters["exchange"] < parameters["full"] < parameters["none"] + 5_000
+
+
+# -- going on ---------------------------------------------------------------------------------------------------------
+
+
+def in_parts(run: Run, cuts: list[int], sizes: list[int]) -> Buffers:
+    """So many steps, then the rest on another number of workers, from what the first ones left."""
+
+    def train(start: Start, first: int, last: int | None, size: int) -> Start:
+        world = LocalWorld()
+        groups = local_collectives(world, size)
+        epoch, step = divmod(first, run.order.steps)
+
+        def worker(rank: int) -> tuple[Buffers | None, int, float]:
+            algorithm = run.spec.algorithm.build(replace(run.context(collectives=groups[rank]), start=start))
+            feed = run.examples(rank, groups[rank], rounds=epoch + (step > 0))
+            works = synchronous(*feed, run.ranks(rank, size), run.spec.epochs, (epoch, step * run.order.num_virtual))
+            reports = [(algorithm.step(work), work.whole) for work in islice(works, last and last - first)]
+            again = algorithm.whole()  # an evaluation
+            assert again is not None
+            first_look = Buffers(again.params.clone(), {name: vector.clone() for name, vector in again.state.items()})
+            whole = algorithm.whole()
+            assert rank or same(first_look, whole)
+            return whole, sum(examples for _, examples in reports), reports[-1][0].learning_rate
+
+        whole, examples, lr = world.run([lambda rank=rank: worker(rank) for rank in range(size)])[0]
+        assert whole is not None
+        return Start(whole, start.examples + examples, lr)
+
+    found, begin = run.start(), 0
+    for cut, size in zip([*cuts, None], sizes, strict=True):
+        found, begin = train(found, begin, cut, size), cut or 0
+    return found.whole
+
+
+@pytest.mark.parametrize("shuffle", ["full", "exchange"])
+@pytest.mark.parametrize("every", [4, "round"])
+def test_a_run_goes_on_bit_for_bit_on_other_workers(shuffle: str, every: object) -> None:
+    """Cut between two averages within the second epoch, again just before its last step, and at its end."""
+    rule = {"name": "momentum", "lr": 0.02, "equation": 10}
+    options = algorithm(average_every=every, shuffle=shuffle, start="sorted")
+    run = Run(spec(3, 2, options, optimizer=rule, schedule="cosine", epochs=3, batch=8))
+    steps = run.order.steps
+    assert steps == 9
+    expected = run_all_reduce(run).whole
+    assert same(in_parts(run, [steps + 2, 2 * steps - 1, 2 * steps], [2, 3, 1, 2]), expected)
+
+
+# -- what the shuffle is for ------------------------------------------------------------------------------------------
+
+
+def accuracy(run: Run, outcome: Outcome) -> float:
+    replica = run.replica()
+    with replica.evaluating(outcome.params, {}) as model:
+        (batch,) = run.dataset.test_batches(1000)
+        return float((model(batch.images).argmax(1) == batch.labels).float().mean())
+
+
+def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
+    """Two workers with five digits each that average once an epoch."""
+    found = {}
+    for shuffle in ("none", "exchange", "full"):
+        fields = {"optimizer": {"name": "momentum", "lr": 0.05}, "data": "digits", "batch": 16, "epochs": 6}
+        train = spec(2, 2, algorithm(start="sorted", shuffle=shuffle), model="mlp", **fields)
+        data = open_dataset(train.data, train.seed, None)
+        run = Run(train, lambda seed, d=data, t=train: build_model(t.model, d.num_classes, d.image_shape, seed))
+        found[shuffle] = accuracy(run, run_all_reduce(run))
+    assert found["full"] > 0.93
+    assert found["exchange"] > 0.93
+    assert found["none"] < found["full"] - 0.05, found
+
+
+# -- its spec ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "pointer", "message"),
+    [
+        ({"average_every": 0}, "average_every", "a number of steps from 1"),
+        ({"average_every": "epoch"}, "average_every", "or round"),
+        ({"average_every": True}, "average_every", "or round"),
+        ({"shuffle": "exchange", "samples": 5}, "samples", "set shuffle to full"),
+        ({"shuffle": "half"}, "shuffle", "'none', 'exchange' or 'full'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], pointer: str, message: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        spec(2, 2, algorithm(**options))
+    (found,) = field_errors(error.value)
+    assert found.pointer == f"/algorithm/{pointer}"
+    assert message in found.message
+
+
+def test_a_spec_is_what_it_was_after_a_journey() -> None:
+    kept = spec(2, 2, algorithm(average_every=10, start="sorted", samples=7))
+    assert TrainSpec.model_validate(kept.model_dump()) == kept
+    assert TrainSpec.model_validate_json(kept.model_dump_json()) == kept
+
+
+def test_within_an_epoch_the_division_must_stay_and_the_averages_may_change() -> None:
+    def fields(algorithm: object) -> dict[str, object]:
+        return dividing(spec(2, 2, algorithm))
+
+    one = fields(algorithm(start="sorted"))
+    assert fields(algorithm(start="sorted", average_every=3)) == one
+    for changed, options in {"shuffle": "none", "start": "dealt", "samples": 3}.items():
+        other = fields(algorithm(**{"start": "sorted", changed: options}))
+        assert [name for name in one if one[name] != other[name]] == [f"algorithm.{changed}"]
+    assert fields("sync")["algorithm"] != one["algorithm"] != fields({"name": "admm", "form": "consensus"})["algorithm"]
+
+
+def test_a_held_order_has_the_sizes_of_the_global_one() -> None:
+    order = HeldOrder(203, 7, 3, seed=3)
+    held = np.split(np.random.default_rng(0).permutation(203), np.cumsum(order.shares)[:-1])
+    order.hold(dict(enumerate(held)))
+    for epoch in range(2):
+        parts = [order.examples(epoch, i) for i in range(order.minibatches)]
+        assert [len(part) for part in parts] == [order.size(i) for i in range(order.minibatches)]
+        assert sorted(np.concatenate(parts).tolist()) == list(range(203))
+        assert len(order.examples(epoch, order.minibatches)) == 0
+    assert [sorted(order.dealt(5, rank).tolist()) for rank in range(3)] == [sorted(ids.tolist()) for ids in held]
+    order.hold(dict(enumerate(np.split(np.arange(203), np.cumsum(order.shares)[:-1]))))
+    assert sorted(order.dealt(5, 0).tolist()) == list(
+        range(order.share(0))
+    )  # also in an epoch that was asked for before

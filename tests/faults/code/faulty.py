@@ -1,0 +1,59 @@
+"""A model and a dataset of a user's, through which a test strikes a named worker at a named minibatch."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import ray
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+
+class Struck(nn.Module):
+    """Convolution, batch norm, dropout and two fully connected layers; looks before each minibatch whether it is meant.
+
+    A file `<worker>-<minibatch>` or `any` in the folder `plan` says what happens: `kill`, `stop` or `raise`. It
+    happens once, to whoever removes the file. Each minibatch takes `pause_s` longer until there is a file `hurry`.
+    """
+
+    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+        super().__init__()
+        self.plan, self.pause_s, self.minibatches = Path(plan), pause_s, 0
+        self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.drop, self.fc1, self.fc2 = nn.Dropout(0.3), nn.Linear(4 * 16, 33), nn.Linear(33, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self._look()
+        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+        return self.fc2(torch.relu(self.fc1(self.drop(x))))
+
+    def _look(self) -> None:
+        self.minibatches += 1
+        if self.pause_s and not (self.plan / "hurry").exists():
+            time.sleep(self.pause_s)
+        name = (ray.get_runtime_context().get_actor_name() or "").rpartition("/")[2]
+        for path in (self.plan / f"{name}-{self.minibatches}", self.plan / "any"):
+            try:
+                what = path.read_text()
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            if what == "raise":
+                raise RuntimeError("struck")
+            os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what])
+
+
+def struck(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return Struck(num_classes, in_channels, plan, pause_s)
+
+
+def prime(root: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """10,007 images: a prime, so that nothing divides evenly."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (10_007 + 100, 1, 8, 8), dtype=np.uint8)
+    labels = draw.integers(0, 10, len(images))
+    return images[:10_007], labels[:10_007], images[10_007:], labels[10_007:]

@@ -1,0 +1,197 @@
+"""`python -m tests.runtime.raylets SCENARIO FOLDER`: a run on several raylets of this machine, one of whose workers is
+killed and one of whose raylets is removed. Prints what happened, as JSON.
+
+A process of its own, because a process is connected to one Ray at a time.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray._private.state import state
+from ray.cluster_utils import Cluster
+
+import trainers
+from benchmarks.processes import free_port
+from tests.faults import test_workers
+from tests.faults.test_workers import EXAMPLES, fault, has_trained, hurry, resized, strike
+from tests.runtime.runs import Watched, start
+from trainers import TrainSpec
+from trainers.models.weights import load_weights
+
+CPUS = 2
+"""Of each raylet beside the head, which has none."""
+
+
+def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
+    """As where workers die on one node; but what the raylets of one machine keep of a user's `code`, they remove from
+    under each other."""
+    model = {"name": "tests.faults.code.faulty:struck", "kwargs": {"plan": str(plan), "pause_s": pause_s}}
+    return test_workers.spec(plan, code=None, model=model, **fields)
+
+
+class Raylets:
+    """A head without CPUs, and nodes with two workers each."""
+
+    def __init__(self, count: int) -> None:
+        head = {"num_cpus": 0, "include_dashboard": False, "dashboard_port": free_port()}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.add_node(num_cpus=CPUS) for _ in range(count)]
+        trainers.attach(self.cluster.address)
+
+    def remove_one(self, watched: Watched, of: str = "workers") -> None:
+        """Kill a raylet with all its workers, on which some or a shard was, but not that on which Ray has put the
+        coordinator."""
+        (actors,) = watched.of("actors")
+        holder = state.actor_table(actor_id=actors["coordinator"]["actor_id"])["Address"]["NodeID"]
+        used = {actor["node_id"] for actor in actors[of]} - {holder}
+        node = next(node for node in self.nodes if node.node_id in used)
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """End all of them."""
+        trainers.detach()
+        self.cluster.shutdown()
+
+
+def composed(folder: Path) -> dict[str, Any]:
+    """`sync` on two nodes with two workers each; then the same on one node, by shared memory alone."""
+    raylets = Raylets(2)
+    try:
+        fields: dict[str, Any] = {"workers": {"count": 4, "virtual": 5, "min": 1}, "epochs": 30}
+        watched = start("raylets", spec(folder / "plan", **fields), folder / "run")
+        has_trained(watched, 700)
+        crossed = rate(watched, "crossed_bytes")
+        strike(folder / "plan", "kill")
+        fault(watched)
+        resized(watched, 4)
+        has_trained(watched)
+        raylets.remove_one(watched)
+        resized(watched, 2)
+        hurry(folder / "plan")
+        watched.end()
+        alone = {"workers": {"count": 2, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
+        other = start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one")
+        other.end()
+        return told(watched) | {
+            "crossed_bytes_a_step": crossed,
+            "nodes": Counter(worker["node_id"] for worker in watched.of("actors")[0]["workers"]),
+            "equal": same_bits(folder / "run", folder / "one"),
+        }
+    finally:
+        raylets.close()
+
+
+def object_store(folder: Path) -> dict[str, Any]:
+    """`downpour` on two nodes with two workers each and the shards on a third, through Ray's object store."""
+    raylets = Raylets(2)
+    try:
+        fields: dict[str, Any] = {"workers": {"count": 4, "virtual": 4, "min": 1}, "epochs": 40}
+        fields |= {"algorithm": "downpour", "transport": "object_store", "ps": {"shards": 2, "location": "own"}}
+        watched = start("objects", spec(folder / "plan", **fields), folder / "run")
+        has_trained(watched)
+        strike(folder / "plan", "kill")
+        fault(watched)
+        resized(watched, 4)
+        (actors,) = watched.of("actors")
+        os.kill(actors["shards"][1]["pid"], signal.SIGKILL)
+        fault(watched)
+        has_trained(watched)
+        raylets.remove_one(watched)
+        resized(watched, 2)
+        hurry(folder / "plan")
+        watched.end()
+        places = {kind: [one["node_id"] for one in actors[kind]] for kind in ("workers", "shards")}
+        return told(watched) | places | {"pushed_bytes": sum(step["pushed_bytes"] for step in watched.of("step"))}
+    finally:
+        raylets.close()
+
+
+def downpour_shard(folder: Path) -> dict[str, Any]:
+    """`downpour` through process groups, with a worker on each of three nodes and a shard on two of these; the node of
+    one of them is removed."""
+    raylets = Raylets(3)
+    try:
+        return told_of_shards(loses_a_shard(raylets, "downpour", "downpour", folder))
+    finally:
+        raylets.close()
+
+
+def sync_shard(folder: Path) -> dict[str, Any]:
+    """The same with `sync` through the shards, and then on one node by shared memory alone. What is compared are the
+    parameters: nobody has the batch-norm statistics of the worker that is lost."""
+    raylets = Raylets(3)
+    try:
+        form = {"name": "sync", "form": "parameter_server"}
+        found = told_of_shards(loses_a_shard(raylets, "sync", form, folder))
+        alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
+        start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
+        return found | {"equal": same_bits(folder / "sync", folder / "one", but="running_")}
+    finally:
+        raylets.close()
+
+
+def loses_a_shard(raylets: Raylets, name: str, algorithm: Any, folder: Path) -> Watched:
+    """A run of 30 epochs, at its end; each shard has its copy when the node goes."""
+    workers = {"count": 3, "virtual": 5, "min": 1, "cpus": CPUS}
+    fields: dict[str, Any] = {"workers": workers, "ps": {"shards": 2}, "epochs": 30, "algorithm": algorithm}
+    watched = start(name, spec(folder / "plan", pause_s=0.02, **fields), folder / name)
+    for _ in range(2):
+        watched.until(lambda e: "has a second copy" in e.data.get("message", ""))
+    has_trained(watched)
+    raylets.remove_one(watched, "shards")
+    watched.until(lambda e: "goes on at version" in e.data.get("message", ""))
+    has_trained(watched)
+    watched.end()
+    return watched
+
+
+def told_of_shards(watched: Watched) -> dict[str, Any]:
+    """As `told`, and who came and went."""
+    lost = watched.of("result")[0]["lost_updates"]
+    return told(watched) | {"lost_updates": lost, "resizes": watched.of("resize")}
+
+
+def told(watched: Watched) -> dict[str, Any]:
+    """How a run ended, and what its audits say."""
+    audits = [(audit["trained"], audit["lost"], audit["duplicated"]) for audit in watched.of("epoch_audit")]
+    return {
+        "end": watched.events[-1].data,
+        "faults": [one["why"] for one in watched.of("fault")],
+        "audited": len(audits) > 0 and set(audits) == {(EXAMPLES, 0, 0)},
+        "epochs": len(audits),
+    }
+
+
+def rate(watched: Watched, name: str) -> float:
+    """Of a figure of the step events, how much a step adds, after the first."""
+    first, *steps = watched.of("step")
+    return float(sum(step[name] for step in steps) / (steps[-1]["step"] - first["step"]))
+
+
+def same_bits(one: Path, other: Path, but: str = "nothing") -> bool:
+    """Whether two runs have the same bits in all tensors whose names do not tell that they are `but`."""
+    found, wanted = load_weights(one / "model.safetensors"), load_weights(other / "model.safetensors")
+    names = [name for name in wanted if but not in name]
+    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in names)
+
+
+SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "composed": composed,
+    "object_store": object_store,
+    "downpour_shard": downpour_shard,
+    "sync_shard": sync_shard,
+}
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    print(json.dumps(SCENARIOS[sys.argv[1]](Path(sys.argv[2]))))

@@ -1,0 +1,38 @@
+"""What is heard of a peer that closes."""
+
+from pathlib import Path
+
+import pytest
+
+from trainers.errors import PeerLost
+from trainers.transport.doorbell import SocketDoorbell, connect, listen
+
+
+def pair(folder: Path) -> tuple[SocketDoorbell, SocketDoorbell]:
+    server = listen(folder / "bell")
+    here = connect(folder / "bell", "there", timeout_s=5)
+    there = SocketDoorbell(server.accept()[0], "here")
+    server.close()
+    return here, there
+
+
+def test_what_a_peer_said_before_it_closed_is_heard_though_it_has_not_listened(tmp_path: Path) -> None:
+    here, there = pair(tmp_path)
+    here.ring(b"never read")
+    there.ring(b"first")
+    there.ring(b"second")
+    there.close()
+    assert [here.answer(), here.answer()] == [b"first", b"second"]
+    with pytest.raises(PeerLost, match="there is gone"):
+        here.answer()
+    here.close()
+
+
+def test_nothing_more_is_heard_of_a_peer_that_is_gone(tmp_path: Path) -> None:
+    here, there = pair(tmp_path)
+    there.close()
+    with pytest.raises(PeerLost):
+        here.answer()
+    with pytest.raises(PeerLost):
+        here.ring(b"anybody?")
+    here.close()

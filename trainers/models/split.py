@@ -1,0 +1,214 @@
+"""A model in two parts: the trunk, which makes activities of images, and the fully connected layers that end it, its
+head (paper 1, section 3). The trunk has most of the computation, the head most of the parameters."""
+
+import copy
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
+
+from trainers.errors import SpecRejected
+from trainers.models.dropout import ExampleDropout
+
+Way = Literal["outputs", "inputs"]
+"""How a layer is divided among workers: each has some of its outputs, or the weights of some of its inputs."""
+
+Elementwise = Callable[[Tensor, int], Tensor]
+"""(B, u) to (B, u), unit by unit; the number is that of the first of the u units in its layer."""
+
+MODULES = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid,
+    nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
+)  # fmt: skip
+FUNCTIONS = (
+    torch.relu, torch.sigmoid, torch.tanh, F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish,
+    F.sigmoid, F.logsigmoid, F.tanh, F.softplus, F.softsign, F.hardsigmoid, F.hardswish, F.hardtanh,
+)  # fmt: skip
+METHODS = ("relu", "sigmoid", "tanh")
+
+TRACING = threading.Lock()
+"""torch.fx replaces `nn.Module.__call__` while it follows a model: one thread of a process at a time."""
+
+
+@dataclass(frozen=True)
+class FullyConnected:
+    """One layer of the head, and what follows it unit by unit: activation, dropout."""
+
+    name: str
+    """Of the module; its parameters are `name.weight` (outputs, inputs) and, where it has one, `name.bias`."""
+    inputs: int
+    outputs: int
+    has_bias: bool
+    after: tuple[Elementwise, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return (f"{self.name}.weight", f"{self.name}.bias") if self.has_bias else (f"{self.name}.weight",)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Both parts; they share the modules of the model."""
+
+    trunk: nn.Module
+    """Images (B, C, H, W) to activities (B, inputs of the first layer of the head)."""
+    head: tuple[FullyConnected, ...]
+    """From the first layer to the last."""
+
+
+def split_model(model: nn.Module) -> Split:
+    """The head is the longest chain of fully connected layers, activations and dropout that ends the model and begins
+    with a fully connected layer; the trunk is all that comes before.
+
+    What the chain may hold keeps the number of axes, so that a model which ends in (B, classes) has a head on vectors.
+
+    Raises:
+        SpecRejected: The model does not end so, or cannot be followed by `torch.fx`.
+    """
+    graph = _traced(model)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    chain: list[fx.Node] = []
+    node = output.args[0]
+    while isinstance(node, fx.Node) and len(node.users) == 1 and _belongs(model, node):
+        chain.insert(0, node)
+        node = node.args[0]
+    chain = list(itertools.dropwhile(lambda node: not _is_linear(model, node), chain))
+    if not chain:
+        raise SpecRejected(
+            "model.name: hybrid divides the fully connected layers that end a model, and this one does not end in any; "
+            "use alexnet, vgg16, convnet, a ResNet or another model whose last layer is an nn.Linear, or algorithm sync"
+        )
+    head = tuple(_layers(model, graph, chain))
+    _check_owns_parameters(model, graph, head)
+    output.args = (chain[0].args[0],)
+    for node in reversed(chain):
+        graph.erase_node(node)
+    return Split(fx.GraphModule(model, graph), head)
+
+
+def choose_ways(head: Sequence[FullyConnected], paired: bool) -> tuple[Way, ...]:
+    """How each layer is divided. Not `paired`: all by outputs.
+
+    `paired`: a layer by inputs may follow one by outputs, whose outputs then need no exchange; of all choices the one
+    that exchanges the fewest activities.
+    """
+    ways: tuple[Way, ...] = ("outputs", "inputs") if paired else ("outputs",)
+    every = itertools.product(ways, repeat=len(head))
+    allowed = [ways for ways in every if ("inputs", "inputs") not in itertools.pairwise(("inputs", *ways))]
+    return min(allowed, key=lambda ways: (exchanged(head, ways), -ways.count("inputs")))
+
+
+def exchanged(head: Sequence[FullyConnected], ways: Sequence[Way]) -> int:
+    """Activities and their gradients an example that K workers exchange between the layers; each worker sends
+    (K - 1)/K of them for 1/K of the examples that it computes."""
+    total = 0
+    for layer, way, following in zip(head, ways, [*ways[1:], None], strict=True):
+        if (
+            way == "inputs"
+        ):  # the sum of all workers' parts, on every worker; and so for the gradient, if one comes back
+            total += layer.outputs * (2 if following is None else 4)
+        elif following == "outputs":  # gathered; the gradient is summed and scattered
+            total += layer.outputs * 2
+    return total
+
+
+class _Tracer(fx.Tracer):
+    """Dropout that looks up its examples is a leaf."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, ExampleDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _traced(model: nn.Module) -> fx.Graph:
+    try:
+        with TRACING:
+            return _Tracer().trace(model)
+    except Exception as error:  # whatever the model's own code comes to when it is given a symbol
+        raise SpecRejected(
+            f"model.name: hybrid cannot tell the layers of this model apart, because what it does depends on its "
+            f"values ({error}); use a model without such branches, or algorithm sync"
+        ) from error
+
+
+def _module(model: nn.Module, node: fx.Node) -> nn.Module | None:
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _is_linear(model: nn.Module, node: fx.Node) -> bool:
+    return type(_module(model, node)) is nn.Linear
+
+
+def _belongs(model: nn.Module, node: fx.Node) -> bool:
+    """Whether a node may be part of a head: it has one input, and keeps units apart or is fully connected."""
+    if not node.args or node.all_input_nodes != [node.args[0]]:
+        return False
+    if node.op == "call_module":
+        module = _module(model, node)
+        if isinstance(module, ExampleDropout):
+            return module.by_unit
+        return type(module) is nn.Linear or type(module) in MODULES
+    known: Sequence[Any] = FUNCTIONS if node.op == "call_function" else METHODS if node.op == "call_method" else ()
+    return node.target in known
+
+
+def _layers(model: nn.Module, graph: fx.Graph, chain: Sequence[fx.Node]) -> Iterable[FullyConnected]:
+    starts = [i for i, node in enumerate(chain) if _is_linear(model, node)]
+    for start, stop in itertools.pairwise([*starts, len(chain)]):
+        linear = model.get_submodule(str(chain[start].target))
+        assert isinstance(linear, nn.Linear)
+        after = tuple(_elementwise(model, graph, node) for node in chain[start + 1 : stop])
+        has_bias = linear.bias is not None
+        yield FullyConnected(str(chain[start].target), linear.in_features, linear.out_features, has_bias, after)
+
+
+def _elementwise(model: nn.Module, graph: fx.Graph, node: fx.Node) -> Elementwise:
+    """What a node computes, never in place: its input is kept for the backward pass."""
+    module = _module(model, node)
+    if isinstance(module, ExampleDropout):
+        same = [other for other in graph.nodes if _module(model, other) is module]
+        return partial(_drop, module, same.index(node))
+    if module is not None:
+        module = copy.copy(module)
+        if hasattr(module, "inplace"):
+            vars(module)["inplace"] = False
+        return partial(_ignoring_place, module)
+    function = getattr(torch, str(node.target)) if node.op == "call_method" else node.target
+    options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
+    return partial(_ignoring_place, partial(_call, function, node.args[1:], options))
+
+
+def _drop(dropout: ExampleDropout, call: int, x: Tensor, first: int) -> Tensor:
+    return dropout.drop(x, call, first)
+
+
+def _ignoring_place(function: Callable[[Tensor], Tensor], x: Tensor, first: int) -> Tensor:
+    return function(x)
+
+
+def _call(function: Any, more: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Tensor:
+    result: Tensor = function(x, *more, **options)
+    return result
+
+
+def _check_owns_parameters(model: nn.Module, graph: fx.Graph, head: Sequence[FullyConnected]) -> None:
+    """Whether nothing else in the model uses the parameters of the head."""
+    names = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    used: list[int] = []
+    for node in graph.nodes:
+        if node.op == "call_module":
+            used += [id(p) for p in model.get_submodule(str(node.target)).parameters()]
+        elif node.op == "get_attr" and str(node.target) in names:
+            used.append(names[str(node.target)])
+    for layer in head:
+        if any(used.count(names[name]) != 1 for name in layer.parameters):
+            raise SpecRejected(
+                f"model.name: hybrid cannot divide {layer.name}, because its parameters are used elsewhere in the "
+                f"model too; use a model whose fully connected layers are its own, or algorithm sync"
+            )

@@ -1,0 +1,217 @@
+"""Actors that start warm: forked from one process a node that has imported what takes long.
+
+Ray starts a process for every actor, and torch's import is most of what that costs: seconds of both cores when a run
+starts. `py_executable` of Ray's runtime environments says what to start instead of Python: this file, run as a script.
+It asks this node's fork server for a process, hands over its arguments, environment and output, and ends; the first to
+find no server starts one. The forked process registers with Ray by its own process id, as one in a container does, and
+shares the pages of the libraries with all others. Where anything fails, Python is started as Ray would have.
+
+The server imports libraries and our own package as it lies beside this file, and nothing of a user's, so that it serves
+every run; it ends with its raylet. Another version of our files gets a server of its own.
+"""
+
+import array
+import gc
+import json
+import os
+import select
+import shlex
+import signal
+import socket
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+IMPORTS = (
+    "ray._private.node", "ray.actor", "numpy", "pydantic", "safetensors", "torch", "torchvision.models",
+    "trainers.runtime.coordinator", "trainers.runtime.trainer", "trainers.runtime.worker", "trainers.runtime.shard",
+    "trainers.runtime.evaluator", "trainers.transport.shared_memory", "trainers.transport.shared_store",
+)  # fmt: skip
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SPAWN_TIMEOUT_S = 10.0
+HASTE_S = 0.2
+HASTY, SERVE = "--hasty", "--serve"
+HELLO, FORKED = b"h", b"f"
+LENGTH = struct.Struct("<q")
+PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
+
+
+def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | None:
+    """The runtime environment of an actor that starts warm, with whatever `more` asks for.
+
+    Only where all nodes of the cluster are on this machine, because it names this interpreter.
+
+    Args:
+        threads: Of torch, which the server has imported for one thread: others start cold. 0 for an actor that needs
+            no torch, and so does not wait for a server that is still importing it.
+    """
+    import ray
+
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if hosts != {ray.util.get_node_ip_address()}:
+        return more
+    command = [sys.executable]
+    if threads <= 1:
+        command += ["-S", "-P", str(Path(__file__).resolve()), *([] if threads else [HASTY])]
+    return {**(more or {}), "py_executable": shlex.join(command)}
+
+
+# -- the process that Ray starts --------------------------------------------------------------------------------------
+
+
+def start(arguments: list[str], hasty: bool) -> None:
+    """Have the server fork the worker, and end; otherwise become it."""
+    try:
+        with _connected() as line:
+            line.settimeout(HASTE_S if hasty else None)
+            if line.recv(1) == HELLO:
+                line.settimeout(None)
+                request = json.dumps([arguments, dict(os.environ), os.getcwd()]).encode()
+                outputs = array.array("i", [0, 1, 2])
+                line.sendmsg([LENGTH.pack(len(request))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, outputs)])
+                line.sendall(request)
+                if line.recv(1) == FORKED:
+                    return
+    except OSError:
+        pass
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _connected() -> socket.socket:
+    """A line to the server, which is started if there is none; the kernel keeps us waiting while it imports."""
+    address, started, poll = _address(), False, select.poll()
+    for _ in range(int(SPAWN_TIMEOUT_S / 0.02)):
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            line.connect(address)
+        except ConnectionRefusedError:
+            line.close()
+        else:
+            if _is_ours(line):
+                return line
+            break
+        if not started:
+            started = True
+            _start_server()
+        poll.poll(20)
+    raise ConnectionError("no fork server")
+
+
+def _start_server() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may be a run's own
+    environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = environment["OPENBLAS_NUM_THREADS"] = "1"
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:  # nobody's child: Ray ends those of a worker together with it, and we may become one
+            os.execve(sys.executable, [sys.executable, "-P", os.path.abspath(__file__), SERVE], environment)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _address() -> str:
+    """One a raylet and version of our files, in the namespace that ends with its last process."""
+    version = 0
+    for folder, folders, files in os.walk(os.path.join(ROOT, "trainers")):
+        folders.sort()
+        for name in sorted(files):
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                version = zlib.crc32(f"{path} {os.stat(path).st_mtime_ns}".encode(), version)
+    return f"\0millrace-warm-{os.getuid()}-{os.environ['RAY_RAYLET_PID']}-{version:08x}"
+
+
+def _is_ours(line: socket.socket) -> bool:
+    """Whether the process at the other end runs as this user: it gets to run commands, or to read our environment."""
+    peer = PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return bool(peer[1] == os.getuid())
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve() -> list[str] | None:
+    """Fork until the raylet has ended. Returns twice: nothing in the server, a worker's arguments in each fork."""
+    raylet = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        server.bind(_address())
+    except OSError:
+        return None  # another was faster
+    server.listen(128)  # before the imports: whoever comes now is served after them
+    sys.path.insert(0, ROOT)
+    for name in IMPORTS:
+        __import__(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to, and so copy, all pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    while True:
+        ready, _, _ = select.select([server.fileno(), raylet], [], [])
+        if raylet in ready:
+            return None
+        line, _ = server.accept()
+        try:
+            request = _read(line)
+        except (OSError, ValueError):
+            request = None
+        if request is not None and os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(raylet)
+            server.close()
+            return _become(line, *request)
+        line.close()
+        for output in request[1] if request else ():
+            os.close(output)
+
+
+def _read(line: socket.socket) -> tuple[list[Any], list[int]] | None:
+    """What somebody asks for, and the outputs to use; None where it is a stranger or has gone."""
+    if not _is_ours(line):
+        return None
+    line.settimeout(SPAWN_TIMEOUT_S)
+    line.sendall(HELLO)
+    outputs = array.array("i")
+    head, ancillary, _, _ = line.recvmsg(LENGTH.size, socket.CMSG_SPACE(3 * outputs.itemsize))
+    for _, _, data in ancillary:
+        outputs.frombytes(data)
+    if len(head) < LENGTH.size:
+        return None
+    body = bytearray()
+    while len(body) < LENGTH.unpack(head)[0]:
+        part = line.recv(1 << 20)
+        if not part:
+            return None
+        body += part
+    return json.loads(body), list(outputs)
+
+
+def _become(line: socket.socket, request: list[Any], outputs: list[int]) -> list[str]:
+    """Take over arguments, environment, folder and output, in a process group of one's own, as Ray starts workers."""
+    arguments, variables, folder = request
+    os.setsid()
+    for number, output in enumerate(outputs):
+        os.dup2(output, number)
+        os.close(output)
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
+    line.sendall(FORKED)
+    line.close()
+    return list(arguments)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [SERVE]:
+        given = serve()
+        if given is not None:
+            import runpy
+
+            sys.argv = given
+            runpy.run_path(given[0], run_name="__main__")
+    else:
+        hasty = sys.argv[1] == HASTY
+        start(sys.argv[2 if hasty else 1 :], hasty)
