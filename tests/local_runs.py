@@ -98,7 +98,7 @@ class LocalRun:
     def _ledger(self) -> Ledger:
         order, spec = self.setups[0].order, self.spec
         size = 1 if spec.algorithm.num_backup else 2 * max(map(len, self.groups))
-        return Ledger(order, spec.epochs, size, already_applied(self._prepared(), order, spec))
+        return Ledger(order, spec.epochs, size, already_applied(self._prepared(), order, spec), size)
 
     def _prepared(self) -> Prepared:
         setup = self.setups[0]

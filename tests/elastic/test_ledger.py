@@ -82,6 +82,20 @@ def test_what_was_done_before_is_not_leased_again() -> None:
     assert ledger.epochs_done() == 1
 
 
+def test_epochs_that_nobody_has_begun_cost_nothing() -> None:
+    ledger = Ledger(Order(100, 10, 1, 0), 10**9, lease_size=10, done=[Lease(0, 0, 9), Lease(1, 0, 4)])
+    assert ledger.epochs_done() == 1
+    assert [ledger.lease(0) for _ in range(2)] == [Lease(1, 5, 9), Lease(2, 0, 9)]
+    assert ledger.has_more()
+    assert len(ledger.counts) <= 4
+
+
+def test_a_run_that_was_finished_before_has_nothing_more() -> None:
+    ledger = Ledger(Order(100, 10, 1, 0), 2, lease_size=4, done=[Lease(0, 0, 9), Lease(1, 0, 9)])
+    assert not ledger.has_more()
+    assert (ledger.lease(0), ledger.epochs_done()) == (None, 2)
+
+
 def test_a_push_by_one_counts_for_the_lease_of_another() -> None:
     """A worker that was taken for dead had pushed after all: its lease is out again, and is then complete."""
     ledger = Ledger(Order(100, 10, 1, 0), 1, lease_size=10)
@@ -105,7 +119,7 @@ def test_a_late_push_takes_its_minibatches_off_a_released_lease() -> None:
 
 def test_a_group_gets_the_same_leases_in_the_same_order_also_when_the_desk_closes_between() -> None:
     """Worker 0 is ahead of its group's other one when the run is stopped: the other gets what 0 got, and no more."""
-    ledger = Ledger(Order(100, 10, 1, 0), 2, lease_size=4)
+    ledger = Ledger(Order(100, 10, 1, 0), 2, lease_size=4, multiple=4)
     desk = Desk(ledger, [[0, 2], [1]])
     ahead = [desk.lease(0) for _ in range(2)]
     assert [desk.lease(1), *ahead] == [Lease(0, 8, 9), Lease(0, 0, 3), Lease(0, 4, 7)]
@@ -118,5 +132,22 @@ def test_a_group_gets_the_same_leases_in_the_same_order_also_when_the_desk_close
 
 
 def test_a_group_comes_to_the_end_together() -> None:
-    desk = Desk(Ledger(Order(100, 10, 1, 0), 1, lease_size=10), [[0, 1]])
+    desk = Desk(Ledger(Order(100, 10, 1, 0), 1, lease_size=10, multiple=10), [[0, 1]])
     assert [desk.lease(0), desk.lease(0), desk.lease(1), desk.lease(1)] == [Lease(0, 0, 9), None, Lease(0, 0, 9), None]
+
+
+@pytest.mark.parametrize("multiple", [1, 3])
+def test_leases_become_shorter_so_that_nobody_holds_the_rest_of_the_run(multiple: int) -> None:
+    """Four leases at hand are at most half of a worker's share of what is left when it asks for the first."""
+    teams, minibatches = 3, 1_000
+    ledger = Ledger(Order(minibatches, 1, 1, 0), 1, lease_size=63, multiple=multiple)
+    desk, held = Desk(ledger, [[worker] for worker in range(teams)]), 0
+    for asked in range(10_000):
+        at_hand = [lease for _ in range(4) if (lease := desk.lease(asked % teams))]
+        assert sum(map(len, at_hand)) <= max(4 * multiple, (minibatches - held) / teams / 2)
+        assert all(len(lease) % multiple == 0 or lease.last == minibatches - 1 for lease in at_hand)
+        held += sum(map(len, at_hand))
+        if not at_hand:
+            break
+    assert held == minibatches
+    assert asked < 100

@@ -181,7 +181,7 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     leaders = [rank for rank in range(size) if rank not in subgroup or subgroup[rank][0] == rank]
     stores = {worker: LocalStore(server, worker) for worker in leaders}
     members = dict(zip(range(size), local_collectives(world, size), strict=True))
-    ledger = Ledger(run.order, run.spec.epochs, lease_size)
+    ledger = Ledger(run.order, run.spec.epochs, lease_size, multiple=lease_size)
     desk = Desk(ledger, groups)
 
     def works(worker: int) -> Iterator:

@@ -10,7 +10,7 @@ import pytest
 import ray
 import torch
 
-from tests.runtime.runs import Watched, gone_soon, start
+from tests.runtime.runs import Watched, gone_soon, soon, start
 from trainers import ClusterInfo, Event, SpecRejected, TrainSpec
 from trainers.models.weights import load_weights
 
@@ -47,6 +47,13 @@ def strike(plan: Path, what: str, whom: str = "any") -> None:
 def hurry(plan: Path) -> None:
     """All has happened that was to: train the rest without a pause."""
     (plan / "hurry").touch()
+
+
+def allow(plan: Path, worker: int, minibatches: int) -> None:
+    """Let a worker train so many in all, and hold it before the next until all may hurry."""
+    part = plan / f".until-{worker}"
+    part.write_text(str(minibatches))
+    part.rename(plan / f"until-{worker}")
 
 
 def has_trained(watched: Watched, more: int = 100) -> int:
@@ -172,16 +179,18 @@ def test_every_example_of_a_prime_number_once_through_kills_and_resizes(
     ended_well(watched, 1, 10_007)
 
 
-def test_what_one_who_left_had_leased_is_trained_by_one_who_has_been_told_of_the_end(
+def test_what_one_who_leaves_at_the_end_had_leased_is_trained_by_the_other(
     cluster: ClusterInfo, tmp_path: Path
 ) -> None:
-    """Of five leases each worker gets two at first. Who stays has asked ahead, and heard that nothing is left, when the
-    other leaves; what it is given when it asks once more is behind the end that it heard of."""
+    """Of 29 minibatches each worker has trained 12 and has the thirteenth under way: everything else is leased."""
     plan = tmp_path / "plan"
-    train = spec(plan, pause_s=1.0, algorithm="downpour", workers={"count": 2, "min": 1}, epochs=1)
+    train = spec(plan, pause_s=0, algorithm="downpour", workers={"count": 2, "min": 1}, epochs=1)
+    allow(plan, 0, 13)  # the first of which is that of the preflight
+    allow(plan, 1, 12)
     watched = start("faults-leased", train, tmp_path)
-    has_trained(watched, 7)
+    soon(lambda: all((plan / f"held-{worker}").exists() for worker in (0, 1)))
     watched.run.scale(1)
+    allow(plan, 1, 13)
     resized(watched, 1)
     hurry(plan)
     ended_well(watched, 1)

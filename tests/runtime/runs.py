@@ -63,6 +63,14 @@ def finished(job_id: str, train: TrainSpec, folder: Path) -> Watched:
     return watched
 
 
+def soon(holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    """Wait until it does."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
 def left_behind(job_id: str) -> list[str]:
     """Actors but the coordinator, placement groups and mapped files of a run."""
     actors = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True)]

@@ -45,6 +45,13 @@ def of(told: Told, name: str, **tags: str) -> list[float]:
     return told[name, frozenset(({"algorithm": "downpour"} | tags).items())]
 
 
+def test_workers_are_told_again_also_where_they_stay_as_they_are(told: Told) -> None:
+    run = Gauges(spec(algorithm="downpour"))
+    run.add("actors", {"workers": [{"name": "a", "node_ip": "10.0.0.1"}, {"name": "b", "node_ip": "10.0.0.1"}]})
+    run.keep()
+    assert of(told, "millrace_workers", node="10.0.0.1") == [2, 2]
+
+
 def test_reports_add_up_to_the_run(told: Told) -> None:
     run = Gauges(spec(algorithm="downpour"))
     run.add("step", step(0, 0, {}))

@@ -44,7 +44,8 @@ class Books:
             more = sum(self.order.size(i) for i in lease.minibatches)
             self.account.by_epoch[lease.epoch] = (loss, examples + more)
         if not spec.algorithm.is_synchronous:
-            self.desk = Desk(Ledger(self.order, spec.epochs, self._lease_size(teams), done))
+            longest, multiple = self._lease_sizes(teams)
+            self.desk = Desk(Ledger(self.order, spec.epochs, longest, done, multiple))
             self.account.examples = self.desk.ledger.trained
 
     # -- what workers did -----------------------------------------------------------------------------------------
@@ -147,11 +148,12 @@ class Books:
         found = {"trained": audit.trained, "lost": audit.lost, "duplicated": audit.duplicated}
         return {"epoch": epoch + 1, "dropped": self.account.dropped, **found}
 
-    def _lease_size(self, teams: Sequence[int]) -> int:
+    def _lease_sizes(self, teams: Sequence[int]) -> tuple[int, int]:
+        """Of the longest, and what all are multiples of, so that no push is cut short."""
         largest, spec = max(teams), self.spec
-        push = getattr(spec.algorithm, "num_push", 1) * largest
+        push: int = getattr(spec.algorithm, "num_push", 1) * largest
         longest = 1 if spec.algorithm.num_backup else LEASE_MINIBATCHES
-        return max(1, min(longest * largest, self.prepared.minibatches // (2 * len(teams))) // push) * push
+        return max(1, min(longest * largest, self.prepared.minibatches // (2 * len(teams))) // push) * push, push
 
 
 def already_applied(p: Prepared, order: Order, spec: TrainSpec) -> list[Lease]:

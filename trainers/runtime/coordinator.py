@@ -26,7 +26,7 @@ from trainers.runtime.books import Books
 from trainers.runtime.copies import Copies
 from trainers.runtime.crew import CONTROL, Crew, Hired, Staff, gone
 from trainers.runtime.exchanges import Exchanges
-from trainers.runtime.gauges import Gauges
+from trainers.runtime.gauges import KEEP_S, Gauges
 from trainers.runtime.journal import Fence, Journal
 from trainers.runtime.messages import Begin, Place, Prepared, Tally
 from trainers.runtime.node_folder import sweep
@@ -277,8 +277,8 @@ class Coordinator:
         self.books = Books(self.spec, self.prepared, [len(team.members) for team in self.teams], self._event)
 
     async def _train(self) -> None:
-        self.tasks += [asyncio.create_task(self._tell()), asyncio.create_task(self.staffing.follow_drains())]
-        self.tasks.append(asyncio.create_task(self._stop_when_asked()))
+        forever = (self._tell(), self._keep_gauges(), self.staffing.follow_drains(), self._stop_when_asked())
+        self.tasks += [asyncio.create_task(one) for one in forever]
         indices = range(len(self.crew.shards))
         guards = [asyncio.create_task(follow(i)) for follow in (self.shards.serve, self.shards.copy) for i in indices]
         guards.append(asyncio.create_task(self.snapshots.follow()))
@@ -423,7 +423,7 @@ class Coordinator:
 
     def has_work(self) -> bool:
         desk = self.books.desk
-        return desk is not None and not self.stopping.is_set() and bool(desk.ledger.free)
+        return desk is not None and not self.stopping.is_set() and desk.ledger.has_more()
 
     def _resized(self, joined: Sequence[Hired], left: Sequence[Hired]) -> None:
         workers = len([worker for worker in self.crew.workers if worker.prepared and not worker.leaves])
@@ -502,6 +502,11 @@ class Coordinator:
         while True:
             await asyncio.sleep(self.spec.report_every_s)
             self.books.tell_metrics()
+
+    async def _keep_gauges(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_S)
+            self.gauges.keep()
 
     def _state(self, state: State, reason: str, message: str) -> None:
         self._event("state", {"state": state.value, "reason": reason, "message": message})

@@ -17,6 +17,9 @@ from trainers.spec import TrainSpec
 PARTS = ("data", "communication", "computation")
 """What a worker's time goes into."""
 
+KEEP_S = 5.0
+"""Ray forgets a gauge that is not set again for two of its reports, 20 s; a counter it keeps."""
+
 STALENESS = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
 """Bounds of the histogram, in updates; Ray takes no 0."""
 
@@ -75,6 +78,10 @@ class Gauges:
                 self._place({})
             case _:
                 pass
+
+    def keep(self) -> None:
+        """Say again what stays as it is."""
+        self._place(self.places)
 
     def _step(self, now: Metrics) -> None:
         before, self.before = self.before, now

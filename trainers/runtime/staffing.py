@@ -62,8 +62,9 @@ class Staffing:
             while running or self.employer.has_work():
                 self.news.clear()
                 self._adjust()
-                for team in self.teams if self.employer.has_work() else ():
-                    if team not in running.values() and (team.members or team.joining):
+                for team in self.teams:
+                    rests = team not in running.values() and (team.members or team.joining)
+                    if rests and (team.leaving or self.employer.has_work()):
                         running[asyncio.create_task(team.train())] = team
                 news = asyncio.create_task(self.news.wait())
                 done, _ = await asyncio.wait({*running, *self.hiring, news}, return_when=asyncio.FIRST_COMPLETED)

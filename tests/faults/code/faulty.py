@@ -16,7 +16,9 @@ class Struck(nn.Module):
     """Convolution, batch norm, dropout and two fully connected layers; looks before each minibatch whether it is meant.
 
     A file `<worker>-<minibatch>` or `any` in the folder `plan` says what happens: `kill`, `stop` or `raise`. It
-    happens once, to whoever removes the file. Each minibatch takes `pause_s` longer until there is a file `hurry`.
+    happens once, to whoever removes the file. Each minibatch takes `pause_s` longer until there is a file `hurry`; as
+    long as there is none, a worker goes no further than the minibatch that a file `until-<worker>` names, and leaves a
+    file `held-<worker>` when it would.
     """
 
     def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
@@ -33,9 +35,11 @@ class Struck(nn.Module):
 
     def _look(self) -> None:
         self.minibatches += 1
+        name = (ray.get_runtime_context().get_actor_name() or "").rpartition("/")[2]
         if self.pause_s and not (self.plan / "hurry").exists():
             time.sleep(self.pause_s)
-        name = (ray.get_runtime_context().get_actor_name() or "").rpartition("/")[2]
+        while self._is_held(name):
+            time.sleep(0.01)
         for path in (self.plan / f"{name}-{self.minibatches}", self.plan / "any"):
             try:
                 what = path.read_text()
@@ -45,6 +49,13 @@ class Struck(nn.Module):
             if what == "raise":
                 raise RuntimeError("struck")
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what])
+
+    def _is_held(self, name: str) -> bool:
+        until = self.plan / f"until-{name}"
+        held = until.exists() and not (self.plan / "hurry").exists() and self.minibatches > int(until.read_text())
+        if held:
+            (self.plan / f"held-{name}").touch()
+        return held
 
 
 def struck(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
