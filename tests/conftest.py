@@ -25,7 +25,7 @@ WITH_RAY = {
     "ray": ("faults", "runtime"),
     "ray of their own": (
         "api/page/test_new_user.py", "api/test_cli.py", "api/test_serve.py", "benchmarks", "deploy", "docs",
-        "examples", "sweeps",
+        "examples", "faults/test_soak.py", "sweeps",
     ),
 }  # fmt: skip
 """Beside those that use the session's, which are with the first."""
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         groups = [name for name, parts in WITH_RAY.items() if any(item.path.is_relative_to(here / p) for p in parts)]
         if groups or "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(groups[0] if groups else "ray"))
+            item.add_marker(pytest.mark.xdist_group(groups[-1] if groups else "ray"))
 
 
 @pytest.fixture(scope="session")

@@ -224,11 +224,13 @@ def test_a_coordinator_that_died_takes_over_who_lived_on(
     cluster: ClusterInfo, tmp_path: Path, undisturbed: dict[str, torch.Tensor], form: str
 ) -> None:
     # Slowly: the workers go on while there is no coordinator, and should have something left to do after the second.
-    watched = start(f"faults-headless-{form}", spec(tmp_path / "plan", pause_s=0.02, **FORMS[form]), tmp_path)
+    plan = tmp_path / "plan"
+    watched = start(f"faults-headless-{form}", spec(plan, pause_s=0.02, **FORMS[form]), tmp_path)
     for _ in range(2):
         has_trained(watched)
         os.kill(coordinator(watched), signal.SIGKILL)
         watched.until(lambda e: e.data.get("reason") == "CoordinatorDied")
+    hurry(plan)
     assert_equal(ended_well(watched, 40), undisturbed)
     assert [event.seq for event in watched.events] == list(range(1, len(watched.events) + 1))
     assert not watched.of("fault"), "all workers lived on"
@@ -236,11 +238,13 @@ def test_a_coordinator_that_died_takes_over_who_lived_on(
 
 @pytest.mark.timeout(300)
 def test_an_asynchronous_run_goes_on_under_another_coordinator(cluster: ClusterInfo, tmp_path: Path) -> None:
-    train = spec(tmp_path / "plan", algorithm="downpour", workers=3, epochs=1, data="faulty:prime")
+    plan = tmp_path / "plan"
+    train = spec(plan, algorithm="downpour", workers=3, epochs=1, data="faulty:prime")
     watched = start("faults-headless-downpour", train, tmp_path)
     has_trained(watched, 1000)
     os.kill(coordinator(watched), signal.SIGKILL)
     watched.until(lambda e: e.data.get("reason") == "CoordinatorDied")
+    hurry(plan)
     ended_well(watched, 1, 10_007)
 
 
@@ -298,6 +302,7 @@ def test_a_batch_that_follows_the_workers_trains_every_example_once_and_moves_th
     watched.run.scale(1)
     assert resized(watched, 1).data["batch"] == 2 * 7
     watched.until(lambda e: e.type == "step" and e.data["learning_rate"] == 0.01)
+    hurry(plan)
     ended_well(watched, 40)
     rates = {step["learning_rate"] for step in watched.of("step")}
     assert any(0.02 < rate < 0.04 for rate in rates), "the rate was led up"
