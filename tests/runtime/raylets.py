@@ -21,11 +21,12 @@ from ray.cluster_utils import Cluster
 import trainers
 from benchmarks.processes import free_port
 from tests.faults import test_workers
-from tests.faults.test_workers import EXAMPLES, fault, has_trained, hurry, resized, strike
+from tests.faults.test_workers import EXAMPLES, coordinator, fault, has_trained, hurry, resized, strike
 from tests.runtime.runs import Watched, start
 from trainers import TrainSpec
 from trainers.models.weights import load_weights
 
+SYNC = {"name": "sync", "form": "parameter_server"}
 CPUS = 2
 """Of each raylet beside the head, which has none."""
 
@@ -130,8 +131,7 @@ def sync_shard(folder: Path) -> dict[str, Any]:
     parameters: nobody has the batch-norm statistics of the worker that is lost."""
     raylets = Raylets(3)
     try:
-        form = {"name": "sync", "form": "parameter_server"}
-        found = told_of_shards(loses_a_shard(raylets, "sync", form, folder))
+        found = told_of_shards(loses_a_shard(raylets, "sync", SYNC, folder))
         alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
         start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
         return found | {"equal": same_bits(folder / "sync", folder / "one", but="running_")}
@@ -139,17 +139,67 @@ def sync_shard(folder: Path) -> dict[str, Any]:
         raylets.close()
 
 
+def headless_sync(folder: Path) -> dict[str, Any]:
+    """`sync` through shards on two of three nodes: the coordinator is killed, then the node of a shard is removed, in
+    whose place its copy serves, then the coordinator is killed again. Then the same on one node."""
+    found = headless(SYNC, folder)
+    return found | {"equal": same_bits(folder / "run", folder / "one", but="running_")}
+
+
+def headless_downpour(folder: Path) -> dict[str, Any]:
+    """The same with `downpour`."""
+    return headless("downpour", folder)
+
+
+def headless(algorithm: Any, folder: Path) -> dict[str, Any]:
+    """What happened to both runs, the second of which is `sync` on one node."""
+    raylets = Raylets(3)
+    try:
+        fields: dict[str, Any] = {"ps": {"shards": 2}, "epochs": 60, "algorithm": algorithm}
+        fields |= {"workers": {"count": 3, "virtual": 5, "min": 1, "cpus": CPUS}}
+        watched = start("headless", spec(folder / "plan", pause_s=0.05, **fields), folder / "run")
+        has_copies(watched, 2)
+        dies(watched)
+        has_copies(watched, 4)
+        has_trained(watched)
+        raylets.remove_one(watched, "shards")
+        watched.until(lambda e: "goes on at version" in e.data.get("message", ""))
+        has_copies(watched, 5)
+        dies(watched)
+        hurry(folder / "plan")
+        watched.end()
+        alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 60}
+        start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
+        return told_of_shards(watched) | {"starts": len(watched.of("actors"))}
+    finally:
+        raylets.close()
+
+
+def dies(watched: Watched) -> None:
+    """The coordinator does, and the run goes on."""
+    has_trained(watched)
+    os.kill(coordinator(watched), signal.SIGKILL)
+    watched.until(lambda e: e.data.get("reason") == "CoordinatorDied")
+    has_trained(watched)
+
+
+def has_copies(watched: Watched, times: int) -> None:
+    """So many times since the beginning a shard has got a second copy."""
+    while sum("has a second copy" in log["message"] for log in watched.of("log")) < times:
+        watched.until(lambda e: e.type == "log")
+
+
 def loses_a_shard(raylets: Raylets, name: str, algorithm: Any, folder: Path) -> Watched:
     """A run of 30 epochs, at its end; each shard has its copy when the node goes."""
     workers = {"count": 3, "virtual": 5, "min": 1, "cpus": CPUS}
     fields: dict[str, Any] = {"workers": workers, "ps": {"shards": 2}, "epochs": 30, "algorithm": algorithm}
     watched = start(name, spec(folder / "plan", pause_s=0.02, **fields), folder / name)
-    for _ in range(2):
-        watched.until(lambda e: "has a second copy" in e.data.get("message", ""))
+    has_copies(watched, 2)
     has_trained(watched)
     raylets.remove_one(watched, "shards")
     watched.until(lambda e: "goes on at version" in e.data.get("message", ""))
     has_trained(watched)
+    hurry(folder / "plan")
     watched.end()
     return watched
 
@@ -189,6 +239,8 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "object_store": object_store,
     "downpour_shard": downpour_shard,
     "sync_shard": sync_shard,
+    "headless_sync": headless_sync,
+    "headless_downpour": headless_downpour,
 }
 
 

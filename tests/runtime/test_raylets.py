@@ -55,6 +55,20 @@ def test_downpour_through_the_object_store_loses_a_worker_a_shard_and_a_node(tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["downpour", "sync"])
+def test_another_coordinator_takes_over_shards_of_several_nodes_also_one_that_was_a_copy(
+    tmp_path: Path, algorithm: str
+) -> None:
+    found = told(f"headless_{algorithm}", tmp_path)
+    assert found["end"]["state"] == "SUCCEEDED", found
+    assert found["starts"] == 1, "nobody went back to a checkpoint"
+    assert len(found["faults"]) == 2, found["faults"]  # the worker and the shard of the node
+    assert found["audited"]
+    assert found["epochs"] == 60
+    assert found.get("equal", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["downpour", "sync"])
 def test_a_run_goes_on_when_the_node_of_a_shard_is_removed(tmp_path: Path, algorithm: str) -> None:
     """With the worker that was there; the others live on."""
     found = told(f"{algorithm}_shard", tmp_path)

@@ -34,7 +34,7 @@ from trainers.runtime.outcome import settled
 from trainers.runtime.shards import Shards
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.runtime.staffing import Staffing
-from trainers.runtime.takeover import TAKES_OVER, Survivors, past, survivors
+from trainers.runtime.takeover import TAKES_OVER, past, survivors
 from trainers.runtime.team import Team
 from trainers.spec import TrainSpec
 
@@ -161,7 +161,7 @@ class Coordinator:
 
     async def parted(self, index: int, reign: int, copy: str, why: str) -> bool:
         """A shard misses its second copy; whether it may go on without."""
-        return self.copies.parted(index, reign, copy, why)
+        return await self.copies.parted(index, reign, copy, why)
 
     # -- the life of a run ----------------------------------------------------------------------------------------
 
@@ -191,6 +191,7 @@ class Coordinator:
     async def _start(self) -> None:
         self.crew.coordinator = ray.get_runtime_context().current_actor
         sweep(self.job_id)  # what an earlier try under this id may have left on this node
+        self.copies.open({}, 0)
         await self.crew.hire()
         self.tasks += [asyncio.create_task(self.crew.renew()), asyncio.create_task(self.crew.watch())]
         warming = [shard.prepare.options(concurrency_group=CONTROL).remote() for shard in self.crew.shards]
@@ -226,7 +227,7 @@ class Coordinator:
         held = newest_of(found.endings)
         at_shards = self.spec.algorithm.uses_parameter_server
         lives = len(found.shards) == self.spec.ps.shards if at_shards else held is not None
-        if not found.workers or not lives or await self._meets_elsewhere(found):
+        if not found.workers or not lives:
             gone(self.job_id, but="coordinator")
             self.exchanges.generations = found.generation + 2
             resume = self.spec.checkpoint.model_copy(update={"resume": self._latest() or self.spec.checkpoint.resume})
@@ -234,9 +235,8 @@ class Coordinator:
             await self._start()
             return
         self.crew.coordinator = ray.get_runtime_context().current_actor
-        self.crew.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], len(found.evaluators))
-        for evaluator in found.evaluators:
-            ray.kill(evaluator)
+        self.crew.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], found.replaced + 1)
+        self.copies.open({i: standing.reign for i, standing in found.standings.items()}, found.replaced)
         self.exchanges.generations, self.exchanges.seats = found.generation + 1, found.seats + 1
         self.tasks += [asyncio.create_task(self.crew.renew()), asyncio.create_task(self.crew.watch())]
         prepared = [worker.prepared for worker in found.workers if worker.prepared is not None]
@@ -247,9 +247,10 @@ class Coordinator:
         self.teams += [Team(i, [found.workers[rank] for rank in ranks], self) for i, ranks in enumerate(groups)]
         self.teams[0].endings = found.endings
         if at_shards:
-            places = await self.shards.places()
-            self.crew.shard_nodes = [place.node_id for place in places]
-            self.shards.take_back(self.exchanges.open_shards(prepared, places), self.prepared)
+            exchange = self.exchanges.reopen(found.standings[0].exchange)
+            folders = {index: standing.exchange.folder for index, standing in found.standings.items()}
+            await self.shards.take_back(exchange, self.prepared, folders)
+            self.crew.shard_nodes = [place.node_id for place in await self.shards.places()]
             position = {**self.prepared.position, "applied": await self.shards.applied()}
             self.prepared = replace(self.prepared, position=position)
         self._open_books()
@@ -259,19 +260,6 @@ class Coordinator:
         if before.stops_as is not None:
             self.stops_as = before.stops_as
             self.stopping.set()
-
-    async def _meets_elsewhere(self, found: Survivors) -> bool:
-        """Whether the shards are met where the dead coordinator was host, or cannot be asked."""
-        if not found.shards or self.spec.transport == "object_store":
-            return False
-        try:
-            places = await settled(
-                [shard.place.options(concurrency_group=CONTROL).remote() for shard in found.shards.values()]
-            )
-        except ray.exceptions.RayError:
-            return True
-        nodes = {worker.node for worker in found.workers} | {place.node_id for place in places}
-        return self.spec.transport == "process_group" or len(nodes) > 1
 
     def _open_books(self) -> None:
         self.books = Books(self.spec, self.prepared, [len(team.members) for team in self.teams], self._event)

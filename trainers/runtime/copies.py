@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +52,16 @@ class Copies:
         self.tell = tell
         self.of: dict[int, Copy] = {}  # by the shard's index
         self.reigns: Counter[int] = Counter()  # how many processes of each shard were taken for dead
+        self.opened = asyncio.Event()  # when that is known
         self.changed: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.numbers = itertools.count(1)
         self.lost: Counter[int] = Counter()  # how many of each shard were given up
         self.watches: set[asyncio.Task[None]] = set()
+
+    def open(self, reigns: Mapping[int, int], names: int) -> None:
+        """Begin; where another has kept copies before, with what its shards tell, and after so many `names`."""
+        self.reigns, self.numbers = Counter(reigns), itertools.count(names + 1)
+        self.opened.set()
 
     async def keep(self, index: int, exchange: Exchange, prepared: Prepared, serving: list[Any]) -> None:
         """Have a copy of this shard wherever there is a node for one, until cancelled.
@@ -80,9 +86,10 @@ class Copies:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.changed[index].wait(), LOOK_S)
 
-    def parted(self, index: int, reign: int, copy: str, why: str) -> bool:
+    async def parted(self, index: int, reign: int, copy: str, why: str) -> bool:
         """A shard misses its copy, which is given by its name. Whether it may go on without: not if it was taken for
         dead itself since it was given that copy."""
+        await self.opened.wait()
         if reign != self.reigns[index]:
             return False
         if index in self.of and self.of[index].name == copy:

@@ -117,8 +117,12 @@ class Crew:
         await asyncio.gather(*told, self.evaluator.take_up.remote(job_id, spec))
 
     def take_back(self, workers: list[Hired], shards: list[Any], replaced: int) -> None:
-        """These live already; what was reserved for others of the run is given back."""
-        self.workers, self.shards, self.replaced = workers, shards, replaced + len(shards)
+        """These live already; what was reserved for others of the run is given back.
+
+        Args:
+            replaced: The number for the name of the next who takes another's place.
+        """
+        self.workers, self.shards, self.replaced = workers, shards, replaced
         self.shard_ages = [0] * len(shards)
         self.hired = self.reserved = max(worker.number for worker in workers) + 1 + self.spec.workers.count
         kept = {worker.reservation.id.hex() for worker in workers if worker.reservation is not None}

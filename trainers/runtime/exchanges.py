@@ -8,6 +8,9 @@ from trainers.runtime.messages import Exchange, Place, Prepared
 from trainers.spec import TrainSpec
 from trainers.transport.rendezvous import Rendezvous, host_rendezvous
 
+COPY = "/copy-"
+"""What the folder of a shard's second copy has behind the shard's own."""
+
 SPARE_SEATS = 2
 """Workers more than a run may have that can be at the shards at once: one that is on its way out, one in."""
 
@@ -36,6 +39,12 @@ class Exchanges:
         if wanted == "object_store":
             folder = shards[0].name.rpartition("/")[0]
         self.shards = Exchange(transport, folder, 0, self.spec.most_workers + SPARE_SEATS, self._address(transport))
+        return self.shards
+
+    def reopen(self, served: Exchange) -> Exchange:
+        """The shards serve already, as one of them was given it, but are met here from now on."""
+        folder = served.folder.partition(COPY)[0]
+        self.shards = replace(served, folder=folder, address=self._address(served.transport))
         return self.shards
 
     def form(self, workers: Sequence[Prepared]) -> list[Exchange]:

@@ -71,6 +71,16 @@ class CopyPlace:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What a shard tells a coordinator that takes over."""
+
+    exchange: Exchange
+    """As it was given it when it began to serve."""
+    reign: int
+    """By which its coordinator knew it when it last gave it a second copy."""
+
+
+@dataclass(frozen=True)
 class Begin:
     """Where one worker begins a generation."""
 

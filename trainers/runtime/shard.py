@@ -3,14 +3,14 @@
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import ray
 
 from trainers.errors import RunFailed, Superseded
 from trainers.runtime.member import Member, limit_threads
-from trainers.runtime.messages import CopyPlace, Exchange, Place, Prepared
+from trainers.runtime.messages import CopyPlace, Exchange, Place, Prepared, Standing
 from trainers.runtime.node_folder import node_folder
 from trainers.spec import TrainSpec
 
@@ -40,6 +40,8 @@ class ShardActor(Member):
         self.index = index
         self.server: ShardServer | WiredServer
         self.reception: Reception | None = None  # where workers call this actor, once it listens
+        self.exchange: Exchange | None = None  # how they reach it, likewise
+        self.reign = 0
 
     def prepare(self) -> Place:
         """Import what takes long, while the workers load their data."""
@@ -96,6 +98,8 @@ class ShardActor(Member):
         """
         from trainers.transport.shard_copy import Shipper
 
+        self.reign = reign
+
         def released(why: str) -> bool:
             while True:
                 try:
@@ -105,6 +109,20 @@ class ShardActor(Member):
 
         shipper = Shipper(copy.address, copy.token, self.server.pieces, released)
         self.server.ask(shipper.begin)
+
+    def standing(self) -> Standing | None:
+        """What a coordinator that takes over must know; nothing where this shard does not listen yet."""
+        return None if self.exchange is None else Standing(self.exchange, self.reign)
+
+    def meet(self, exchange: Exchange) -> None:
+        """Have the workers to come find this shard where they meet now.
+
+        Raises:
+            PeerLost: Nobody is there.
+        """
+        if exchange.transport == "process_group":
+            assert exchange.address is not None
+            cast("ProcessGroupShardServer", self.server).announce(exchange.address)
 
     def snapshot(self, version: int) -> tuple[int, dict[str, Any]]:
         """How many updates have been made, and a copy of the slice with all that belongs to it, as soon as they are at
@@ -174,6 +192,7 @@ class ShardActor(Member):
             self.reception = Reception(server.take)
         else:
             self.server = self._process_group_server(exchange, pieces)
+        self.exchange = exchange
 
     def _plan(self, exchange: Exchange) -> "Plan":
         """In a folder that is made if need be."""

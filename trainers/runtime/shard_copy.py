@@ -5,6 +5,7 @@ from dataclasses import replace
 from socket import create_server
 from typing import TYPE_CHECKING, Any
 
+from trainers.runtime.exchanges import COPY
 from trainers.runtime.messages import CopyPlace, Exchange, Prepared
 from trainers.runtime.shard import ShardActor
 
@@ -28,7 +29,7 @@ class CopyActor(ShardActor):
         from trainers.transport.store_messages import JOIN_TIMEOUT_S
 
         place = self.prepare()
-        folder = f"{exchange.folder}/copy-{self.name.rpartition('/')[2]}"
+        folder = f"{exchange.folder}{COPY}{self.name.rpartition('/')[2]}"
         pieces = self._pieces(self._plan(replace(exchange, folder=folder)), prepared, is_shared=False)
         assert exchange.address is not None
         rendezvous = reach_rendezvous(exchange.address, JOIN_TIMEOUT_S)

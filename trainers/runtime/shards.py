@@ -5,7 +5,7 @@ on another one serves.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +43,14 @@ class Shards:
 
     async def begin(self, exchange: Exchange, prepared: Prepared, start: Any) -> None:
         """Give all the first version: `start` as `Worker.initial` gives it."""
-        self.take_back(exchange, prepared)
+        self.exchange, self.prepared, self.serving = exchange, prepared, list(self.crew.shards)
         await settled(self._calls("open", exchange, prepared, start))
 
-    def take_back(self, exchange: Exchange, prepared: Prepared) -> None:
-        """They serve already."""
+    async def take_back(self, exchange: Exchange, prepared: Prepared, folders: Mapping[int, str]) -> None:
+        """They serve already, each in its folder; workers are to find them anew."""
         self.exchange, self.prepared, self.serving = exchange, prepared, list(self.crew.shards)
+        self.folders = dict(folders)
+        await settled(self._calls("meet", exchange))
 
     async def places(self) -> list[Place]:
         """Where each is."""

@@ -12,12 +12,12 @@ from trainers.events import State
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.crew import CONTROL, Hired
 from trainers.runtime.journal import JournalReader
-from trainers.runtime.messages import Ended, Resigned
+from trainers.runtime.messages import Ended, Resigned, Standing
 
 TAKES_OVER = "CoordinatorDied"
 """The reason that a coordinator gives for its first state where it takes another's place."""
 ANSWER_S = 15.0
-"""A worker that does not give up its generation within this time is not taken over."""
+"""A worker that does not give up its generation within this time is not taken over, nor a shard that is silent."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,18 @@ class Past:
 class Survivors:
     """Who lives, and how each worker's training ended."""
 
-    workers: list[Hired]
-    shards: dict[int, Any]
-    """By index."""
-    endings: list[Ended]
-    generation: int
+    workers: list[Hired] = field(default_factory=list)
+    shards: dict[int, Any] = field(default_factory=dict)
+    """By index: those that serve."""
+    standings: dict[int, Standing] = field(default_factory=dict)
+    """Theirs."""
+    endings: list[Ended] = field(default_factory=list)
+    generation: int = -1
     """The newest that any of them was in."""
-    seats: int
+    seats: int = -1
     """The highest that any of them had."""
-    evaluators: list[Any]
+    replaced: int = 0
+    """The highest number in the name of anybody who took another's place, or was to."""
 
 
 def past(run_dir: Path) -> Past:
@@ -64,24 +67,32 @@ def past(run_dir: Path) -> Past:
 
 async def survivors(job_id: str, term: int) -> Survivors:
     """Find them by name, and have the workers end their generation for the coordinator that comes after `term` dead
-    ones."""
-    found = Survivors([], {}, [], -1, -1, [])
+    ones. Who is of no use to it is ended."""
+    found, serving = Survivors(), []
     named = {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)}
     for name in sorted(named):
-        kind, _, number = name.removeprefix(f"{job_id}/").partition("/")
+        kind, _, rest = name.removeprefix(f"{job_id}/").partition("/")
         if not name.startswith(f"{job_id}/") or kind.startswith("coordinator"):
             continue
+        number, _, age = rest.partition("-") if rest else kind.partition("-")
+        found.replaced = max(found.replaced, int(age or 0))
         with suppress(ValueError):
             actor = ray.get_actor(name, NAMESPACE)
             if kind == "worker":
                 found.workers.append(Hired(int(number), name, actor, _reservation(name)))
-            elif kind == "shard":
-                found.shards[int(number.partition("-")[0])] = actor
-            elif kind == "copy":  # what it was told last, nobody knows: another is started
-                ray.kill(actor)
+            elif kind in ("shard", "copy"):  # a copy may have become the shard
+                serving.append((int(number), actor))
             else:
-                found.evaluators.append(actor)
-    resigned = await asyncio.gather(*[_resigned(worker, term) for worker in found.workers])
+                ray.kill(actor)
+    standings = await asyncio.gather(*[_answer(actor, "standing") for _, actor in serving])
+    for (index, actor), standing in zip(serving, standings, strict=True):
+        if standing is None:  # a copy: what it was told last, nobody knows, and another is started
+            ray.kill(actor)
+        else:
+            found.shards[index], found.standings[index] = actor, standing
+    resigned: list[Resigned | None] = await asyncio.gather(
+        *[_answer(worker.actor, "resign", term) for worker in found.workers]
+    )
     for worker, told in zip(list(found.workers), resigned, strict=True):
         if told is None:  # it was not ready, or is dead or deaf: another will be hired
             found.workers.remove(worker)
@@ -94,11 +105,11 @@ async def survivors(job_id: str, term: int) -> Survivors:
     return found
 
 
-async def _resigned(worker: Hired, term: int) -> Resigned | None:
+async def _answer(actor: Any, method: str, *arguments: Any) -> Any:
+    """None where there is none."""
     with suppress(ray.exceptions.RayError, TimeoutError):
         async with asyncio.timeout(ANSWER_S):
-            told: Resigned | None = await worker.actor.resign.options(concurrency_group=CONTROL).remote(term)
-            return told
+            return await getattr(actor, method).options(concurrency_group=CONTROL).remote(*arguments)
     return None
 
 

@@ -60,11 +60,21 @@ class ProcessGroupShardServer(WiredServer):
         self, store_address: Address, prefix: str, index: int, num_workers: int, pieces: dict[int, Piece]
     ) -> None:
         rendezvous = reach_rendezvous(store_address, JOIN_TIMEOUT_S)
-        host = own_host(rendezvous)
-        listener = create_server((host, 0), backlog=num_workers)
+        listener = create_server((own_host(rendezvous), 0), backlog=num_workers)
+        rendezvous.close()
         super().__init__(listener, pieces)
+        self.name, self.address = _name(prefix, index), listener.getsockname()[:2]
         self.token = secrets.randbits(62)
-        rendezvous.set(_name(prefix, index), json.dumps([host, listener.getsockname()[1], self.token]).encode())
+        self.announce(store_address)
+
+    def announce(self, store_address: Address) -> None:
+        """Have workers find this shard at a rendezvous, from any thread.
+
+        Raises:
+            PeerLost: There is none.
+        """
+        rendezvous = reach_rendezvous(store_address, JOIN_TIMEOUT_S)
+        rendezvous.set(self.name, json.dumps([*self.address, self.token]).encode())
         rendezvous.close()
 
     def _accept(self, connection: socket) -> None:
