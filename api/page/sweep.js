@@ -49,6 +49,7 @@ class SweepPage {
       Resume: actionButton("Resume", "", () => this.#tell("resume")),
       Cancel: actionButton("Cancel", "danger", () => this.#cancel()),
     };
+    for (const button of Object.values(this.buttons)) button.disabled = true; // until there is a sweep to tell
     this.element = el(
       "div",
       { class: "sweep" },

@@ -34,6 +34,7 @@ export function verbs(id, done) {
     }),
     Fork: actionButton("Fork", "", () => fork(path, job)),
   };
+  for (const button of Object.values(buttons)) button.disabled = true; // until there is a job to do it with
   return {
     element: el(
       "div",

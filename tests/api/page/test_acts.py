@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.api.conftest import Service, eventually
 from tests.api.page.conftest import Visit
@@ -65,6 +65,18 @@ def test_scaling_sends_the_number(service: Service, visit: Enter) -> None:
         page.get_by_role("dialog").get_by_role("button", name="Scale").click()
     assert sent.value.post_data_json == {"workers": 3}
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_nothing_can_be_done_with_a_job_before_the_page_knows_it(service: Service, visit: Enter) -> None:
+    job, held = service.client.submit({"name": "first"}), list[Route]()
+    one = visit()
+    one.page.route(f"**/v1/jobs/{job.id}", held.append)
+    page = one.go(f"jobs/{job.id}")
+    for name in ("Pause", "Resume", "Scale", "Cancel", "Fork"):
+        expect(page.get_by_role("button", name=name)).to_be_disabled()
+    for route in held:
+        route.continue_()
+    expect(page.get_by_role("button", name="Fork")).to_be_enabled()
 
 
 def test_a_spec_is_checked_while_it_is_written_and_submitted_once(service: Service, visit: Enter) -> None:
