@@ -69,8 +69,12 @@ def test_scaling_sends_the_number(service: Service, visit: Enter) -> None:
 
 def test_nothing_can_be_done_with_a_job_before_the_page_knows_it(service: Service, visit: Enter) -> None:
     job, held = service.client.submit({"name": "first"}), list[Route]()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
     one = visit()
-    one.page.route(f"**/v1/jobs/{job.id}", held.append)
+    one.page.route(f"**/v1/jobs/{job.id}", hold)
     page = one.go(f"jobs/{job.id}")
     for name in ("Pause", "Resume", "Scale", "Cancel", "Fork"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
