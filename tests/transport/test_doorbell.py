@@ -1,5 +1,6 @@
 """What is heard of a peer that closes."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,13 @@ def test_what_a_peer_said_before_it_closed_is_heard_though_it_has_not_listened(t
     with pytest.raises(PeerLost, match="there is gone"):
         here.answer()
     here.close()
+
+
+def test_one_who_died_as_it_began_to_listen_keeps_nobody_from_it(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(tmp_path / "shard-0~"))
+    listen(tmp_path / "shard-0").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["shard-0"]
 
 
 def test_nothing_more_is_heard_of_a_peer_that_is_gone(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def listen(path: Path) -> socket.socket:
     """A socket that peers reach by `path`, in place of one that a dead process left there."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     new = path.with_name(f"{path.name}~")
+    new.unlink(missing_ok=True)  # that one may have died right here
     server.bind(str(new))
     server.listen(128)
     os.replace(new, path)
