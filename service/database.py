@@ -119,6 +119,7 @@ class Writer:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.waiting: queue.SimpleQueue[Write[Any] | None] = queue.SimpleQueue()
+        self.hurry = threading.Event()  # somebody came who may not wait
         self.next_s = 0.0
         self.thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
@@ -130,11 +131,14 @@ class Writer:
         to share its transaction with, if there was one just now."""
         future: Future[T] = Future()
         self.waiting.put(Write(work, then, may_wait, future))
+        if not may_wait:
+            self.hurry.set()
         return future
 
     def close(self) -> None:
         """Write what waits, then end."""
         self.waiting.put(None)
+        self.hurry.set()
         self.thread.join()
 
     def _run(self) -> None:
@@ -145,18 +149,18 @@ class Writer:
 
     def _next(self) -> list[Write[Any]]:
         """What shares a transaction; nothing once all is written that ever will be."""
-        batch: list[Write[Any]] = []
-        while len(batch) < AT_ONCE:
-            wait_s = max(0.0, self.next_s - time.monotonic()) if all(one.may_wait for one in batch) else 0.0
-            try:
-                more = self.waiting.get(timeout=wait_s if batch else None)
-            except queue.Empty:
-                break
-            if more is None:
-                if batch:
-                    self.waiting.put(None)
-                break
+        batch, more = list[Write[Any]](), self.waiting.get()
+        if more is not None and more.may_wait and (wait_s := self.next_s - time.monotonic()) > 0:
+            self.hurry.wait(wait_s)  # who comes meanwhile and may wait wakes nobody: that costs more than to write it
+        self.hurry.clear()
+        while more is not None:
             batch.append(more)
+            if len(batch) == AT_ONCE or self.waiting.empty():
+                break
+            more = self.waiting.get()
+        else:
+            if batch:
+                self.waiting.put(None)
         self.next_s = time.monotonic() + APART_S
         return batch
 

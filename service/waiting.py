@@ -56,6 +56,8 @@ class Rules:
 
     def refuses(self, claim: Claim, held: Iterable[Claim]) -> str | None:
         """Which limit keeps the claim from starting beside what its user holds already; a sentence's middle."""
+        if self.running_jobs is self.cpus is self.gpus is None:
+            return None
         mine = [one for one in held if one.user == claim.user]
         cpus, gpus = (sum(getattr(one.needs, name) for one in (*mine, claim)) for name in ("cpus", "gpus"))
         if self.running_jobs is not None and len(mine) >= self.running_jobs:

@@ -85,4 +85,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_MODULE[name]), name)  # asked for once
+    return found
