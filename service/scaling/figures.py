@@ -173,7 +173,7 @@ def _scale(base: Group, epochs: float) -> tuple[float, float] | None:
     low, high = min(values), max(values)
     if low > 0:
         return low / 1.3, high * 1.3
-    room = (high - low) or 1.0
+    room = max(high - low, 1e-3 * abs(low)) or 1.0  # some, of what is all the same, however large
     return low - 0.1 * room, high + 0.25 * room
 
 

@@ -52,6 +52,16 @@ def test_curves_are_drawn_in_few_points_however_many_there_are() -> None:
     assert sizes[1] < 1.2 * sizes[0]
 
 
+@pytest.mark.parametrize("loss", [0.0, -1.0, -1e30, 1e30])
+def test_a_baseline_whose_loss_never_moves_is_drawn(loss: float) -> None:
+    found = sweep(batches=(64, 128), seeds=2, points=5)
+    still = [
+        t.model_copy(update={"points": tuple(p.model_copy(update={"train_loss": loss}) for p in t.points)})
+        for t in found.trials
+    ]
+    assert "curves" in names(found.model_copy(update={"trials": tuple(still)}))
+
+
 def test_variants_have_figures_of_their_own() -> None:
     found = sweep(batches=(64, 128), seeds=2)
     trials = [
