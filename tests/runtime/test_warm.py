@@ -57,6 +57,30 @@ def test_actors_are_forked_from_one_server_that_has_torch(cluster: ClusterInfo) 
     assert second[2]
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_every_driver_has_a_server_that_starts_warm_too(cluster: ClusterInfo) -> None:
+    """What is forked belongs to its own driver: the raylet ends those whose driver has gone."""
+    program = f"""
+        import ray
+        from tests.runtime.test_warm import Probe, probed
+        ray.init({cluster.address!r}, log_to_driver=False)
+        print(*probed(1))
+    """
+    ours = probed(1)[1]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    program = textwrap.dedent(program)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    _, theirs, has_torch, _ = told.stdout.split()
+    assert has_torch == "True", told.stderr
+    assert int(theirs) != ours
+    assert parent(int(theirs)) == parent(ours), "no second import of torch"
+
+
 def test_another_number_of_threads_starts_cold(cluster: ClusterInfo) -> None:
     """The libraries choose their kernels by the threads that they find when they are imported."""
     _, parent, has_torch, _ = probed(2)

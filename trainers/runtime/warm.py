@@ -8,9 +8,12 @@ shares the pages of the libraries with all others. Where anything fails, Python 
 
 The server imports libraries and our own package as it lies beside this file, and nothing of a user's, so that it serves
 every run; it ends with its raylet. Another version of our files gets a server of its own.
+
+Ray's library reads the number of the driver that a process works for when it is imported, and the raylet ends those of
+a driver that has gone. So the server does not import it: for each driver it forks another server, which does, and which
+forks that driver's workers.
 """
 
-import array
 import gc
 import json
 import os
@@ -21,17 +24,23 @@ import socket
 import struct
 import sys
 import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-IMPORTS = (
-    "ray._private.node", "ray.actor", "numpy", "pydantic", "safetensors", "torch", "torchvision.models",
+LIBRARIES = ("numpy", "pydantic", "safetensors", "torch", "torchvision.models", "trainers.spec")
+RAY = (
+    "ray._private.node", "ray.actor",
     "trainers.runtime.coordinator", "trainers.runtime.trainer", "trainers.runtime.worker", "trainers.runtime.shard",
     "trainers.runtime.evaluator", "trainers.transport.shared_memory", "trainers.transport.shared_store",
 )  # fmt: skip
+DRIVER = "RAY_JOB_ID"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SPAWN_TIMEOUT_S = 10.0
 HASTE_S = 0.2
+POLL_S = 0.02
+IDLE_S = 600.0
+"""After which a driver's server ends. It is forked again in a quarter of a second."""
 HASTY, SERVE = "--hasty", "--serve"
 HELLO, FORKED = b"h", b"f"
 LENGTH = struct.Struct("<q")
@@ -62,27 +71,38 @@ def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | N
 
 
 def start(arguments: list[str], hasty: bool) -> None:
-    """Have the server fork the worker, and end; otherwise become it."""
+    """Have the driver's server fork the worker, and end; otherwise become it."""
+
+    def start_drivers() -> None:
+        with _connected(server, _start_server) as line:
+            _ask(line, driver, (), HASTE_S if hasty else None)
+
     try:
-        with _connected() as line:
-            line.settimeout(HASTE_S if hasty else None)
-            if line.recv(1) == HELLO:
-                line.settimeout(None)
-                request = json.dumps([arguments, dict(os.environ), os.getcwd()]).encode()
-                outputs = array.array("i", [0, 1, 2])
-                line.sendmsg([LENGTH.pack(len(request))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, outputs)])
-                line.sendall(request)
-                if line.recv(1) == FORKED:
-                    return
-    except OSError:
+        server, driver = _address(), os.environ[DRIVER]
+        with _connected(f"{server}-{driver}", start_drivers) as line:
+            _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
+            if line.recv(1) == FORKED:
+                return
+    except (OSError, KeyError):
         pass
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
-def _connected() -> socket.socket:
-    """A line to the server, which is started if there is none; the kernel keeps us waiting while it imports."""
-    address, started, poll = _address(), False, select.poll()
-    for _ in range(int(SPAWN_TIMEOUT_S / 0.02)):
+def _ask(line: socket.socket, what: object, outputs: tuple[int, ...], haste_s: float | None) -> None:
+    """Say what to fork, once the server has imported what it imports; OSError if that takes longer than `haste_s`."""
+    line.settimeout(haste_s)
+    if line.recv(1) != HELLO:
+        raise ConnectionError("the fork server has gone")
+    line.settimeout(None)
+    request = json.dumps(what).encode()
+    socket.send_fds(line, [LENGTH.pack(len(request))], outputs)
+    line.sendall(request)
+
+
+def _connected(address: str, start: Callable[[], None]) -> socket.socket:
+    """A line to a server, which is started if there is none; the kernel keeps us waiting while it imports."""
+    started, poll = False, select.poll()
+    for _ in range(int(SPAWN_TIMEOUT_S / POLL_S)):
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             line.connect(address)
@@ -94,8 +114,8 @@ def _connected() -> socket.socket:
             break
         if not started:
             started = True
-            _start_server()
-        poll.poll(20)
+            start()
+        poll.poll(1000 * POLL_S)
     raise ConnectionError("no fork server")
 
 
@@ -133,49 +153,67 @@ def _is_ours(line: socket.socket) -> bool:
 
 
 def serve() -> list[str] | None:
-    """Fork until the raylet has ended. Returns twice: nothing in the server, a worker's arguments in each fork."""
+    """Fork until the raylet has ended. Returns twice: nothing in the servers, a worker's arguments in each fork."""
+    sys.path.insert(0, ROOT)
+    address = _address()
+    driver = _asked(address, LIBRARIES, None)
+    if driver is None:
+        return None
+    driver.line.close()
+    os.environ[DRIVER] = driver.what  # what Ray reads, below
+    worker = _asked(f"{address}-{driver.what}", RAY, IDLE_S)
+    return None if worker is None else _become(worker)
+
+
+class Request(NamedTuple):
+    """What to fork, for whom."""
+
+    line: socket.socket
+    what: Any
+    outputs: list[int]
+
+
+def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Request | None:
+    """Import, and then fork for each who asks at the address.
+
+    Returns in every fork, with the request. In the server nothing: when the raylet has ended, after `idle_s` in which
+    nobody asked, or if another one serves there.
+    """
     raylet = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        server.bind(_address())
+        server.bind(address)
     except OSError:
         return None  # another was faster
     server.listen(128)  # before the imports: whoever comes now is served after them
-    sys.path.insert(0, ROOT)
-    for name in IMPORTS:
+    for name in imports:
         __import__(name)
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, all pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    while True:
-        ready, _, _ = select.select([server.fileno(), raylet], [], [])
-        if raylet in ready:
-            return None
+    while select.select([server.fileno(), raylet], [], [], idle_s)[0] == [server.fileno()]:
         line, _ = server.accept()
         try:
             request = _read(line)
         except (OSError, ValueError):
             request = None
         if request is not None and os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(raylet)
             server.close()
-            return _become(line, *request)
+            return request
         line.close()
-        for output in request[1] if request else ():
+        for output in request.outputs if request else ():
             os.close(output)
+    return None
 
 
-def _read(line: socket.socket) -> tuple[list[Any], list[int]] | None:
-    """What somebody asks for, and the outputs to use; None where it is a stranger or has gone."""
+def _read(line: socket.socket) -> Request | None:
+    """What somebody asks for; None where it is a stranger or has gone."""
     if not _is_ours(line):
         return None
     line.settimeout(SPAWN_TIMEOUT_S)
     line.sendall(HELLO)
-    outputs = array.array("i")
-    head, ancillary, _, _ = line.recvmsg(LENGTH.size, socket.CMSG_SPACE(3 * outputs.itemsize))
-    for _, _, data in ancillary:
-        outputs.frombytes(data)
+    head, outputs, _, _ = socket.recv_fds(line, LENGTH.size, 3)
     if len(head) < LENGTH.size:
         return None
     body = bytearray()
@@ -184,14 +222,15 @@ def _read(line: socket.socket) -> tuple[list[Any], list[int]] | None:
         if not part:
             return None
         body += part
-    return json.loads(body), list(outputs)
+    return Request(line, json.loads(body), outputs)
 
 
-def _become(line: socket.socket, request: list[Any], outputs: list[int]) -> list[str]:
+def _become(worker: Request) -> list[str]:
     """Take over arguments, environment, folder and output, in a process group of one's own, as Ray starts workers."""
-    arguments, variables, folder = request
+    arguments, variables, folder = worker.what
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    for number, output in enumerate(outputs):
+    for number, output in enumerate(worker.outputs):
         os.dup2(output, number)
         os.close(output)
     os.environ.clear()
@@ -199,8 +238,8 @@ def _become(line: socket.socket, request: list[Any], outputs: list[int]) -> list
     os.chdir(folder)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
-    line.sendall(FORKED)
-    line.close()
+    worker.line.sendall(FORKED)
+    worker.line.close()
     return list(arguments)
 
 
