@@ -6,6 +6,7 @@ MillraceError
 │   └── UserCodeFailed    a model or dataset function of the user's raised
 ├── RunFailed             the run started and cannot go on
 │   ├── WorkerDied        processes of the run died, and it could not go on without them
+│   ├── ShardLost         a shard died with all that it had
 │   └── LossNotFinite     the loss became NaN or infinite
 ├── PeerLost              another process of the same generation is gone
 ├── StoreClosed           the parameter store was shut down while a call waited for it
@@ -43,6 +44,10 @@ class RunFailed(MillraceError):
 
 class WorkerDied(RunFailed):
     """Processes of the run died, and it could not go on without them."""
+
+
+class ShardLost(RunFailed):
+    """A shard died with all that it had: at best, the run goes back to its last checkpoint."""
 
 
 class LossNotFinite(RunFailed):

@@ -12,6 +12,7 @@ from tests.faults.test_workers import EXAMPLES, assert_equal, ended_well, has_tr
 from tests.runtime.runs import Watched, start
 from trainers import ClusterInfo
 from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.coordinator import RETURNS
 
 EPOCHS = 20
 
@@ -57,13 +58,37 @@ def test_an_asynchronous_run_says_how_many_updates_went_with_its_shards(
     assert (watched.of("result")[0]["lost_updates"] > 0) == (replicas == 1)
 
 
+def without_copies(plan: Path, **fields: Any) -> Any:
+    """One of its shards cannot go back to a version that the others have left behind."""
+    return train(plan, algorithm={"name": "sync", "form": "parameter_server"}, ps={"replicas": 1}, **fields)
+
+
 @pytest.mark.timeout(200)
-def test_a_synchronous_run_without_second_copies_fails_and_says_why(cluster: ClusterInfo, tmp_path: Path) -> None:
-    """One shard cannot go back to a version that the others have left behind."""
-    form = {"name": "sync", "form": "parameter_server"}
-    watched = start("shards-sync-1", train(tmp_path / "plan", algorithm=form, ps={"replicas": 1}), tmp_path)
+def test_a_synchronous_run_without_second_copies_goes_back_to_its_last_checkpoint(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    undisturbed = start("shards-alone", train(tmp_path / "none", pause_s=0), tmp_path / "none")
+    watched = start("shards-sync-1", without_copies(tmp_path / "plan", checkpoint={"every_epochs": 2}), tmp_path)
+    kept = watched.until(lambda e: e.type == "checkpoint").data["examples"]
     has_trained(watched)
     kill_shard(watched, 0)
+    lost = watched.until(lambda e: e.data.get("reason") == "ShardLost")
+    assert (lost.data["state"], "no snapshot" in lost.data["message"]) == ("RECOVERING", True)
+    again = watched.until(lambda e: e.type == "step")
+    assert again.data["examples"] > kept, "from the checkpoint, not from the beginning"
+    assert_equal(ended_well(watched, EPOCHS), ended_well(undisturbed, EPOCHS))
+
+
+@pytest.mark.timeout(200)
+def test_a_run_that_loses_a_shard_again_and_again_and_writes_no_checkpoint_fails(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    watched = start("shards-sync-0", without_copies(tmp_path / "plan"), tmp_path)
+    for _ in range(RETURNS):
+        has_trained(watched)
+        kill_shard(watched, 0)
+        watched.until(lambda e: e.data.get("reason") == "ShardLost")
+    has_trained(watched)
+    kill_shard(watched, 1)
     end = watched.end().data
-    assert (end["state"], end["reason"]) == ("FAILED", "RunFailed")
-    assert "no snapshot" in end["message"]
+    assert (end["state"], end["reason"]) == ("FAILED", "ShardLost")

@@ -175,6 +175,33 @@ def headless(algorithm: Any, folder: Path) -> dict[str, Any]:
         raylets.close()
 
 
+def uncopied(folder: Path) -> dict[str, Any]:
+    """`sync` through shards without second copies on two of three nodes, of which one is removed. Then on one node."""
+    raylets = Raylets(3)
+    try:
+        fields: dict[str, Any] = {"ps": {"shards": 2, "replicas": 1}, "epochs": 30, "algorithm": SYNC}
+        fields |= {"workers": {"count": 3, "virtual": 5, "min": 1, "cpus": CPUS}, "checkpoint": {"every_epochs": 2}}
+        watched = start("uncopied", spec(folder / "plan", pause_s=0.02, **fields), folder / "run")
+        watched.until(lambda e: e.type == "checkpoint")
+        has_trained(watched)
+        raylets.remove_one(watched, "shards")
+        watched.until(lambda e: e.data.get("reason") == "ShardLost")
+        before = max(step["examples"] for step in watched.of("step"))
+        again = watched.until(lambda e: e.type == "step").data
+        hurry(folder / "plan")
+        watched.end()
+        alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
+        start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
+        kept = watched.of("checkpoint")[0]["examples"]
+        return told(watched) | {
+            "goes_on": kept < again["examples"] <= before,
+            "workers": [len(actors["workers"]) for actors in watched.of("actors")],
+            "equal": same_bits(folder / "run", folder / "one", but="running_"),
+        }
+    finally:
+        raylets.close()
+
+
 def dies(watched: Watched) -> None:
     """The coordinator does, and the run goes on."""
     has_trained(watched)
@@ -212,7 +239,8 @@ def told_of_shards(watched: Watched) -> dict[str, Any]:
 
 def told(watched: Watched) -> dict[str, Any]:
     """How a run ended, and what its audits say."""
-    audits = [(audit["trained"], audit["lost"], audit["duplicated"]) for audit in watched.of("epoch_audit")]
+    last = {audit["epoch"]: audit for audit in watched.of("epoch_audit")}
+    audits = [(audit["trained"], audit["lost"], audit["duplicated"]) for audit in last.values()]
     return {
         "end": watched.events[-1].data,
         "faults": [one["why"] for one in watched.of("fault")],
@@ -239,6 +267,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "object_store": object_store,
     "downpour_shard": downpour_shard,
     "sync_shard": sync_shard,
+    "uncopied": uncopied,
     "headless_sync": headless_sync,
     "headless_downpour": headless_downpour,
 }

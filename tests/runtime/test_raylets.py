@@ -68,6 +68,20 @@ def test_another_coordinator_takes_over_shards_of_several_nodes_also_one_that_wa
 
 
 @pytest.mark.slow
+def test_a_shard_that_is_lost_with_its_node_and_has_no_copy_costs_what_came_after_the_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """There is no room for a third worker any more: it begins again with two."""
+    found = told("uncopied", tmp_path)
+    assert found["end"]["state"] == "SUCCEEDED", found
+    assert found["goes_on"], found
+    assert found["workers"] == [3, 2]
+    assert found["audited"]
+    assert found["epochs"] == 30
+    assert found["equal"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["downpour", "sync"])
 def test_a_run_goes_on_when_the_node_of_a_shard_is_removed(tmp_path: Path, algorithm: str) -> None:
     """With the worker that was there; the others live on."""

@@ -20,7 +20,7 @@ import ray
 from trainers.elastic.endurance import Endurance
 from trainers.elastic.ledger import Lease
 from trainers.elastic.succession import newest_of
-from trainers.errors import Fenced, MillraceError, RunFailed, Stopped, UserCodeFailed, WorkerDied
+from trainers.errors import Fenced, MillraceError, RunFailed, ShardLost, Stopped, UserCodeFailed, WorkerDied
 from trainers.events import RETRYING, EventType, Result, State
 from trainers.runtime.books import Books
 from trainers.runtime.copies import Copies
@@ -34,7 +34,7 @@ from trainers.runtime.outcome import settled
 from trainers.runtime.shards import Shards
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.runtime.staffing import Staffing
-from trainers.runtime.takeover import TAKES_OVER, past, survivors
+from trainers.runtime.takeover import GOES_BACK, TAKES_OVER, past, survivors
 from trainers.runtime.team import Team
 from trainers.spec import TrainSpec
 
@@ -43,6 +43,9 @@ T = TypeVar("T")
 FAREWELL_S = 5.0
 """How much later than its workers a coordinator may die that is ended together with them."""
 
+RETURNS = 2
+"""How often a run that has lost a shard with all that it had goes on from its last checkpoint without having written
+another one since."""
 HOPELESS = ("SpecRejected", "DataNotFound")
 """Reasons for which a second try fails as well."""
 
@@ -112,6 +115,9 @@ class Coordinator:
         with suppress(OSError):  # on a full disk the log has no end: whoever follows it notices that nobody writes
             self._state(*self._last_word(*terminal))
             self.journal.close()
+        if terminal[0] is State.RECOVERING:
+            ray.kill(self.crew.coordinator, no_restart=False)
+            await asyncio.Event().wait()
         if self.crew.staff is None:
             ray.actor.exit_actor()
 
@@ -172,8 +178,8 @@ class Coordinator:
             if self.returned:
                 await self._take_over()
             else:
-                await self._unless_stopped(self._start())
-            self._state(State.RUNNING, "Training", f"{self.spec.workers.count} workers train")
+                await self._unless_stopped(self._start(self.spec.workers.count))
+            self._state(State.RUNNING, "Training", f"{len(self.crew.workers)} workers train")
             await self._train()
             await self._finish()
         except Stopped as stopped:
@@ -188,11 +194,11 @@ class Coordinator:
             return self._stopped(f"after {account.examples} examples")
         return State.SUCCEEDED, "Succeeded", f"trained {account.examples / account.num_examples:g} epochs"
 
-    async def _start(self) -> None:
+    async def _start(self, least: int) -> None:
         self.crew.coordinator = ray.get_runtime_context().current_actor
         sweep(self.job_id)  # what an earlier try under this id may have left on this node
         self.copies.open({}, 0)
-        await self.crew.hire()
+        await self.crew.hire(least)
         self.tasks += [asyncio.create_task(self.crew.renew()), asyncio.create_task(self.crew.watch())]
         warming = [shard.prepare.options(concurrency_group=CONTROL).remote() for shard in self.crew.shards]
         first = self.crew.workers[0]
@@ -228,11 +234,11 @@ class Coordinator:
         at_shards = self.spec.algorithm.uses_parameter_server
         lives = len(found.shards) == self.spec.ps.shards if at_shards else held is not None
         if not found.workers or not lives:
-            gone(self.job_id, but="coordinator")
+            await asyncio.to_thread(gone, self.job_id, but="coordinator")
             self.exchanges.generations = found.generation + 2
             resume = self.spec.checkpoint.model_copy(update={"resume": self._latest() or self.spec.checkpoint.resume})
             self.spec = self.crew.spec = self.spec.model_copy(update={"checkpoint": resume})
-            await self._start()
+            await self._start(self.spec.workers.min)
             return
         self.crew.coordinator = ray.get_runtime_context().current_actor
         self.crew.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], found.replaced + 1)
@@ -346,7 +352,7 @@ class Coordinator:
         if self.books.desk is None:
             self.books.account.begin(numbers, begun["examples"])
         self.generation_of |= dict.fromkeys(numbers, exchanges[0].generation)
-        resume = None if position or self.crew.shards else self._latest()
+        resume = None if position or self.crew.shards or self.exchanges.generations == 1 else self._latest()
         num_virtual = self.spec.virtual_for(len(numbers))
         first = Begin(0, exchanges[0], position, resume=resume, num_virtual=num_virtual, term=self.term)
         if newest is not None and newest.number in numbers:
@@ -374,7 +380,7 @@ class Coordinator:
         """This run's newest checkpoint, if it has one."""
         folder = self.run_dir / "checkpoints"
         found = sorted(path for path in folder.iterdir() if path.name[0] != ".") if folder.is_dir() else []
-        return str(found[-1]) if found and self.exchanges.generations > 1 else None
+        return str(found[-1]) if found else None
 
     async def regrouped(self, team: Team) -> None:
         self.books.tell_metrics()
@@ -509,6 +515,10 @@ class Coordinator:
 
     def _failure(self, error: Exception) -> tuple[State, str, str]:
         cause = getattr(error, "cause", None) or error
+        if isinstance(cause, ShardLost) and self.stopping.is_set():
+            return self._stopped(f"with its last checkpoint: {cause}")
+        if isinstance(cause, ShardLost) and self.crew.staff is None and past(self.run_dir).went_back < RETURNS:
+            return State.RECOVERING, GOES_BACK, f"{cause}; goes back to the last checkpoint"
         if isinstance(cause, UserCodeFailed):
             self._log_line("error", str(cause))  # with the last frames of the user's own code
         elif not isinstance(cause, MillraceError):

@@ -31,6 +31,9 @@ CONTROL = "control"
 NODE = "ray.io/node-id"
 """The label that Ray gives every node."""
 RENEW_S = 5.0
+GONE_S = 10.0
+PATIENCE_S = 5.0
+"""How long a run that may have fewer workers waits for the room for all."""
 
 
 @dataclass(eq=False)
@@ -95,15 +98,15 @@ class Crew:
     staff: "Staff | None" = None
     """Workers and an evaluator that are there already and stay when the run ends; it starts none of its own then."""
 
-    async def hire(self) -> None:
-        """Start workers and shards, each in a placement group of its own where it reserves anything.
+    async def hire(self, least: int) -> None:
+        """Start workers, at least so many, and shards, each in a placement group of its own where it reserves anything.
 
         Raises:
             SpecRejected: There is no node for the shards.
         """
         self.apart = self._nodes_apart()
         if self.staff is None:
-            self.start_workers(await self.reserve(self.spec.workers.count))
+            self.start_workers(await self.reserve(self.spec.workers.count, least))
         else:
             await self._take_over(self.staff)
         await self._hire_shards(self.apart)
@@ -131,8 +134,9 @@ class Crew:
             if mine and key not in kept:
                 remove_placement_group(ray.util.get_placement_group(group["name"]))
 
-    async def reserve(self, count: int) -> list[PlacementGroup | None]:
-        """Room for so many workers, anywhere but on the shards' own nodes; waits until there is."""
+    async def reserve(self, count: int, least: int) -> list[PlacementGroup | None]:
+        """Room for so many workers, anywhere but on the shards' own nodes. Waits until there is; after a while, only until
+        there is for `least`."""
         bundle = {"CPU": self.spec.workers.cpus, "GPU": self.spec.workers.gpus}
         bundle = {name: amount for name, amount in bundle.items() if amount}
         if not bundle:
@@ -140,14 +144,22 @@ class Crew:
         first, self.reserved = self.reserved, self.reserved + count
         names = [f"{self.job_id}/worker/{first + i}" for i in range(count)]
         groups = [self._reserve(name, bundle, self._elsewhere) for name in names]
+        waiting = {asyncio.ensure_future(_ready(group)): group for group in groups}
         try:
-            for group in groups:
-                await group.ready()
+            if least < count:
+                await asyncio.wait(waiting, timeout=PATIENCE_S)
+            while sum(one.done() for one in waiting) < least:
+                await asyncio.wait([one for one in waiting if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+            found: list[PlacementGroup | None] = [group for one, group in waiting.items() if one.done()]
         except BaseException:  # nobody waits for the room any more
-            for group in groups:
-                remove_placement_group(group)
+            found = []
             raise
-        return list(groups)
+        finally:
+            for one, group in waiting.items():
+                if group not in found:
+                    one.cancel()
+                    remove_placement_group(group)
+        return found
 
     def start_workers(self, reserved: list[PlacementGroup | None]) -> list[Hired]:
         """One more worker in each place that was reserved."""
@@ -344,6 +356,10 @@ def on_node(node: str) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
+async def _ready(group: PlacementGroup) -> None:
+    await group.ready()
+
+
 def _node_of(group: PlacementGroup) -> str:
     """Where the bundle of a group that is ready lies."""
     return str(next(iter(placement_group_table(group)["bundles_to_node_id"].values())))
@@ -368,14 +384,23 @@ def start_actor(
 
 
 def gone(job_id: str, but: str | None = None) -> None:
-    """Kill and remove whatever a run left behind on this cluster and this node, except its actor named `but`."""
-    for entry in ray.util.list_named_actors(all_namespaces=True):
-        mine = entry["namespace"] == NAMESPACE and entry["name"].startswith(f"{job_id}/")
-        if mine and entry["name"] != f"{job_id}/{but}":
-            with suppress(ValueError):
-                ray.kill(ray.get_actor(entry["name"], NAMESPACE))
+    """Kill and remove whatever a run left behind on this cluster and this node, except its actor named `but`; until
+    its names are free again. It blocks."""
+    for name in _names(job_id, but):
+        with suppress(ValueError):
+            ray.kill(ray.get_actor(name, NAMESPACE))
     for group in placement_group_table().values():
         if group["name"].startswith(f"{job_id}/") and group["state"] != "REMOVED":
             with suppress(ValueError):
                 remove_placement_group(ray.util.get_placement_group(group["name"]))
     sweep(job_id)
+    deadline = time.monotonic() + GONE_S
+    while _names(job_id, but) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _names(job_id: str, but: str | None) -> list[str]:
+    """Of actors that Ray still knows of a run."""
+    found = ray.util.list_named_actors(all_namespaces=True)
+    mine = [entry["name"] for entry in found if entry["namespace"] == NAMESPACE]
+    return [name for name in mine if name.startswith(f"{job_id}/") and name != f"{job_id}/{but}"]

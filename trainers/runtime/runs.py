@@ -1,6 +1,5 @@
 """Runs on the connected Ray: start one, find one again, clean up after one."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from trainers.runtime.crew import gone
 from trainers.runtime.node_folder import sweep
 from trainers.spec import TrainSpec
 
-GONE_S = 10.0
 PREFLIGHT_LOOK_S = 0.5
 OURS = ("trainers", "service", "api", "deploy")
 """Our packages: plain names, which a user's folder must not hide."""
@@ -98,15 +96,6 @@ def find_run(job_id: str) -> Run | None:
 def sweep_run(job_id: str, but: str | None = None) -> None:
     """Kill and remove whatever a run left behind: actors (except `<job_id>/<but>`), placement groups, mapped files."""
     gone(job_id, but)
-    deadline = time.monotonic() + GONE_S
-    while but is None and _names(job_id) and time.monotonic() < deadline:  # else the next start finds them taken
-        time.sleep(0.05)
-
-
-def _names(job_id: str) -> list[str]:
-    """What Ray still knows of a run."""
-    named = (entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True))
-    return [name for name in named if name.startswith(f"{job_id}/")]
 
 
 def remove_files(job_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import ray
 
-from trainers.errors import RunFailed, Superseded
+from trainers.errors import ShardLost, Superseded
 from trainers.runtime.member import Member, limit_threads
 from trainers.runtime.messages import CopyPlace, Exchange, Place, Prepared, Standing
 from trainers.runtime.node_folder import node_folder
@@ -73,7 +73,7 @@ class ShardActor(Member):
             The version that it goes on from.
 
         Raises:
-            RunFailed: There is neither memory nor a snapshot.
+            ShardLost: There is neither memory nor a snapshot.
         """
         self._listen(exchange, prepared, last, recovers=True)
         return self.server.first.shard.version
@@ -237,7 +237,7 @@ class ShardActor(Member):
             shard.restore(left)
             return
         if first is None:
-            raise RunFailed(f"shard {self.index} has left nothing from which it could go on, and there is no snapshot")
+            raise ShardLost(f"shard {self.index} has left nothing from which it could go on, and there is no snapshot")
         begin = prepared.shards[self.index][0]
         part = slice(piece.span.start - begin, piece.span.stop - begin)
         # What comes from Ray's store is shared and must not be written: it is copied.

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from trainers.errors import RunFailed
+from trainers.errors import ShardLost
 from trainers.runtime.copies import Copies
 from trainers.runtime.crew import CONTROL, Crew, nodes_alive
 from trainers.runtime.messages import Exchange, Place, Prepared
@@ -89,7 +89,8 @@ class Shards:
         """Have a shard serve to the end, or another process in its place if it dies.
 
         Raises:
-            RunFailed: It has left nothing from which another could go on, or too many have died.
+            ShardLost: It has left nothing from which another could go on.
+            RunFailed: Too many have died.
         """
         self.watched = True
         while True:
@@ -151,11 +152,11 @@ class Shards:
         """The version from which the copy on another node goes on, when it serves.
 
         Raises:
-            RunFailed: There is none that has all.
+            ShardLost: There is none that has all.
         """
         copy = self.copies.take(index, dead)
         if copy is None or copy.where is None:
-            raise RunFailed(f"the node of shard {index} was lost, and the shard had no second copy on another")
+            raise ShardLost(f"the node of shard {index} was lost, and the shard had no second copy on another")
         self.crew.promote(index, copy.actor, copy.node)
         self.folders[index] = copy.where.folder
         recover = copy.actor.recover.options(concurrency_group=CONTROL)

@@ -105,7 +105,7 @@ class Staffing:
             self._retire(worker)
 
     async def _hire(self) -> None:
-        reserved = await self.crew.reserve(1)
+        reserved = await self.crew.reserve(1, 1)
         (worker,) = self.crew.start_workers(reserved)
         try:
             worker.prepared = await worker.ask("prepare", False)

@@ -14,6 +14,8 @@ from trainers.runtime.crew import CONTROL, Hired
 from trainers.runtime.journal import JournalReader
 from trainers.runtime.messages import Ended, Resigned, Standing
 
+GOES_BACK = "ShardLost"
+"""The reason that a coordinator gives for its last state where another has to go on from the last checkpoint."""
 TAKES_OVER = "CoordinatorDied"
 """The reason that a coordinator gives for its first state where it takes another's place."""
 ANSWER_S = 15.0
@@ -33,6 +35,8 @@ class Past:
     accuracies: list[tuple[int, float]] = field(default_factory=list)
     deaths: int = 0
     """Of coordinators."""
+    went_back: int = 0
+    """How often it lost a shard with all that it had since it last wrote a checkpoint."""
 
 
 @dataclass
@@ -62,7 +66,12 @@ def past(run_dir: Path) -> Past:
     epochs = max((e.data["epoch"] for e in events if e.type == "epoch"), default=0)
     told = [(e.data["epoch"], e.data["test_accuracy"]) for e in events if e.type == "evaluation"]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
-    return Past(last.is_terminal or last in (State.PAUSED, State.QUEUED), stops.get(last), epochs, told, deaths)
+    went_back = 0
+    for event in events:
+        went_back += event.type == "state" and event.data["reason"] == GOES_BACK
+        went_back *= event.type != "checkpoint"
+    is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
+    return Past(is_over, stops.get(last), epochs, told, deaths, went_back)
 
 
 async def survivors(job_id: str, term: int) -> Survivors:
