@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.equivalence.harness import Run, run_all_reduce, run_through_shards
+from tests.faults.test_workers import spec as normalised
 from tests.runtime.runs import finished, gone_soon, spec, start
 from trainers import ClusterInfo, SpecRejected, TrainSpec, train
 from trainers.data.datasets import open_dataset
@@ -53,6 +54,31 @@ def test_sync_has_the_same_bits_on_any_workers_form_and_transport(
     run = finished(f"same-{count}-{form}-{transport}", spec(workers={"count": count, "virtual": 5}, **fields), tmp_path)
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     assert_same_bits(parameters(tmp_path), on_the_local_transport(spec(workers={"count": 1, "virtual": 5})))
+
+
+@pytest.mark.parametrize(
+    "transport",
+    [
+        "shared_memory",
+        pytest.param("process_group", marks=pytest.mark.slow),
+        pytest.param("object_store", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_kept_of_each_epoch_is_what_the_epoch_ended_with(tmp_path: Path, transport: str) -> None:
+    """Epochs of a few milliseconds: the next is long under way when the coordinator hears of the end of one."""
+    kept = []
+    for form, by in (("all_reduce", "shared_memory"), ("parameter_server", transport)):
+        fields = {"algorithm": {"name": "sync", "form": form}, "transport": by, "epochs": 12}
+        fields |= {"checkpoint": {"every_epochs": 1, "keep_last": 100}, "workers": {"count": 2, "virtual": 5}}
+        plan, folder = tmp_path / f"plan-{form}", tmp_path / form
+        finished(f"kept-{form}-{transport}", normalised(plan, pause_s=0, **fields), folder)
+        found = sorted((folder / "checkpoints").iterdir())
+        kept.append({place.name: load_file(place / "model.safetensors") for place in found})
+    whole, through_shards = kept
+    assert len(whole) == 12
+    assert through_shards.keys() == whole.keys()
+    for place, expected in whole.items():
+        assert_same_bits(through_shards[place], expected)
 
 
 @pytest.mark.parametrize(

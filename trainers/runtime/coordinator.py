@@ -86,6 +86,7 @@ class Coordinator:
         self.lost_updates = 0
         self.prepared: Prepared
         self.waiting = False  # for workers
+        self.taken_until, self.taking = 0, asyncio.Condition()  # the newest version that was taken from the shards
         if staff is None:  # by itself: whoever started it may be dead before it could say more
             self.running = asyncio.get_event_loop().create_task(self.run())
 
@@ -164,6 +165,11 @@ class Coordinator:
     async def take_snapshot(self, parts: list[Any], buffers: list[Any], position: dict[str, Any]) -> None:
         """Rank 0 of a run without shards hands over a version; answered once there is room for it."""
         await self.snapshots.put(Snapshot(parts, buffers, position))
+
+    async def taken(self, version: int) -> None:
+        """A worker of a synchronous run through shards is at a version that is to be kept; answered once it is."""
+        async with self.taking:
+            await self.taking.wait_for(lambda: self.taken_until >= version)
 
     async def parted(self, index: int, reign: int, copy: str, why: str) -> bool:
         """A shard misses its second copy; whether it may go on without."""
@@ -450,17 +456,30 @@ class Coordinator:
         """Take snapshots from the shards at the ends of epochs and every so many seconds, as the spec asks."""
         books = self.books
         self.tasks.append(asyncio.create_task(self._shards_every(self.spec.evaluate.every_s)))
-        for epoch in range(max(books.start["epoch"], books.epochs_told) + 1, self.spec.epochs):
+        begin = max(books.start["epoch"], books.epochs_told)
+        if books.desk is None:
+            await self._took(books.at_end_of(begin))
+        for epoch in range(begin + 1, self.spec.epochs):
             if not self.snapshots.due(epoch):
                 continue
             if books.desk is None:
                 position = books.at_end_of(epoch)
-                await self.snapshots.put(await self._from_shards(position["updates"], position))
+                snapshot = await self._from_shards(position["updates"], position)
+                refs = snapshot.buffers
+                await asyncio.to_thread(ray.wait, refs, num_returns=len(refs), fetch_local=False)
+                await self.snapshots.put(snapshot)
+                await self._took(position)
             else:
                 await books.told(epoch)
                 if books.epochs_told > epoch and self.snapshots.due(books.epochs_told):
                     continue  # the workers are further already, and that version is still to come
                 await self.snapshots.put(await self._from_shards(0, books.position()))
+
+    async def _took(self, position: dict[str, Any]) -> None:
+        """The version at a position has been taken, and those before it: workers may make the next."""
+        async with self.taking:
+            self.taken_until = position["updates"]
+            self.taking.notify_all()
 
     async def _shards_every(self, seconds: float | None) -> None:
         while seconds and not self.stopping.is_set():

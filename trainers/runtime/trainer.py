@@ -41,6 +41,8 @@ class Ports:
     """Gives back the leases whose gradients were dropped, and asks for the next minibatches."""
     snapshot: Callable[["Version"], None]
     """Only rank 0 of an algorithm without shards calls it."""
+    taken: Callable[[int], None]
+    """Waits until the version of so many synchronous steps has been taken from the shards."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ class Trainer:
 
     def _steps(self) -> None:
         works = self._works(self.place)
+        self._stay()
         while self.gate.enter():
             if self._has_parameters and self.gate.meets():
                 self._snapshot()
@@ -216,8 +219,15 @@ class Trainer:
             self.stepping, self.thread = True, threading.get_ident()
             self._step(work, begun, fed)
             self.stepping = False
-            if self._snapshot_due(self.place):
+            if self._has_parameters and self._snapshot_due(self.place):
                 self._snapshot()
+            self._stay()
+
+    def _stay(self) -> None:
+        """At a version that is to be kept, until it is taken: the shards have it as long as nobody makes the next."""
+        at_shards = self.is_synchronous and not self._has_parameters
+        if at_shards and self._clock and self._snapshot_due(self.place):
+            self.ports.taken(self._clock)
 
     def _step(self, work: Work, begun: float, fed: float) -> None:
         assert self.algorithm is not None
@@ -408,8 +418,8 @@ class Trainer:
         )
 
     def _snapshot_due(self, place: Position) -> bool:
-        if not self._has_parameters or place.epoch == self.spec.epochs:
-            return False  # the shards have it; or the last one is made when all is done
+        if place.epoch == self.spec.epochs:
+            return False  # the last one is made when all is done
         every = [n for n in (self.spec.evaluate.every_epochs, self.spec.checkpoint.every_epochs) if n]
         return place.step == 0 and any(place.epoch % n == 0 for n in every)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainers.setup import Setup
 
 GROUPS = {"train": 1, "control": 4}
+GATE_LOOK_S = 0.05
 
 
 class Worker(Member):
@@ -102,7 +103,7 @@ class Worker(Member):
         setup = self.setup  # this run's: a later one may have taken up the worker when this one ends
         assert setup is not None
         self.leases, self.ahead = deque(), None  # those of a generation before were given to others
-        ports = Ports(report=self._report, lease=self._lease, snapshot=self._snapshot)
+        ports = Ports(report=self._report, lease=self._lease, snapshot=self._snapshot, taken=self._taken)
         gate = self.gates[begin.exchange.generation]
         with self.beginning:
             if begin.term < self.term:  # said by a coordinator that died before it was heard
@@ -203,6 +204,17 @@ class Worker(Member):
             )  # an evaluator that lags behind the epochs slows them down rather than fill the store
         # The vectors are copied into Ray's store here, before the next step writes over them.
         self.handed_over = [self.coordinator.take_snapshot.remote(*_references(version), asdict(version.position))]
+
+    def _taken(self, version: int) -> None:
+        assert self.trainer is not None
+        gate, taken = self.gates[self.trainer.exchange.generation], self.coordinator.taken.remote(version)
+        while not gate.closed:
+            if ray.wait([taken], timeout=GATE_LOOK_S)[0]:
+                try:
+                    ray.get(taken)
+                except ray.exceptions.RayActorError:
+                    raise PeerLost("the coordinator died") from None
+                return
 
 
 def _references(version: "Version") -> list[Any]:
