@@ -85,6 +85,7 @@ class Coordinator:
         self.generation_of: dict[int, int] = {}  # by worker
         self.lost_updates = 0
         self.prepared: Prepared
+        self.starts = False  # and nobody has trained yet
         self.waiting = False  # for workers
         self.taken_until, self.taking = 0, asyncio.Condition()  # the newest version that was taken from the shards
         if staff is None:  # by itself: whoever started it may be dead before it could say more
@@ -201,6 +202,7 @@ class Coordinator:
         return State.SUCCEEDED, "Succeeded", f"trained {account.examples / account.num_examples:g} epochs"
 
     async def _start(self, least: int) -> None:
+        self.starts = True
         self.crew.coordinator = ray.get_runtime_context().current_actor
         sweep(self.job_id)  # what an earlier try under this id may have left on this node
         self.copies.open({}, 0)
@@ -351,7 +353,7 @@ class Coordinator:
         self.books.form(team.number, numbers)
         if self.books.desk is None and self.crew.shards:
             rate = {"learning_rate": self.books.account.learning_rate}
-            position = self.books.position() | rate if self.exchanges.generations > 1 else None
+            position, self.starts = None if self.starts else self.books.position() | rate, False
         elif newest is not None:
             position = newest.position
         begun: dict[str, Any] = dict(position or self.prepared.position)

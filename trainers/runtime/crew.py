@@ -135,8 +135,8 @@ class Crew:
                 remove_placement_group(ray.util.get_placement_group(group["name"]))
 
     async def reserve(self, count: int, least: int) -> list[PlacementGroup | None]:
-        """Room for so many workers, anywhere but on the shards' own nodes. Waits until there is; after a while, only until
-        there is for `least`."""
+        """Room for so many workers, anywhere but on the shards' own nodes. Waits until there is; after a while, only
+        until there is for `least`."""
         bundle = {"CPU": self.spec.workers.cpus, "GPU": self.spec.workers.gpus}
         bundle = {name: amount for name, amount in bundle.items() if amount}
         if not bundle:
