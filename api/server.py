@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from api.sse import Streams
 
 GRACE_S = 5
+GARBAGE = 10_000
+"""New objects after which Python looks for garbage among them."""
 
 
 class CannotServe(ValueError):
@@ -62,6 +64,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.streams = streams
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.thresholds = gc.get_threshold()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop."""
@@ -69,15 +72,18 @@ class Server(uvicorn.Server):
         await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen. What stands by then stays, so that it is not looked through for garbage again and again."""
+        """Begin to listen. What stands by then stays, so that it is not looked through for garbage again and again; nor
+        is what requests make, of which little is garbage that is not freed at once."""
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, and let what stood be garbage again."""
         await super().shutdown(sockets)
         gc.unfreeze()
+        gc.set_threshold(*self.thresholds)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGINT or SIGTERM. Not raised once more at the end, as uvicorn would: who called `run` has more to do."""

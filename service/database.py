@@ -176,7 +176,8 @@ class Writer:
                         results.append((one, None, refused))
         except Exception:
             return False
-        for one, result, error in results:
+        told = [(one, *_then(one, result, error)) for one, result, error in results]
+        for one, result, error in told:  # all at once: each wakes who waits for it
             _tell(one, result, error)
         return True
 
@@ -187,15 +188,20 @@ class Writer:
         except Exception as error:
             _tell(one, None, _named(error))
         else:
-            _tell(one, result, None)
+            _tell(one, *_then(one, result, None))
+
+
+def _then(one: Write[Any], result: Any, error: Exception | None) -> tuple[Any, Exception | None]:
+    """What becomes of a result that is durable."""
+    if error is None and one.then is not None:
+        try:
+            return one.then(result), None
+        except Exception as failed:
+            return None, failed
+    return result, error
 
 
 def _tell(one: Write[Any], result: Any, error: Exception | None) -> None:
-    if error is None and one.then is not None:
-        try:
-            result = one.then(result)
-        except Exception as failed:
-            error = failed
     if not one.future.set_running_or_notify_cancel():
         return
     if error is None:

@@ -402,15 +402,15 @@ def begin_log(job: Job) -> Event | None:
     safe from the machine's end, so the line need not be: what is not there, a restart writes."""
     data = {"state": job.state, "reason": job.reason, "message": job.message}
     try:
-        return _append_event(job.run_dir, data, is_durable=False)
+        return Journal.begin(job.run_dir, "state", data)
     except OSError:
         logger.exception("could not begin the log of job %s", job.id, extra={"job": job.id})
         return None
 
 
-def _append_event(run_dir: Path, data: dict[str, Any], is_durable: bool = True) -> Event:
+def _append_event(run_dir: Path, data: dict[str, Any]) -> Event:
     run_dir.mkdir(parents=True, exist_ok=True)
     journal = Journal(run_dir)
     event = journal.append("state", data)
-    journal.close(is_durable)
+    journal.close()
     return event

@@ -23,6 +23,27 @@ class Journal:
         self.seq = repair(self.path)
         self.file = self.path.open("ab", buffering=0)
 
+    @classmethod
+    def begin(cls, run_dir: Path, event_type: EventType, data: dict[str, Any]) -> Event:
+        """Write the first event of a run that has none, in as few calls of the system as it takes, because runs come in
+        crowds. Whoever calls it answers for its being durable."""
+        event = Event(seq=1, time=time.time(), type=event_type, data=data)
+        line = event.model_dump_json().encode() + b"\n"
+        folder = str(run_dir)
+        try:
+            os.mkdir(folder)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+        except FileExistsError:
+            pass  # it begins with a checkpoint of another
+        file = os.open(f"{folder}/{FILE_NAME}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            if os.write(file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+        return event
+
     def append(self, event_type: EventType, data: dict[str, Any]) -> Event:
         """Write one event and return it with its number."""
         event = Event(seq=self.seq + 1, time=time.time(), type=event_type, data=data)
@@ -37,10 +58,9 @@ class Journal:
         self.seq = event.seq
         return event
 
-    def close(self, is_durable: bool = True) -> None:
-        """Flush to the disk, unless somebody else answers for what was written, and close."""
-        if is_durable:
-            os.fsync(self.file.fileno())
+    def close(self) -> None:
+        """Flush to the disk, and close."""
+        os.fsync(self.file.fileno())
         self.file.close()
 
 
