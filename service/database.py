@@ -20,7 +20,7 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 AT_ONCE = 256
 """Writes that wait for each other's transaction."""
-APART_S = 0.04
+APART_S = 0.05
 """Least time between two transactions of what may wait: to make one durable costs more than to write it, so a crowd
 shares it. Who comes alone does not wait."""
 MIGRATIONS = Path(__file__).parent / "migrations"
