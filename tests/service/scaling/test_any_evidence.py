@@ -98,7 +98,7 @@ def test_a_report_of_any_evidence(evidence: Evidence, dice: object) -> None:
 
 
 # A failure is told as it is found: making it smaller draws it a thousand times, each under a tracer.
-@settings(derandomize=True, deadline=None, database=None, max_examples=40, phases=[Phase.explicit, Phase.generate])
+@settings(derandomize=True, deadline=None, database=None, max_examples=15, phases=[Phase.explicit, Phase.generate])
 @given(EVIDENCE)
 def test_figures_of_any_evidence(evidence: Evidence) -> None:
     for name, data in figures(scaling_report(evidence), evidence).items():
