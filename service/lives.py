@@ -228,7 +228,10 @@ class Lives:
             await self._let_go(job_id, state, reason, message)
             return False
         allowed = HELD if job_id in self.trials else AT_WORK
-        await self.move(job_id, allowed, state, reason, message)  # not back from a stop that was asked for meanwhile
+        if not await self.move(job_id, allowed, state, reason, message):  # not back from a stop that was asked for
+            job, handle = await asyncio.to_thread(self.store.get, job_id), self.live[job_id].handle
+            if state in AT_WORK and handle is not None:  # of which a coordinator that has died may have heard alone
+                await self._pass_on(job.state, handle)
         if state is State.RUNNING:
             self.queue.settled(job_id)
         return True

@@ -56,7 +56,7 @@ class LocalRun:
                 asked = True
                 handle.cancel()
             if time.monotonic() - checked_s >= ALIVE_EVERY_S:
-                checked_s = time.monotonic()
+                checked_s, asked = time.monotonic(), False  # a coordinator that has died took along what it was asked
                 dead = 0 if handle.is_alive() else dead + 1
                 if dead >= DEAD_TIMES and not self._read(on_event):
                     told = "the run's coordinator died; what checkpoints it wrote are in the run directory"

@@ -28,6 +28,14 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["000000002000", "000000003000"]
 
 
+def test_the_one_that_a_run_began_from_is_kept_too(tmp_path: Path) -> None:
+    """A worker that joins the run hours later begins there."""
+    for examples in (1000, 2000, 3000, 4000):
+        write(tmp_path, examples)
+    prune(tmp_path, keep_last=1, begin=str(tmp_path / "000000002000"))
+    assert names(tmp_path) == ["000000002000", "000000004000"]
+
+
 def test_nobody_finds_half_of_one_that_is_removed_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for examples in (1000, 2000):
         write(tmp_path, examples)

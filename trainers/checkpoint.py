@@ -118,11 +118,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(Position(**position), spec, load_weights(folder / "model.safetensors"), optimizer, buffers)
 
 
-def prune(root: Path, keep_last: int) -> None:
-    """Remove all but the newest checkpoints of a run."""
+def prune(root: Path, keep_last: int, begin: str | None = None) -> None:
+    """Remove all but the newest checkpoints of a run, and the one that it began from: who joins it begins there too."""
     found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in found[:-keep_last]:
-        _remove(path)
+        if begin is None or path.resolve() != Path(begin).resolve():
+            _remove(path)
     for path in root.glob(".*.gone"):  # a removal was killed
         shutil.rmtree(path, ignore_errors=True)
 

@@ -210,7 +210,7 @@ class ParameterServerSpec(Section):
     whose process dies comes back without losing an acknowledged update; and over process groups a second process on
     another node, which serves when the shard's node is lost. 1: where every push is an update of its own it comes back
     from its last snapshot and the pushes that workers still hold, and the run says how many updates were lost; a
-    synchronous run fails, and a lost node fails any."""
+    synchronous run goes back to its last checkpoint, and so does any that loses the node."""
 
 
 class ElasticSpec(Section):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.contracts.groups import in_threads, rendezvous_for
-from tests.contracts.shards import push
+from tests.contracts.shards import begin_push, push
 from tests.faults.copy_process import Nodes
 from tests.faults.shard_process import POINTS, Setup, Shards
 from trainers.spec import MomentumSpec
@@ -136,6 +136,22 @@ def run_with_deaths(shards: Shards, point: str, deaths: int) -> list[tuple[Left,
     for index in range(2):
         shards.kill(index)
     return [shards.left(index) for index in range(2)]
+
+
+def test_who_stays_at_a_version_repeats_its_pushes_until_the_step_is_made(tmp_path: Path) -> None:
+    """The shard dies when one of a step's two pushes is there: only who sent it knows of it then."""
+    shards = Shards(Setup(tmp_path, 0, quorum=2))
+    try:
+        stays, comes = shards.store(0), shards.store(1)
+        begin_push(stays, 0, 1.0, clock=1)
+        shards.kill(0)
+        shards.bring_back(0)
+        in_threads([stays.settle, lambda: push(comes, 1, 1.0, clock=1)])
+        assert bool((stays.fetch(min_clock=1).wait().params == 1).all())
+        stays.close()
+        comes.close()
+    finally:
+        shards.stop()
 
 
 def test_a_dead_worker_is_not_waited_for_by_a_shard_that_took_over(tmp_path: Path) -> None:

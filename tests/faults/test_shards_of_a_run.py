@@ -33,7 +33,8 @@ def train(plan: Path, **fields: Any) -> Any:
 def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: ClusterInfo, tmp_path: Path) -> None:
     undisturbed = start("shards-none", train(tmp_path / "none", pause_s=0), tmp_path / "none")
     form = {"name": "sync", "form": "parameter_server"}
-    watched = start("shards-sync", train(tmp_path / "plan", algorithm=form), tmp_path)
+    fields = {"algorithm": form, "checkpoint": {"every_epochs": 1}}
+    watched = start("shards-sync", train(tmp_path / "plan", **fields), tmp_path)
     for index in (0, 1, 0):
         has_trained(watched)
         kill_shard(watched, index)

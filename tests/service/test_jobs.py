@@ -10,7 +10,7 @@ from service.jobs import JobManager
 from service.spec import parse_spec
 from service.store import Query
 from tests.service.conftest import Managed, again, all_events, eventually, reached, started
-from tests.service.fakes import FakeRuns, whole_run
+from tests.service.fakes import FakeRun, FakeRuns, whole_run
 from trainers.errors import DataNotFound
 from trainers.events import State
 
@@ -79,6 +79,10 @@ def test_a_log_is_followed_while_it_grows_from_any_number(managed: Managed, runs
     asyncio.run(scenario())
 
 
+async def was_told(run: FakeRun, times: int) -> bool:
+    return run.cancels == times
+
+
 def test_cancel_in_every_state(managed: Managed, runs: FakeRuns) -> None:
     async def scenario() -> None:
         async with managed() as manager:
@@ -92,6 +96,8 @@ def test_cancel_in_every_state(managed: Managed, runs: FakeRuns) -> None:
             assert (await manager.cancel(running.id)).state is State.CANCELLING
             assert run.cancels == 1
             assert (await manager.cancel(running.id)).state is State.CANCELLING
+            run.state(State.RECOVERING, "CoordinatorDied", "takes over who lived on")
+            await eventually(lambda: was_told(run, 2))  # what the dead one had been told, the next one is too
             run.state(State.RUNNING, "Late", "a worker joined")
             run.step(1.0)
             await eventually(lambda: shows_metrics(manager, running.id))

@@ -161,6 +161,11 @@ class AlgorithmConfig(BaseModel, ABC):
         """Workers whose gradients a step goes without: those that come last are dropped."""
         return 0
 
+    @property
+    def takes_fewer(self) -> bool:
+        """Whether a run may begin with fewer workers than it asks for: the rest find their places later."""
+        return self.is_synchronous or not (self.uses_collectives or self.num_backup)
+
     def quorum(self, num_virtual: int) -> int:
         """Minibatches whose mean makes an update; 0: every push to the shards is an update of its own."""
         return num_virtual if self.is_synchronous else 0

@@ -20,7 +20,16 @@ import ray
 from trainers.elastic.endurance import Endurance
 from trainers.elastic.ledger import Lease
 from trainers.elastic.succession import newest_of
-from trainers.errors import Fenced, MillraceError, RunFailed, ShardLost, Stopped, UserCodeFailed, WorkerDied
+from trainers.errors import (
+    Fenced,
+    MillraceError,
+    RunFailed,
+    ShardLost,
+    SpecRejected,
+    Stopped,
+    UserCodeFailed,
+    WorkerDied,
+)
 from trainers.events import RETRYING, EventType, Result, State
 from trainers.runtime.books import Books
 from trainers.runtime.copies import Copies
@@ -34,7 +43,7 @@ from trainers.runtime.outcome import settled
 from trainers.runtime.shards import Shards
 from trainers.runtime.snapshots import Snapshot, Snapshots
 from trainers.runtime.staffing import Staffing
-from trainers.runtime.takeover import GOES_BACK, TAKES_OVER, past, survivors
+from trainers.runtime.takeover import GOES_BACK, TAKES_OVER, Past, past, survivors
 from trainers.runtime.team import Team
 from trainers.spec import TrainSpec
 
@@ -71,6 +80,7 @@ class Coordinator:
         self.gauges = Gauges(spec)
         self.begun_s = time.monotonic()
         self.returned = ray.get_runtime_context().was_current_actor_reconstructed
+        self.before: Past  # what the log told when this coordinator began
         self.term = 0  # coordinators before this one
         self.stopping = asyncio.Event()
         self.stops_as = State.CANCELLED
@@ -96,7 +106,9 @@ class Coordinator:
     async def run(self) -> None:
         """From the first event to the last; then this actor ends itself."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        if self.returned and past(self.run_dir).is_over:
+        self.before = past(self.run_dir) if self.returned else Past()
+        self.term = self.before.deaths + self.returned
+        if self.before.is_over:
             ray.actor.exit_actor()
         self.fence = Fence.take(self.run_dir)
         self.journal = Journal(self.run_dir)
@@ -114,6 +126,8 @@ class Coordinator:
         if self.crew.staff is not None and terminal[1] == "WorkerDied":
             # Whoever ends a trial ends all its processes, of which this one may be the last: then it has not failed.
             await asyncio.sleep(FAREWELL_S)
+        if terminal[0] is State.RECOVERING and self.stopping.is_set():
+            terminal = self._stopped("with its last checkpoint")
         with suppress(OSError):  # on a full disk the log has no end: whoever follows it notices that nobody writes
             self._state(*self._last_word(*terminal))
             self.journal.close()
@@ -235,8 +249,9 @@ class Coordinator:
     async def _take_over(self) -> None:
         """Go on with those that live, from the newest version that one of them or the shards have; if there are none,
         from the last checkpoint."""
-        before = past(self.run_dir)
-        self.term = before.deaths
+        if self.before.stops_as is not None:
+            self.stops_as = self.before.stops_as
+            self.stopping.set()
         found = await survivors(self.job_id, self.term)
         held = newest_of(found.endings)
         at_shards = self.spec.algorithm.uses_parameter_server
@@ -246,7 +261,7 @@ class Coordinator:
             self.exchanges.generations = found.generation + 2
             resume = self.spec.checkpoint.model_copy(update={"resume": self._latest() or self.spec.checkpoint.resume})
             self.spec = self.crew.spec = self.spec.model_copy(update={"checkpoint": resume})
-            await self._start(self.spec.workers.min)
+            await self._start_again()
             return
         self.crew.coordinator = ray.get_runtime_context().current_actor
         self.crew.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], found.replaced + 1)
@@ -256,7 +271,7 @@ class Coordinator:
         prepared = [worker.prepared for worker in found.workers if worker.prepared is not None]
         self.prepared = prepared[0]
         self.gauges.add("actors", {"workers": [asdict(p.place) for p in prepared]})
-        self.snapshots.accuracies = before.accuracies
+        self.snapshots.accuracies = self.before.accuracies
         groups = self.spec.algorithm.groups([p.place.node_id for p in prepared])
         self.teams += [Team(i, [found.workers[rank] for rank in ranks], self) for i, ranks in enumerate(groups)]
         self.teams[0].endings = found.endings
@@ -268,12 +283,17 @@ class Coordinator:
             position = {**self.prepared.position, "applied": await self.shards.applied()}
             self.prepared = replace(self.prepared, position=position)
         self._open_books()
-        self.books.epochs_told = before.epochs
+        self.books.epochs_told = max(self.books.epochs_told, self.before.epochs)
         if at_shards and self.books.desk is None:
             await self.regrouped(self.teams[0])
-        if before.stops_as is not None:
-            self.stops_as = before.stops_as
-            self.stopping.set()
+
+    async def _start_again(self) -> None:
+        """Begin anew, with as many workers as there is room for."""
+        workers = self.spec.workers
+        try:
+            await self._unless_stopped(self._start(workers.min if self.spec.algorithm.takes_fewer else workers.count))
+        except SpecRejected as error:  # it was right once, and may be again when the nodes are back
+            raise RunFailed(f"the run cannot go on with the nodes that are left: {error}") from None
 
     def _open_books(self) -> None:
         self.books = Books(self.spec, self.prepared, [len(team.members) for team in self.teams], self._event)
@@ -491,7 +511,8 @@ class Coordinator:
     async def _from_shards(self, version: int, position: dict[str, Any]) -> Snapshot:
         """Every shard's slice as soon as it has made so many updates, and every worker's buffers."""
         parts = await self.shards.snapshot(version)
-        return Snapshot(parts, [worker.ask("buffers") for worker in self.crew.workers], position)
+        ready = [worker for worker in self.crew.workers if worker.prepared is not None]
+        return Snapshot(parts, [worker.ask("buffers") for worker in ready], position)
 
     def _shard_died(self, index: int) -> None:
         told = {"actor": f"{self.job_id}/shard/{index}", "why": "died", "examples": self.books.account.examples}

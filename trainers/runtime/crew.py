@@ -104,7 +104,7 @@ class Crew:
         Raises:
             SpecRejected: There is no node for the shards.
         """
-        self.apart = self._nodes_apart()
+        self.apart = self._nodes_apart(least)
         if self.staff is None:
             self.start_workers(await self.reserve(self.spec.workers.count, least))
         else:
@@ -190,12 +190,12 @@ class Crew:
         if worker.reservation is not None:
             remove_placement_group(worker.reservation)
 
-    def _nodes_apart(self) -> list[str]:
-        """A node for each shard where they have nodes of their own."""
+    def _nodes_apart(self, num_workers: int) -> list[str]:
+        """A node for each shard where they have nodes of their own, which that leaves enough for so many workers."""
         if not self.spec.algorithm.uses_parameter_server or self.spec.ps.location != "own":
             return []
         worker, shards = self._rooms()
-        return own(nodes_alive(), (self.spec.workers.count, worker), shards)
+        return own(nodes_alive(), (num_workers, worker), shards)
 
     def _rooms(self) -> tuple[Room, tuple[int, Room]]:
         """What a worker takes; how many shards there are and what each takes."""

@@ -79,7 +79,7 @@ class Evaluator(Member):
 
         checkpoint = self._checkpoint(ray.get(parts), self._rows(buffers), position)
         write_checkpoint(Path(folder), checkpoint)
-        prune(Path(folder).parent, keep_last)
+        prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
 
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
         """Write the finished model: a safetensors file that plain PyTorch loads."""

@@ -31,7 +31,7 @@ class Past:
     stops_as: State | None = None
     """What it was about to become, if it was told to stop."""
     epochs: int = 0
-    """How many were told."""
+    """How many were told since it began, or began again."""
     accuracies: list[tuple[int, float]] = field(default_factory=list)
     deaths: int = 0
     """Of coordinators."""
@@ -63,8 +63,9 @@ def past(run_dir: Path) -> Past:
     states = [State(event.data["state"]) for event in events if event.type == "state"]
     last = states[-1] if states else State.STARTING
     stops = {State.CANCELLING: State.CANCELLED, State.PAUSING: State.PAUSED}
-    epochs = max((e.data["epoch"] for e in events if e.type == "epoch"), default=0)
-    told = [(e.data["epoch"], e.data["test_accuracy"]) for e in events if e.type == "evaluation"]
+    begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)  # since all began anew
+    epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
+    told = [(e.data["epoch"], e.data["test_accuracy"]) for e in events[begin:] if e.type == "evaluation"]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
     went_back = 0
     for event in events:

@@ -224,9 +224,10 @@ class Trainer:
             self._stay()
 
     def _stay(self) -> None:
-        """At a version that is to be kept, until it is taken: the shards have it as long as nobody makes the next."""
-        at_shards = self.is_synchronous and not self._has_parameters
-        if at_shards and self._clock and self._snapshot_due(self.place):
+        """At a version that is to be kept, until it is taken: the shards have it as long as nobody makes the next. But
+        first until they have made it: one that dies before must hear of the pushes again."""
+        if self.store is not None and self.is_synchronous and self._clock and self._snapshot_due(self.place):
+            self.store.settle()
             self.ports.taken(self._clock)
 
     def _step(self, work: Work, begun: float, fed: float) -> None:

@@ -375,10 +375,13 @@ class LocalStore(ParameterStore):
         self.waits.pushes += 1
         return Handle(lambda: self._pause(lambda: self._is_applied(push.identity)))
 
-    def leave(self) -> None:
+    def settle(self) -> None:
         last = self.last
         if last is not None and not self._is_applied(last):
             self._pause(lambda: self._is_applied(last))
+
+    def leave(self) -> None:
+        self.settle()
         for group, pieces in self.server.groups.items():
             for piece in pieces:
                 piece.shard.leave(self.worker)

@@ -396,6 +396,10 @@ class ParameterStore(Protocol):
         every shard has applied it."""
         ...
 
+    def settle(self) -> None:
+        """Wait until every shard has applied whatever this worker has pushed. With a quorum, the step is made then."""
+        ...
+
     def leave(self) -> None:
         """Say that this worker will push no more, so that nobody waits for its clock. Waits for its last pushes."""
         ...

@@ -224,9 +224,12 @@ class SlottedStore(ParameterStore, Generic[Bell]):
 
         return Handle(finish)
 
-    def leave(self) -> None:
+    def settle(self) -> None:
         while self.sent:
             self._hear_oldest()
+
+    def leave(self) -> None:
+        self.settle()
         self.has_left = True
         for shard in self.bells:
             self._send(shard, request(LEAVE))
