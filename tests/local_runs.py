@@ -88,7 +88,7 @@ class LocalRun:
         if algorithm.uses_parameter_server and (within == 0 or not algorithm.uses_collectives):
             seat = Exchange("local", "shards", rank, len(self.setups))
         begin = Begin(rank, Exchange("local", f"g-{i}", within, len(self.groups[i])), seat=seat)
-        ports = Ports(self._report, lambda dropped: self._lease(rank, dropped), self._snapshot)
+        ports = Ports(self._report, lambda dropped: self._lease(rank, dropped), self._snapshot, lambda clock: None)
         return Trainer(setup, self.folder, begin, gate, ports, None)
 
     def _connect(self, x: Exchange, *_: object) -> LocalCollectives:

@@ -84,7 +84,7 @@ class Members:
     def _trainer(self, begin: Begin, steps: int | None) -> Trainer:
         gate = Gate()
         gate.release(steps)
-        ports = Ports(lambda tally: None, lambda dropped: None, lambda version: None)
+        ports = Ports(lambda tally: None, lambda dropped: None, lambda version: None, lambda clock: None)
         return Trainer(self.setups[begin.number], self.folder, begin, gate, ports, self.versions[begin.number])
 
 
