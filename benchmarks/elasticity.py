@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -104,39 +104,43 @@ class Reader:
 
 
 def _drive(work: Workload, algorithm: str) -> Story:
-    import trainers
-
     spec = spec_of(work, algorithm)
     with running(work, spec) as (submitted, follow):
-        cold = _first_step(Reader(follow()), submitted)
-        first = trainers.find_run("bench")
-        assert first is not None
-        first.cancel()
-        for _ in follow():  # to its end
-            pass
-        folder = Path(tempfile.mkdtemp(prefix="millrace-bench-"))
-        begun = time.time()
-        run = trainers.start_run("again", spec, folder)
-        reader = Reader(_events(folder))
-        warm = _first_step(reader, begun)
-        enough = MINIBATCHES_BEFORE * work.minibatch
-        reader.until("step", enough)
-        killed = time.time()
-        os.kill(worker_pids(reader.last["actors"])[-1], signal.SIGKILL)
-        fault = reader.until("fault")
-        next_s = reader.until("step", int(fault.data["examples"])).time - killed
-        full = reader.until("resize").time - killed
-        reader.until("step", reader.examples + enough)
-        asked = time.time()
-        run.scale(3)
-        joined = reader.until("resize")
-        grown = _contributed(reader, 3, int(joined.data["examples"])) - asked
-        repeated = sum(e.data["lost"] + e.data["duplicated"] for e in reader.last.values() if e.type == "epoch_audit")
-        run.cancel()
-        for event in reader.events:
-            if event.is_terminal:
-                break
-        return Story(cold, warm, next_s, full, grown, repeated)
+        return _story(work, spec, submitted, follow)  # whose handles of actors are gone before Ray is
+
+
+def _story(work: Workload, spec: TrainSpec, submitted: float, follow: Callable[[], Iterator[Event]]) -> Story:
+    import trainers
+
+    cold = _first_step(Reader(follow()), submitted)
+    first = trainers.find_run("bench")
+    assert first is not None
+    first.cancel()
+    for _ in follow():  # to its end
+        pass
+    folder = Path(tempfile.mkdtemp(prefix="millrace-bench-"))
+    begun = time.time()
+    run = trainers.start_run("again", spec, folder)
+    reader = Reader(_events(folder))
+    warm = _first_step(reader, begun)
+    enough = MINIBATCHES_BEFORE * work.minibatch
+    reader.until("step", enough)
+    killed = time.time()
+    os.kill(worker_pids(reader.last["actors"])[-1], signal.SIGKILL)
+    fault = reader.until("fault")
+    next_s = reader.until("step", int(fault.data["examples"])).time - killed
+    full = reader.until("resize").time - killed
+    reader.until("step", reader.examples + enough)
+    asked = time.time()
+    run.scale(3)
+    joined = reader.until("resize")
+    grown = _contributed(reader, 3, int(joined.data["examples"])) - asked
+    repeated = sum(e.data["lost"] + e.data["duplicated"] for e in reader.last.values() if e.type == "epoch_audit")
+    run.cancel()
+    for event in reader.events:
+        if event.is_terminal:
+            break
+    return Story(cold, warm, next_s, full, grown, repeated)
 
 
 def _first_step(reader: Reader, submitted: float) -> float:
