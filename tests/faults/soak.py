@@ -93,7 +93,7 @@ def soak(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, A
         watched.until(lambda event: event.type == "step")
         struck_s, calm = time.monotonic(), None
         while not follow(watched):
-            if calm is None and time.monotonic() - struck_s > every_s:
+            if calm is None and time.monotonic() - struck_s > every_s and is_complete(watched):
                 if time.monotonic() - began < seconds:
                     struck_s = time.monotonic()
                     it.strike(watched)
@@ -118,6 +118,12 @@ def soak(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, A
     finally:
         trainers.detach()
         it.cluster.shutdown()
+
+
+def is_complete(watched: Watched) -> bool:
+    """Whether all workers train: who strikes the only one that is left takes the run back to its last checkpoint, and
+    this one keeps none."""
+    return [WORKERS, *(resize["workers"] for resize in watched.of("resize"))][-1] == WORKERS
 
 
 def follow(watched: Watched) -> bool:
