@@ -150,7 +150,11 @@ class Crew:
                 await asyncio.wait(waiting, timeout=PATIENCE_S)
             while sum(one.done() for one in waiting) < least:
                 await asyncio.wait([one for one in waiting if not one.done()], return_when=asyncio.FIRST_COMPLETED)
-            found: list[PlacementGroup | None] = [group for one, group in waiting.items() if one.done()]
+            found: list[PlacementGroup | None] = []
+            for one, group in waiting.items():
+                if one.done():
+                    await one  # raises what became of it
+                    found.append(group)
         except BaseException:  # nobody waits for the room any more
             found = []
             raise
