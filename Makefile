@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := trainers service api deploy tests benchmarks
 
-.PHONY: demo test test-all fuzz check bench soak clean
+.PHONY: demo test test-long test-all fuzz check docs bench soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -16,13 +16,16 @@ demo: $(READY)
 	$(BIN)/millrace run examples/digits-downpour.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist loadgroup
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m "long and not slow" -n 2 --dist loadgroup
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 fuzz: $(READY)
-	$(BIN)/python -m pytest tests/api/test_fuzz.py
+	$(BIN)/python -m pytest tests/api/http/test_fuzz.py
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -32,6 +35,9 @@ check: $(READY)
 	$(BIN)/codespell
 	$(BIN)/yamllint --strict deploy tests
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks.throughput --report
 	$(BIN)/python -m benchmarks.hybrid --report
@@ -39,6 +45,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.shard_traffic --report
 	$(BIN)/python -m benchmarks.elasticity --report
 	$(BIN)/python -m benchmarks.costs --report
+	$(BIN)/python -m benchmarks.photographs --report
+	$(BIN)/python -m benchmarks.sweeps --report
 	$(BIN)/python -m benchmarks.service --report
 	$(BIN)/python -m benchmarks.page --report
 

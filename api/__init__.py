@@ -4,28 +4,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from api.app import create_app
-    from api.async_client import AsyncClient
-    from api.cli import Doors, ServeOptions, build
-    from api.client import Client, Refused, Unreachable
-    from api.guard import Access
-    from api.server import CannotServe, Server, bind, is_exposed
-    from api.sse import Streams
+    from api.cli.app import build
+    from api.cli.context import CliContext, ServeOptions
+    from api.client.async_client import AsyncClient
+    from api.client.client import Client, Refused, Unreachable
+    from api.http.app import AppConfig, create_app
+    from api.http.auth import Access
+    from api.http.server import CannotServe, Server, bind, is_exposed
+    from api.http.sse import Streams
 
 _HOME = {
-    "api.app": ("create_app",),
-    "api.async_client": ("AsyncClient",),
-    "api.cli": ("Doors", "ServeOptions", "build"),
-    "api.client": ("Client", "Refused", "Unreachable"),
-    "api.guard": ("Access",),
-    "api.server": ("CannotServe", "Server", "bind", "is_exposed"),
-    "api.sse": ("Streams",),
+    "api.http.app": ("AppConfig", "create_app"),
+    "api.client.async_client": ("AsyncClient",),
+    "api.cli.app": ("build",),
+    "api.cli.context": ("CliContext", "ServeOptions"),
+    "api.client.client": ("Client", "Refused", "Unreachable"),
+    "api.http.auth": ("Access",),
+    "api.http.server": ("CannotServe", "Server", "bind", "is_exposed"),
+    "api.http.sse": ("Streams",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "Access", "AsyncClient", "CannotServe", "Client", "Doors", "Refused", "ServeOptions", "Server", "Streams",
-    "Unreachable", "bind", "build", "create_app", "is_exposed",
+    "Access", "AppConfig", "AsyncClient", "CannotServe", "CliContext", "Client", "Refused", "ServeOptions",
+    "Server", "Streams", "Unreachable", "bind", "build", "create_app", "is_exposed",
 ]  # fmt: skip
 
 

@@ -21,14 +21,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import machine, proc
-from benchmarks.careless import Careless
-from benchmarks.contender import Measurement
-from benchmarks.millrace_runs import SETTLE_S, TAIL, Ours, Sample, Window, analyse, follow, job_pids, spec_of
-from benchmarks.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.statistics import Spread, Target, paired
-from benchmarks.workload import Workload, find_data
+from benchmarks.measurement import machine, proc
+from benchmarks.measurement.careless import Careless
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.millrace_runs import (
+    SETTLE_S,
+    TAIL,
+    Ours,
+    Sample,
+    Window,
+    analyse,
+    follow,
+    job_pids,
+    spec_of,
+)
+from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.statistics import Spread, Target, paired
+from benchmarks.measurement.workload import Workload, find_data
 from trainers.runtime.coordinator import Coordinator
 
 EXPECTED_PER_S = 1500.0

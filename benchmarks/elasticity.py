@@ -16,13 +16,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine
-from benchmarks.millrace_runs import running, worker_pids
+from benchmarks.measurement import machine
+from benchmarks.measurement.millrace_runs import running, worker_pids
+from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.statistics import Spread, Target
+from benchmarks.measurement.workload import Workload, data_title, find_data
 from benchmarks.peers import ray_train
-from benchmarks.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.statistics import Spread, Target
-from benchmarks.workload import Workload, data_title, find_data
 from trainers.events import Event
 from trainers.spec import TrainSpec
 
@@ -155,9 +155,9 @@ def _contributed(reader: Reader, workers: int, examples: int) -> float:
 
 
 def _events(folder: Path) -> Iterator[Event]:
-    from trainers.runtime.journal import JournalReader
+    from trainers.runtime.event_log import EventLogReader
 
-    reader = JournalReader(folder)
+    reader = EventLogReader(folder)
     while True:
         for event in reader.read():
             yield event

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from rich.console import Console
 
-from benchmarks import machine, proc
-from benchmarks.processes import MeasurementError, exit_on_sigterm
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.statistics import Spread, Target
-from service import ClusterInfo, JobManager, JobSpec, Resources, State, Store, SweepManager
+from benchmarks.measurement import machine, proc
+from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.statistics import Spread, Target
+from service import ClusterInfo, JobSpec, ManagerConfig, Resources, State, Store, SweepManager, build_manager
+from service.status import Status
 from trainers import TrainSpec
 
 EPOCHS = 90
@@ -77,13 +78,13 @@ def write_log(run_dir: Path, steps: int, seed: int) -> None:
 async def write_runs(folder: Path, runs: int, steps: int) -> list[str]:
     """A state directory with finished jobs. Returns their ids."""
     store = Store.open(f"sqlite:///{folder / 'millrace.db'}")
-    manager = JobManager(store, FullCluster(), folder / "runs", folder)
+    manager = build_manager(store, FullCluster(), ManagerConfig(folder / "runs", folder))
     ids = []
     for seed in range(runs):
         job, _ = await manager.submit(JobSpec(seed=seed))
         write_log(Path(job.run_dir), steps, seed)
-        manager.lives.series.keep(Path(job.run_dir))
-        store.finish(job.id, (State.SUCCEEDED, "Completed", "trained to the end"), time.time(), {})
+        manager.series.keep(Path(job.run_dir))
+        store.finish(job.id, Status(State.SUCCEEDED, "Completed", "trained to the end"), time.time(), {})
         ids.append(job.id)
     store.close()
     return ids
@@ -91,13 +92,14 @@ async def write_runs(folder: Path, runs: int, steps: int) -> list[str]:
 
 def serve(folder: Path, told: Connection) -> None:
     """The service over these runs, in this process, for ever."""
-    from api import Server, Streams, bind, create_app
+    from api import AppConfig, Server, Streams, bind, create_app
 
     store = Store.open(f"sqlite:///{folder / 'millrace.db'}")
-    manager = JobManager(store, FullCluster(), folder / "runs", folder)
+    manager = build_manager(store, FullCluster(), ManagerConfig(folder / "runs", folder))
     streams = Streams()
     info = ClusterInfo(address="127.0.0.1:6379", dashboard_url="")
-    server = Server(create_app(manager, SweepManager(manager, folder / "sweeps", folder), info, streams), streams)
+    sweeps = SweepManager(manager, folder / "sweeps", folder)
+    server = Server(create_app(manager, sweeps, info, AppConfig(streams)), streams)
     listening = bind("127.0.0.1", 0)
     told.send("http://{}:{}".format(*listening.getsockname()))
     asyncio.run(server.serve([listening]))
@@ -121,7 +123,7 @@ class FullCluster:
     def find_run(self, job_id: str) -> None:
         """There is none."""
 
-    def sweep_run(self, job_id: str) -> None:
+    def cleanup_run(self, job_id: str) -> None:
         """Nothing is left of it."""
 
     def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:

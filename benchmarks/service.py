@@ -17,12 +17,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, proc
-from benchmarks.http_load import Answer, Connection, Subscriber, at_once, at_rate
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.statistics import Spread, Target
+from benchmarks.measurement import machine, proc
+from benchmarks.measurement.http_load import Answer, Connection, Subscriber, at_once, at_rate
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.statistics import Spread, Target
 from service import Store, parse_spec
-from service.store import Submission
+from service.database.job_store import Submission
+from service.status import Status
 from trainers import State
 
 CPUS = 2
@@ -117,8 +118,8 @@ def serving(folder: Path, listed: int):  # type: ignore[no-untyped-def]
     folder.mkdir()
     store = Store.open(f"sqlite:///{folder / 'millrace.db'}")
     specs = [parse_spec({"labels": {"n": str(digit)}}) for digit in range(10)]
-    jobs = [store.adding(Submission(specs[index % 10]), folder / "runs") for index in range(listed)]
-    ended = (State.SUCCEEDED, "Succeeded", "trained 5 epochs")
+    jobs = [store.submit(Submission(specs[index % 10]), folder / "runs") for index in range(listed)]
+    ended = Status(State.SUCCEEDED, "Succeeded", "trained 5 epochs")
     with ThreadPoolExecutor(32) as pool:
         for job in jobs:
             pool.submit(store.finish, job.result().job.id, ended, time.time(), {"seq": 9})

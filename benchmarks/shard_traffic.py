@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import machine
-from benchmarks.millrace_runs import running
-from benchmarks.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.workload import Workload, find_data
+from benchmarks.measurement import machine
+from benchmarks.measurement.millrace_runs import running
+from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.workload import Workload, find_data
 from trainers.events import Metrics
 from trainers.spec import TrainSpec
 

@@ -14,13 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine
-from benchmarks.millrace_runs import running, worker_pids
-from benchmarks.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.report import RESULTS, as_bullets, as_table
-from benchmarks.slowdown import slowed
-from benchmarks.statistics import Spread, Target, paired
-from benchmarks.workload import Workload, data_title, find_data
+from benchmarks.measurement import machine
+from benchmarks.measurement.millrace_runs import running, worker_pids
+from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.slowdown import slowed
+from benchmarks.measurement.statistics import Spread, Target, paired
+from benchmarks.measurement.workload import Workload, data_title, find_data
 from trainers.events import Event, Metrics
 from trainers.spec import TrainSpec
 

@@ -13,14 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import bare_loop, machine, memory, millrace_runs, report
-from benchmarks.contender import Measurement
-from benchmarks.millrace_runs import Ours
-from benchmarks.peers import ddp, limit, ray_pattern
-from benchmarks.peers.ddp import DdpConfig
-from benchmarks.peers.ray_pattern import RayConfig
-from benchmarks.processes import MeasurementError, exit_on_sigterm
-from benchmarks.results import (
+from benchmarks.measurement import machine, memory, millrace_runs, report
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.millrace_runs import Ours
+from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm
+from benchmarks.measurement.results import (
     BARE,
     DDP,
     DDP_OURS,
@@ -33,7 +30,10 @@ from benchmarks.results import (
     SYNC,
     Results,
 )
-from benchmarks.workload import LARGEST_RATE, Workload, data_title, find_data
+from benchmarks.measurement.workload import LARGEST_RATE, Workload, data_title, find_data
+from benchmarks.peers import bare_loop, ddp, limit, ray_pattern
+from benchmarks.peers.ddp import DdpConfig
+from benchmarks.peers.ray_pattern import RayConfig
 
 Contender = Callable[[Workload], Measurement]
 OURS = {SYNC: Ours("sync"), DOWNPOUR: Ours("downpour")}
@@ -95,12 +95,12 @@ class Bench:
             self.progress.advance(task)
 
     def memories(self, service_pid: int | None) -> None:
-        """A worker's memory, for each algorithm of ours, and the service's."""
+        """What a run adds to its node, for each algorithm of ours, and the service's memory."""
         task = self.progress.add_task("memory", total=len(OURS) + 1)
         for name, ours in OURS.items():
             if name not in self.results.failures:
                 with self._noting(f"memory of {name}"):
-                    self.results.memory[name] = memory.worker_memory(self.work, ours)
+                    self.results.memory[name] = memory.run_memory(self.work, ours)
             self.progress.advance(task)
         with self._noting("memory of the service's process"):
             pid = service_pid

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from api.cli import BAD_INPUT, Doors, ServeOptions, build
-from deploy.settings import Settings, config_file
+from api.cli.app import build
+from api.cli.context import BAD_INPUT, CliContext, ServeOptions
+from deploy.settings import Settings, config_file, guide_dir
 from deploy.tokens import database, has_token, no_token, opened_tokens
 
 if TYPE_CHECKING:
-    from service import ClusterInfo, Mirror, Resources, Rules, Runs, Store, Tracking
+    from service import ClusterInfo, Mirror, Quotas, Resources, Runs, Store, Tracking
 
 
 def main() -> None:
@@ -33,12 +34,12 @@ def main() -> None:
     except TOMLDecodeError as error:
         print(f"{config_file()}: {error}", file=sys.stderr)
         sys.exit(BAD_INPUT)
-    build(doors(settings))()
+    build(cli_context(settings))()
 
 
-def doors(settings: Settings) -> Doors:
+def cli_context(settings: Settings) -> CliContext:
     """What the command line works with."""
-    return Doors(
+    return CliContext(
         server=settings.server_url,
         token=settings.token.get_secret_value(),
         code_role=settings.code_role,
@@ -83,16 +84,17 @@ def ray_cluster(address: str | None, needs: "Resources", num_cpus: int | None) -
 
 
 def serve(settings: Settings, options: ServeOptions) -> None:
-    """Serve until told to stop. Raises CannotServe for what cannot be used: an address, a folder, a storage."""
-    from api import Access, CannotServe, Server, Streams, bind, create_app, is_exposed
+    """Serve until it is asked to stop. Raises CannotServe for what cannot be used: an address, a folder, a storage."""
+    from api import Access, AppConfig, CannotServe, Server, Streams, bind, create_app, is_exposed
     from service import (
-        JobManager,
+        ManagerConfig,
         Role,
         Sender,
         SweepManager,
         Tokens,
         Webhooks,
         attach,
+        build_manager,
         detach,
         networks,
         start_head,
@@ -112,14 +114,14 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         cluster = attach(address, json_logs=settings.log_format == "json")
         store = open_store(settings, options.state_dir)
         try:
-            manager = JobManager(store, ray_runs(), options.state_dir / "runs", Path.cwd(), rules=rules(settings))
-            manager.lives.tracking = tracking
-            manager.lives.homes.mirror = mirror
+            config = ManagerConfig(options.state_dir / "runs", Path.cwd(), quotas=quotas(settings))
+            manager = build_manager(store, ray_runs(), config, mirror, tracking)
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()
             sender = Sender(Webhooks(store.engine, sweeps.folder), allowed)
             access = Access(Tokens(store.engine), demands, Role(options.code_role))
-            server = Server(create_app(manager, sweeps, cluster, streams, access, sender), streams)
+            app = AppConfig(streams, access, guide_dir(settings))
+            server = Server(create_app(manager, sweeps, cluster, app, sender), streams)
             host, port = listening.getsockname()[:2]
             print(f"Millrace serves on http://{f'[{host}]' if ':' in host else host}:{port}  (API: /docs)")
             if demands:
@@ -135,7 +137,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
 
 @contextlib.contextmanager
 def _tracking(settings: Settings) -> "Iterator[Tracking | None]":
-    """The MLflow that is to be told of jobs, if there is one."""
+    """The MLflow that jobs are mirrored in, if there is one."""
     from api import CannotServe
     from service import Tracking
 
@@ -178,11 +180,11 @@ def open_store(settings: Settings, state_dir: Path) -> "Store":
     return store
 
 
-def rules(settings: Settings) -> "Rules":
+def quotas(settings: Settings) -> "Quotas":
     """What one user may have, and how long ended jobs are kept."""
-    from service import Rules
+    from service import Quotas
 
-    return Rules(
+    return Quotas(
         running_jobs=settings.max_running_jobs,
         cpus=settings.max_cpus,
         gpus=settings.max_gpus,

@@ -43,7 +43,10 @@ class Settings(BaseSettings):
     """The experiment that has the runs of `millrace serve`, where there is an MLflow."""
 
     mlflow_uri: str = ""
-    """An MLflow that is told of every job, as MLflow names it: `http://host:5000`, `sqlite:////path/mlflow.db`."""
+    """The MLflow in which jobs are mirrored, as MLflow names it: `http://host:5000`, `sqlite:////path/mlflow.db`."""
+
+    guide_dir: Path | None = None
+    """The built guide that `millrace serve` shows at /guide; left out: what `make docs` has built."""
 
     runs_dir: Path = Path("runs")
     """Where `millrace run` leaves what it trained."""
@@ -77,7 +80,7 @@ class Settings(BaseSettings):
     """GPUs likewise."""
 
     max_waiting_jobs: int | None = Field(default=None, ge=1)
-    """Jobs of one user that may wait at once; who submits more is told to come back later."""
+    """Jobs of one user that may wait at once; further submissions are answered with 429."""
 
     keep_s: float | None = Field(default=None, gt=0)
     """Seconds after its end at which a job and its files are removed, where its spec does not say; left out: never."""
@@ -98,3 +101,11 @@ class Settings(BaseSettings):
     def server_url(self) -> str:
         """The service's address, with its default filled in."""
         return self.server or f"http://{self.host}:{self.port}"
+
+
+def guide_dir(settings: Settings) -> Path:
+    """The folder of the built guide: the one that is set, or that of the checkout, or else that of the package."""
+    if settings.guide_dir is not None:
+        return settings.guide_dir.expanduser()
+    checkout, package = Path(__file__).parents[1] / "site", Path(__file__).parent / "site"
+    return checkout if checkout.is_dir() or not package.is_dir() else package

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from api.cli import ServeOptions
+from api.cli.context import ServeOptions
 from deploy.settings import Settings
 
 if TYPE_CHECKING:

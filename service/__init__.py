@@ -7,10 +7,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.addresses import certificates, networks
     from service.catalogue import Algorithm, Dataset, Model, algorithms, datasets, job_schema, models
-    from service.checkpoints import CheckpointFile, CheckpointView, chunks
-    from service.doctor import Finding, Health
+    from service.database.job_store import Query, Store
+    from service.database.tokens import LOCAL, Identity, Role, Token, Tokens
+    from service.doctor import Finding, Health, Installation, examine
     from service.errors import (
         CheckpointNotFound,
         CopyDamaged,
@@ -31,37 +31,41 @@ if TYPE_CHECKING:
         WebhookNotFound,
         WebhookRefused,
     )
-    from service.fork import as_patch
-    from service.jobs import JobManager
-    from service.local import LocalRun
-    from service.metrics import ServiceMetrics
-    from service.permission import own_code, own_code_of_sweep
-    from service.progress import Progress, log_line
-    from service.runs import RunHandle, Runs
+    from service.ids import new_job_id
+    from service.jobs.assembly import build_manager
+    from service.jobs.fork import as_patch
+    from service.jobs.local import LocalRun
+    from service.jobs.manager import JobManager, ManagerConfig
+    from service.jobs.metric_series import AXES, NAMES, Line
+    from service.jobs.own_code import own_code
+    from service.jobs.progress import Progress, log_line
+    from service.jobs.queueing.claims import Quotas
+    from service.jobs.runs import RunHandle, Runs
+    from service.jobs.service_metrics import ServiceMetrics
+    from service.jobs.views import JobSummary, JobView, Page
     from service.scaling.figures import figures
     from service.scaling.markdown import markdown
     from service.scaling.report import ScalingReport, scaling_report
-    from service.sender import Sender
-    from service.series import AXES, NAMES, Line
-    from service.signature import verify
     from service.spec import JobSpec, load_yaml, parse_spec, read_spec, read_spec_file
+    from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
-    from service.storage.storage import Storage
-    from service.store import Query, Store, new_job_id
+    from service.storage.object_storage import Storage
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
-    from service.sweeps.ledger import Ledger
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
     from service.sweeps.manager import SweepManager
+    from service.sweeps.own_code import own_code_of_sweep
     from service.sweeps.spec import SweepSpec, parse_sweep, read_sweep_file
-    from service.sweeps.view import SweepSummary, SweepView, TrialView, evidence
-    from service.tokens import LOCAL, Identity, Role, Token, Tokens
-    from service.tracking import Tracking
-    from service.views import JobSummary, JobView, Page
-    from service.waiting import Rules
-    from service.webhooks import Delivery, Webhook, Webhooks
+    from service.sweeps.trial_store import TrialStore
+    from service.sweeps.views import SweepSummary, SweepView, TrialView, evidence
+    from service.tracking.tracker import Tracking
+    from service.webhooks.addresses import certificates, networks
+    from service.webhooks.sender import Sender
+    from service.webhooks.signature import verify
+    from service.webhooks.webhook_store import Delivery, Webhook, Webhooks
     from trainers import (
         ClusterInfo,
+        CostShare,
         Event,
         Exported,
         FieldError,
@@ -72,7 +76,6 @@ if TYPE_CHECKING:
         Recipe,
         Resources,
         Result,
-        Share,
         SpecRejected,
         State,
         TimingPlan,
@@ -93,47 +96,50 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "service.addresses": ("certificates", "networks"),
+    "service.webhooks.addresses": ("certificates", "networks"),
     "service.catalogue": ("Algorithm", "Dataset", "Model", "algorithms", "datasets", "job_schema", "models"),
-    "service.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
-    "service.doctor": ("Finding", "Health"),
+    "service.storage.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
+    "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "JobNotFound", "KeyReused", "NeverFits",
         "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull", "StorageRefused",
         "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyWaiting", "WebhookNotFound", "WebhookRefused",
     ),
-    "service.fork": ("as_patch",),
-    "service.jobs": ("JobManager",),
-    "service.local": ("LocalRun",),
-    "service.metrics": ("ServiceMetrics",),
-    "service.permission": ("own_code", "own_code_of_sweep"),
-    "service.progress": ("Progress", "log_line"),
-    "service.runs": ("RunHandle", "Runs"),
+    "service.jobs.fork": ("as_patch",),
+    "service.jobs.assembly": ("build_manager",),
+    "service.jobs.manager": ("JobManager", "ManagerConfig"),
+    "service.jobs.local": ("LocalRun",),
+    "service.jobs.service_metrics": ("ServiceMetrics",),
+    "service.jobs.own_code": ("own_code",),
+    "service.sweeps.own_code": ("own_code_of_sweep",),
+    "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
     "service.scaling.report": ("ScalingReport", "scaling_report"),
-    "service.sender": ("Sender",),
-    "service.series": ("AXES", "NAMES", "Line"),
-    "service.signature": ("verify",),
+    "service.webhooks.sender": ("Sender",),
+    "service.jobs.metric_series": ("AXES", "NAMES", "Line"),
+    "service.webhooks.signature": ("verify",),
     "service.spec": ("JobSpec", "load_yaml", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
-    "service.storage.storage": ("Storage",),
-    "service.store": ("Query", "Store", "new_job_id"),
+    "service.storage.object_storage": ("Storage",),
+    "service.database.job_store": ("Query", "Store"),
+    "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
     "service.sweeps.control": ("check_fits",),
-    "service.sweeps.ledger": ("Ledger",),
+    "service.sweeps.trial_store": ("TrialStore",),
     "service.sweeps.local": ("LocalSweep", "new_sweep_id", "sweep"),
     "service.sweeps.manager": ("SweepManager",),
     "service.sweeps.spec": ("SweepSpec", "parse_sweep", "read_sweep_file"),
-    "service.sweeps.view": ("SweepSummary", "SweepView", "TrialView", "evidence"),
-    "service.tokens": ("LOCAL", "Identity", "Role", "Token", "Tokens"),
-    "service.tracking": ("Tracking",),
-    "service.views": ("JobSummary", "JobView", "Page"),
-    "service.waiting": ("Rules",),
-    "service.webhooks": ("Delivery", "Webhook", "Webhooks"),
+    "service.sweeps.views": ("SweepSummary", "SweepView", "TrialView", "evidence"),
+    "service.database.tokens": ("LOCAL", "Identity", "Role", "Token", "Tokens"),
+    "service.tracking.tracker": ("Tracking",),
+    "service.jobs.views": ("JobSummary", "JobView", "Page"),
+    "service.jobs.queueing.claims": ("Quotas",),
+    "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
     "trainers": (
         "ClusterInfo", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError", "ModelCost", "Recipe",
-        "Resources", "Result", "Share", "SpecRejected", "State", "TimingPlan", "Timings", "attach", "detach",
+        "Resources", "Result", "CostShare", "SpecRejected", "State", "TimingPlan", "Timings", "attach", "detach",
         "embedded", "explain", "export_model", "images_of", "known_examples", "plot_timings", "profile_model",
         "slope_words", "start_head", "stop_head", "time_layers",
     ),
@@ -142,20 +148,21 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AXES", "LOCAL", "NAMES", "Algorithm", "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo",
-    "CopyDamaged", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported", "FieldError", "Finding", "Health",
-    "Identity", "Images", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused", "Ledger",
-    "Line", "LocalRun", "LocalSweep", "Metrics", "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "Page",
-    "Progress", "Query", "Recipe", "Resources", "Result", "Role", "Rules", "RunHandle", "Runs", "ScalingReport",
-    "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "Share", "SpecInvalid", "SpecRejected", "State",
-    "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
-    "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
-    "Tokens", "TooManyWaiting", "Tracking", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks",
-    "algorithms", "as_patch", "attach", "certificates", "check_fits", "chunks", "configurations", "datasets", "detach",
-    "embedded", "evidence", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
+    "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported", "FieldError",
+    "Finding", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec", "JobSummary",
+    "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError", "Mirror",
+    "Model", "ModelCost", "NeverFits", "Page", "Progress", "Query", "Quotas", "Recipe", "Resources", "Result",
+    "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics",
+    "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull", "StorageRefused",
+    "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView",
+    "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyWaiting", "Tracking", "TrialStore",
+    "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach",
+    "build_manager", "certificates", "check_fits", "chunks", "configurations", "datasets", "detach", "embedded",
+    "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
     "load_yaml", "log_line", "markdown", "models", "networks", "new_job_id", "new_sweep_id", "own_code",
-    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec", "read_spec_file",
-    "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep", "time_layers",
-    "trial_needs", "verify",
+    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
+    "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep",
+    "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Looks at what a machine has for Millrace, and says how to mend what is amiss. Changes nothing that stays."""
+"""Checks what a machine has for Millrace, and says how to repair what is wrong. It leaves nothing changed."""
 
 import os
 import shutil
@@ -7,14 +7,20 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
+from service.database.connection import connect
 from service.errors import StorageRefused, StorageUnreachable
-from service.storage.storage import Storage
+from service.storage.object_storage import Storage
 
 LEAST_FREE_BYTES = 2 * 1024**3
 LEAST_SHARED_BYTES = 256 * 1024**2
@@ -25,11 +31,11 @@ FOLDERS = {
     "cifar100": "cifar-100-python",
     "imagenet": "train",
 }
-"""Where torchvision keeps each set below the root."""
+"""The folder below the root in which torchvision keeps each dataset."""
 
 
 class Health(StrEnum):
-    """How something is."""
+    """The result of a check."""
 
     ok = "ok"
     warning = "warning"
@@ -37,71 +43,98 @@ class Health(StrEnum):
 
 
 class Finding(BaseModel):
-    """One thing that was looked at."""
+    """One check and its result."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True, validate_by_name=True)
 
     part: str
     health: Health
-    told: str
+    message: str = Field(alias="told")
     """What was found, as a sentence."""
-    mend: str = ""
+    remedy: str = Field(default="", alias="mend")
     """What to do about it."""
 
+    @classmethod
+    def good(cls, part: str, message: str) -> Self:
+        """Nothing is wrong."""
+        return cls(part=part, health=Health.ok, message=message)
 
-def good(part: str, told: str) -> Finding:
-    """Nothing is amiss."""
-    return Finding(part=part, health=Health.ok, told=told)
+    @classmethod
+    def doubtful(cls, part: str, message: str, remedy: str) -> Self:
+        """It may be enough, or may not."""
+        return cls(part=part, health=Health.warning, message=message, remedy=remedy)
+
+    @classmethod
+    def bad(cls, part: str, message: str, remedy: str) -> Self:
+        """It cannot work."""
+        return cls(part=part, health=Health.failed, message=message, remedy=remedy)
 
 
-def doubtful(part: str, told: str, mend: str) -> Finding:
-    """It may do, or may not."""
-    return Finding(part=part, health=Health.warning, told=told, mend=mend)
+@dataclass(frozen=True)
+class Installation:
+    """Where one installation keeps what is checked."""
+
+    config: Path | None
+    """The settings file."""
+    state_dir: Path
+    runs_dir: Path
+    data_root: Path
+    database: str = ""
+    """A PostgreSQL's URL; empty: SQLite in `state_dir`."""
+    storage: str = ""
+    """The URL at which copies of runs are kept."""
 
 
-def bad(part: str, told: str, mend: str) -> Finding:
-    """It will not do."""
-    return Finding(part=part, health=Health.failed, told=told, mend=mend)
+def examine(installation: Installation) -> Iterator[Finding]:
+    """Check everything that needs neither Ray nor a running service."""
+    yield from packages()
+    yield from config(installation.config)
+    yield from folder("state", installation.state_dir, is_private=True)
+    yield from folder("runs", installation.runs_dir)
+    if installation.database:
+        yield from database_server(installation.database)
+    else:
+        yield from database(installation.state_dir / "millrace.db")
+    yield from storage(installation.storage)
+    yield from shared_memory()
+    yield from gpus()
+    yield from data(installation.data_root)
 
 
 def packages() -> Iterator[Finding]:
-    """The versions of what everything stands on."""
+    """The versions of the packages that everything is built on."""
     versions = {}
     for name in ("ray", "torch", "torchvision"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield bad("packages", f"{name} is not installed", f"pip install {name}")
-    yield good("packages", ", ".join(f"{name} {version}" for name, version in versions.items()))
+            yield Finding.bad("packages", f"{name} is not installed", f"pip install {name}")
+    yield Finding.good("packages", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def database(path: Path) -> Iterator[Finding]:
-    """The list of jobs, read and not written."""
+    """The SQLite database of jobs, opened for reading only."""
     if not path.exists():
-        yield good("store", f"there is none yet; `millrace serve` makes {path}")
+        yield Finding.good("store", f"there is none yet; `millrace serve` makes {path}")
         return
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            count = connection.execute("SELECT count(*) FROM jobs").fetchone()[0] if told == "ok" else 0
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            count = connection.execute("SELECT count(*) FROM jobs").fetchone()[0] if verdict == "ok" else 0
     except sqlite3.Error as error:
-        yield bad("store", f"{path} cannot be read: {error}", f"stop the service, and put a backup in place of {path}")
+        yield Finding.bad(
+            "store", f"{path} cannot be read: {error}", f"stop the service, and put a backup in place of {path}"
+        )
         return
-    if told == "ok":
-        yield good("store", f"{path} is whole and has {count:,} jobs")
+    if verdict == "ok":
+        yield Finding.good("store", f"{path} is whole and has {count:,} jobs")
     else:
-        mend = f"stop the service, then `sqlite3 {path} .recover | sqlite3 new.db`, and put new.db in its place"
-        yield bad("store", f"{path} is damaged: {told}", mend)
+        remedy = f"stop the service, then `sqlite3 {path} .recover | sqlite3 new.db`, and put new.db in its place"
+        yield Finding.bad("store", f"{path} is damaged: {verdict}", remedy)
 
 
 def database_server(url: str) -> Iterator[Finding]:
-    """The list of jobs in a PostgreSQL."""
-    from sqlalchemy import text
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from service.database import connect
-
+    """The PostgreSQL database of jobs."""
     try:
         shown = make_url(url).render_as_string(hide_password=True)
         engine = connect(url)
@@ -109,101 +142,109 @@ def database_server(url: str) -> Iterator[Finding]:
             count = connection.execute(text("SELECT count(*) FROM jobs")).scalar()
         engine.dispose()
     except (SQLAlchemyError, ImportError) as error:
-        told = str(error).partition("\n")[0]
-        yield bad(
-            "store", f"MILLRACE_DATABASE does not answer: {told}", "start it, or correct the URL; psycopg is needed"
+        cause = str(error).partition("\n")[0]
+        yield Finding.bad(
+            "store", f"MILLRACE_DATABASE does not answer: {cause}", "start it, or correct the URL; psycopg is needed"
         )
     else:
-        yield good("store", f"{shown} answers and has {count:,} jobs")
+        yield Finding.good("store", f"{shown} answers and has {count:,} jobs")
 
 
 def folder(part: str, path: Path, is_private: bool = False) -> Iterator[Finding]:
-    """A folder that is written to: whether that is possible, how much room there is, and who else may read it."""
+    """Whether a folder can be written to, how much space it has, and who else may read it."""
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not there.is_dir():
-        yield bad(part, f"{there} is a file and no folder", "choose another folder, or move the file away")
+        yield Finding.bad(part, f"{there} is a file and no folder", "choose another folder, or move the file away")
         return
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        yield bad(
+        yield Finding.bad(
             part, f"{path} cannot be written to: {error.strerror}", f"chown it to {os.getuid()}, or choose another"
         )
         return
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE_BYTES:
-        yield doubtful(part, f"{path} has {_gib(free)} left", "make room; checkpoints and logs go there")
+        yield Finding.doubtful(part, f"{path} has {_gib(free)} left", "make room; checkpoints and logs go there")
         return
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o700
     if is_private and mode & 0o077:
-        yield doubtful(part, f"others on this machine may read {path} ({mode:o})", f"chmod 700 {path}")
+        yield Finding.doubtful(part, f"others on this machine may read {path} ({mode:o})", f"chmod 700 {path}")
         return
-    yield good(part, f"{path} can be written to and has {_gib(free)} left")
+    yield Finding.good(part, f"{path} can be written to and has {_gib(free)} left")
 
 
 def storage(url: str) -> Iterator[Finding]:
-    """Where copies of runs are kept: a small object is written there, read and removed."""
+    """The storage of copies of runs: a small object is written there, read and removed."""
     if not url:
-        yield good("storage", "MILLRACE_STORAGE is not set; runs have no copies")
+        yield Finding.good("storage", "MILLRACE_STORAGE is not set; runs have no copies")
         return
     try:
         found = Storage.open(url)
         found.probe()
     except StorageRefused as error:
-        yield bad("storage", str(error), "correct MILLRACE_STORAGE")
+        yield Finding.bad("storage", str(error), "correct MILLRACE_STORAGE")
     except StorageUnreachable as error:
-        mend = "check the URL, the network and the credentials (for S3: AWS_ACCESS_KEY_ID and its like)"
-        yield bad("storage", str(error), mend)
+        remedy = "check the URL, the network and the credentials (for S3: AWS_ACCESS_KEY_ID and its like)"
+        yield Finding.bad("storage", str(error), remedy)
     else:
-        yield good("storage", f"{found.url} takes what is written and gives it back")
+        yield Finding.good("storage", f"{found.url} takes what is written and gives it back")
 
 
 def shared_memory(path: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Where workers of one machine exchange gradients."""
+    """The folder through which workers of one machine exchange gradients."""
     if not path.is_dir():
-        yield doubtful("shared memory", f"there is no {path}", "use `transport: process_group` in specs")
+        yield Finding.doubtful("shared memory", f"there is no {path}", "use `transport: process_group` in specs")
     elif (free := shutil.disk_usage(path).free) < LEAST_SHARED_BYTES:
-        mend = f"mount -o remount,size=2g {path}; with Docker: --shm-size 2g"
-        yield doubtful("shared memory", f"{path} has {_gib(free)} left", mend)
+        remedy = f"mount -o remount,size=2g {path}; with Docker: --shm-size 2g"
+        yield Finding.doubtful("shared memory", f"{path} has {_gib(free)} left", remedy)
     else:
-        yield good("shared memory", f"{path} has {_gib(free)} left")
+        yield Finding.good("shared memory", f"{path} has {_gib(free)} left")
 
 
 def gpus(devices: Path = Path("/dev")) -> Iterator[Finding]:
-    """NVIDIA's, and whether torch could use them."""
+    """NVIDIA GPUs, and whether torch can use them."""
     found = [path for path in devices.glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         version = "none"
     if not found:
-        yield good("GPUs", "none here; training computes on CPUs")
+        yield Finding.good("GPUs", "none here; training computes on CPUs")
     elif version.endswith("+cpu"):
-        mend = "pip install torch from the index for your CUDA version (pytorch.org/get-started)"
-        yield bad("GPUs", f"{len(found)} here, but torch {version} computes on CPUs only", mend)
+        remedy = "pip install torch from the index for your CUDA version (pytorch.org/get-started)"
+        yield Finding.bad("GPUs", f"{len(found)} here, but torch {version} computes on CPUs only", remedy)
     else:
-        yield good("GPUs", f"{len(found)} here; a job takes them with `workers: {{gpus: 1}}`")
+        yield Finding.good("GPUs", f"{len(found)} here; a job takes them with `workers: {{gpus: 1}}`")
 
 
 def data(root: Path) -> Iterator[Finding]:
-    """Which datasets lie where jobs look for them."""
+    """Which datasets are in the folder where jobs look for them."""
     if not root.is_dir():
-        mend = "set data.root in specs, or MILLRACE_DATA_ROOT here; `data: {name: mnist, download: true}` fetches a set"
-        yield doubtful("data", f"there is no {root}; only digits, which needs no files, can be trained on", mend)
+        remedy = (
+            "set data.root in specs, or MILLRACE_DATA_ROOT here; `data: {name: mnist, download: true}` fetches a set"
+        )
+        yield Finding.doubtful(
+            "data", f"there is no {root}; only digits, which needs no files, can be trained on", remedy
+        )
         return
     found = [name for name, inside in FOLDERS.items() if (root / inside).is_dir()]
-    yield good("data", f"{root} has {', '.join(found) or 'none of the sets with a name'}; digits needs no files")
+    yield Finding.good(
+        "data", f"{root} has {', '.join(found) or 'none of the sets with a name'}; digits needs no files"
+    )
 
 
 def config(path: Path | None) -> Iterator[Finding]:
-    """The file of settings: nobody else's business when it holds a token."""
+    """The settings file, which nobody else may read when it holds a token."""
     if path is None or not path.exists():
-        yield good("settings", f"from the environment alone; {path or 'no file'} is not there")
+        yield Finding.good("settings", f"from the environment alone; {path or 'no file'} is not there")
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and "token" in path.read_text():
-        yield bad("settings", f"{path} holds a token, and others on this machine may read it", f"chmod 600 {path}")
+        yield Finding.bad(
+            "settings", f"{path} holds a token, and others on this machine may read it", f"chmod 600 {path}"
+        )
     else:
-        yield good("settings", f"from the environment and {path}")
+        yield Finding.good("settings", f"from the environment and {path}")
 
 
 def _gib(count: float) -> str:

@@ -18,6 +18,7 @@ ServiceError
 ├── StorageUnreachable   the place where copies of runs are does not answer
 ├── CopyDamaged          the copy of a run is not what its manifest says
 └── DatabaseRefused      the database cannot be used
+    ├── DatabaseDamaged  it is not whole
     ├── DatabaseNewer    a later Millrace wrote it
     └── DatabaseBusy     another service works on it
 """
@@ -103,6 +104,10 @@ class CopyDamaged(ServiceError):
 
 class DatabaseRefused(ServiceError):
     """The database cannot be used."""
+
+
+class DatabaseDamaged(DatabaseRefused):
+    """The file of the database is not as SQLite wrote it."""
 
 
 class DatabaseNewer(DatabaseRefused):

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # before Ray: a test that forgot to connect fails instead of starting one
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # before torch: as in the workers, for equal bits
 
 import pytest
@@ -24,8 +25,8 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 WITH_RAY = {
     "ray": ("faults", "runtime"),
     "ray of their own": (
-        "api/page/test_new_user.py", "api/test_cli.py", "api/test_serve.py", "benchmarks", "deploy", "docs",
-        "examples", "faults/test_soak.py", "sweeps",
+        "api/cli/test_cli.py", "api/http/test_serve.py", "api/page/test_new_user.py", "benchmarks", "deploy", "docs",
+        "examples", "faults/test_soak.py", "service/sweeps",
     ),
 }  # fmt: skip
 """Beside those that use the session's, which are with the first."""

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainers.cost.figures import Images, ModelCost, Share, TimingPlan, Timings, images_of, slope_words
+    from trainers.cost.figures import CostShare, Images, ModelCost, TimingPlan, Timings, images_of, slope_words
     from trainers.cost.layers import profile_model
     from trainers.cost.plot import plot_timings
     from trainers.cost.timing import time_layers
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
         UserCodeFailed,
     )
     from trainers.events import RETRYING, Event, Metrics, Result, State, error_median
-    from trainers.export import Exported, export_model
     from trainers.models.names import OWN, torchvision_names
-    from trainers.optim.recipe import Recipe, explain, known_examples
-    from trainers.optim.scaling import batch_factor, scaled_rate
-    from trainers.optim.schedules import warms_up
     from trainers.runtime.api import train
     from trainers.runtime.cluster import (
         ClusterInfo,
@@ -38,13 +34,15 @@ if TYPE_CHECKING:
         stop_head,
         total_resources,
     )
-    from trainers.runtime.journal import Fence, Journal, JournalReader
-    from trainers.runtime.runs import Run, find_run, preflight, remove_files, start_run, sweep_run
-    from trainers.runtime.series import Series
+    from trainers.runtime.event_log import EventLog, EventLogReader, Fence
+    from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
+    from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
+    from trainers.spec.recipe import Recipe, explain, known_examples
+    from trainers.training.export import Exported, export_model
 
 _HOME = {
-    "trainers.cost.figures": ("Images", "ModelCost", "Share", "TimingPlan", "Timings", "images_of", "slope_words"),
+    "trainers.cost.figures": ("Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "slope_words"),
     "trainers.cost.layers": ("profile_model",),
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.timing": ("time_layers",),
@@ -53,32 +51,30 @@ _HOME = {
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
     "trainers.events": ("RETRYING", "Event", "Metrics", "Result", "State", "error_median"),
-    "trainers.export": ("Exported", "export_model"),
+    "trainers.training.export": ("Exported", "export_model"),
     "trainers.models.names": ("OWN", "torchvision_names"),
-    "trainers.optim.recipe": ("Recipe", "explain", "known_examples"),
-    "trainers.optim.scaling": ("batch_factor", "scaled_rate"),
-    "trainers.optim.schedules": ("warms_up",),
+    "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
     "trainers.runtime.api": ("train",),
     "trainers.runtime.cluster": (
         "ClusterInfo", "Resources", "attach", "available_resources", "detach", "embedded", "metrics_targets", "needs",
         "start_head", "stop_head", "total_resources",
     ),
-    "trainers.runtime.journal": ("Fence", "Journal", "JournalReader"),
-    "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "sweep_run"),
-    "trainers.runtime.series": ("Series",),
+    "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
+    "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
+    "trainers.runtime.warm_runner": ("WarmRunner",),
     "trainers.spec": ("PATH_FIELDS", "FieldError", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "DataNotFound", "Event", "ExportFailed", "Exported",
-    "Fence", "FieldError", "Images", "Journal", "JournalReader", "LossNotFinite", "Metrics", "MillraceError",
-    "ModelCost", "Recipe", "Resources", "Result", "Run", "RunFailed", "Series", "Share", "SpecRejected", "State",
-    "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "absolute", "attach", "available_resources",
-    "batch_factor", "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run",
-    "images_of", "known_examples", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model",
-    "remove_files", "scaled_rate", "slope_words", "start_head", "start_run", "stop_head", "sweep_run", "time_layers",
-    "torchvision_names", "total_resources", "train", "warms_up",
+    "DATASETS", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event", "EventLog",
+    "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "LossNotFinite", "Metrics",
+    "MillraceError", "ModelCost", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State",
+    "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
+    "available_resources", "cleanup_run", "detach", "embedded", "error_median", "explain", "export_model",
+    "field_errors", "find_run", "images_of", "known_examples", "metrics_targets", "needs", "plot_timings",
+    "preflight", "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head",
+    "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

@@ -6,8 +6,10 @@ MillraceError
 │   └── UserCodeFailed    a model or dataset function of the user's raised
 ├── RunFailed             the run started and cannot go on
 │   ├── WorkerDied        processes of the run died, and it could not go on without them
-│   ├── ShardLost         a shard died with all that it had
-│   └── LossNotFinite     the loss became NaN or infinite
+│   ├── ShardLost         a shard died and its state is lost
+│   ├── DiskFull          there is no room for what was to be written
+│   ├── LossNotFinite     the loss became NaN or infinite
+│   └── Diverged          the loss stays at chance, or above its start
 ├── PeerLost              another process of the same generation is gone
 ├── StoreClosed           the parameter store was shut down while a call waited for it
 ├── Superseded            another process serves in this shard's place
@@ -18,7 +20,7 @@ MillraceError
 
 
 class MillraceError(Exception):
-    """Root of every error that Millrace raises at run time. Its first argument is a whole sentence for people."""
+    """Base class of every error that Millrace raises at run time. Its first argument is a complete sentence."""
 
     @property
     def reason(self) -> str:
@@ -27,7 +29,7 @@ class MillraceError(Exception):
 
 
 class SpecRejected(MillraceError):
-    """The spec reads well but the model, the data or the cluster do not allow it."""
+    """The spec is well formed, but the model, the data or the cluster do not allow it."""
 
 
 class DataNotFound(SpecRejected):
@@ -35,7 +37,7 @@ class DataNotFound(SpecRejected):
 
 
 class UserCodeFailed(SpecRejected):
-    """A `module:function` of the user's raised, or returned something else than was asked for."""
+    """A `module:function` of the user's raised, or returned something of the wrong kind."""
 
 
 class RunFailed(MillraceError):
@@ -47,11 +49,19 @@ class WorkerDied(RunFailed):
 
 
 class ShardLost(RunFailed):
-    """A shard died with all that it had: at best, the run goes back to its last checkpoint."""
+    """A shard died and its state is lost: at best, the run goes back to its last checkpoint."""
+
+
+class DiskFull(RunFailed):
+    """There is no room on a disk for what was to be written."""
 
 
 class LossNotFinite(RunFailed):
     """The loss became NaN or infinite."""
+
+
+class Diverged(RunFailed):
+    """The loss stays where guessing would have it, or above its start, and the spec wants a run to fail then."""
 
 
 class PeerLost(MillraceError):
@@ -63,7 +73,7 @@ class StoreClosed(MillraceError):
 
 
 class Superseded(MillraceError):
-    """Another process serves in this shard's place: nothing that this one does counts any more."""
+    """Another process serves in this shard's place; nothing that this one does has any effect."""
 
 
 class ExportFailed(MillraceError):

@@ -1,4 +1,4 @@
-"""What a run tells: one numbered, gap-free log of events. Everything that shows a run reads it and nothing else.
+"""The event log of a run: numbered, without gaps. Everything that shows a run reads this log and nothing else.
 
 | type | data |
 |---|---|
@@ -30,6 +30,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from trainers.metrics import StepCounters
+
 EventType = Literal[
     "state",
     "step",
@@ -55,14 +57,14 @@ class State(StrEnum):
     """Where a job is."""
 
     QUEUED = "QUEUED"
-    """Also of a run that failed and is started again: the last word of the coordinator that failed."""
+    """Also the last event of a coordinator that failed, if the run is to be started again."""
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     PAUSING = "PAUSING"
     PAUSED = "PAUSED"
-    """It holds nothing of the cluster, and goes on when it is resumed."""
+    """It holds no resources of the cluster, and continues when it is resumed."""
     RECOVERING = "RECOVERING"
-    """Too few workers are left and it waits for room, or its coordinator died and another takes over."""
+    """Too few workers are left and it waits for resources, or its coordinator died and another takes over."""
     CANCELLING = "CANCELLING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -90,7 +92,7 @@ class Event(BaseModel):
 
     @cached_property
     def text(self) -> str:
-        """All of it as JSON: made once, however many read it."""
+        """The event as JSON; computed once for all readers."""
         return self.model_dump_json()
 
     @property
@@ -99,10 +101,10 @@ class Event(BaseModel):
         return self.type == "state" and State(self.data["state"]).is_terminal
 
 
-class Metrics(BaseModel):
+class Metrics(StepCounters):
     """What all workers did since the last report."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     step: int
     """Updates made so far (synchronous steps, or pushes)."""
@@ -115,41 +117,14 @@ class Metrics(BaseModel):
     loss: float
     """Mean over the examples since the last report."""
     learning_rate: float
-    wait_data_s: float
-    """Worker seconds spent waiting for data since the last report."""
-    wait_communication_s: float
-    """Worker seconds spent waiting for other workers or shards since the last report."""
-    compute_s: float
-    """Worker seconds spent computing since the last report."""
-    sent_bytes: int = 0
-    """Bytes of vectors that workers sent to each other and to the shards since the last report; on shared memory, that
-    others read of theirs."""
-    received_bytes: int = 0
-    """Bytes of vectors that workers received, likewise."""
-    pushed_bytes: int = 0
-    """Of `sent_bytes`, those that went to the shards."""
-    fetched_bytes: int = 0
-    """Of `received_bytes`, those that came from the shards."""
-    fetches: int = 0
-    """Of parameters from the shards, since the last report."""
-    wait_fetch_s: float = 0.0
-    """Of `wait_communication_s`, that in which workers stood still for fetches."""
-    pushes: int = 0
-    """Of gradients to the shards, since the last report."""
-    wait_push_s: float = 0.0
-    """Of `wait_communication_s`, that in which workers stood still for acknowledgements of pushes."""
-    shuffled_bytes: int = 0
-    """Of `sent_bytes`, those of training examples that moved to another worker."""
-    crossed_bytes: int = 0
-    """Of `sent_bytes`, those that went to workers on other nodes."""
     workers: int
     """Workers that reported."""
     staleness: dict[int, int]
     """How many updates so far were applied at which staleness, in updates between fetch and application; where groups
     of parameters are pushed by themselves, a push counts at that of its stalest group."""
-    group_staleness: list[dict[int, int]] = []
+    group_staleness: list[dict[int, int]] = []  # noqa: RUF012  # a model copies its defaults
     """Likewise in each group of parameters, in the order of the model; empty where they are pushed together."""
-    backprop_delays: list[int] = []
+    backprop_delays: list[int] = []  # noqa: RUF012
     """How many minibatches each group of layers goes backward behind the last, from the first group to the last; empty
     where back-propagation is not asynchronous."""
     dropped: int = 0
@@ -181,11 +156,13 @@ class Result(BaseModel):
     dropped: int = 0
     """Minibatches whose gradients came too late for their step (backup workers)."""
     lost_updates: int = 0
-    """That workers had heard of, and that shards without a second copy (`ps.replicas: 1`) lost when they died."""
+    """Acknowledged updates that shards without a second copy (`ps.replicas: 1`) lost when they died."""
     model_path: str | None
     """`model.safetensors`, where the run left one."""
     message: str
     """The last state's sentence."""
+    warning: str | None = None
+    """What is wrong with a run that ended well: its loss stayed at chance, or above its start; null if nothing is."""
 
 
 MEDIAN_EPOCHS = 5
@@ -193,7 +170,7 @@ MEDIAN_EPOCHS = 5
 
 def error_median(evaluations: Iterable[tuple[int, float]]) -> float | None:
     """Median test error over the last 5 epochs (paper 4, section 5.1), from pairs of epoch and accuracy."""
-    told = list(evaluations)
-    last = max((epoch for epoch, _ in told), default=0)
-    errors = [1 - accuracy for epoch, accuracy in told if epoch > last - MEDIAN_EPOCHS]
+    pairs = list(evaluations)
+    last = max((epoch for epoch, _ in pairs), default=0)
+    errors = [1 - accuracy for epoch, accuracy in pairs if epoch > last - MEDIAN_EPOCHS]
     return statistics.median(errors) if errors else None

@@ -1,14 +1,14 @@
 // The page: which view the address asks for, the sections, and the keys.
 
-import { clusterView } from "./cluster.js";
-import { compareView } from "./compare.js";
-import { el, dialog } from "./dom.js";
-import { jobView } from "./job.js";
-import { jobsView } from "./jobs.js";
-import { refusal, trouble } from "./parts.js";
-import { submitView } from "./submit.js";
-import { sweepView } from "./sweep.js";
-import { sweepsView } from "./sweeps.js";
+import { clusterView } from "./views/cluster.js";
+import { compareView } from "./views/compare.js";
+import { el, dialog } from "./lib/dom.js";
+import { jobView } from "./views/job_detail.js";
+import { jobsView } from "./views/job_list.js";
+import { refusal, trouble } from "./parts/widgets.js";
+import { submitView } from "./views/submit.js";
+import { sweepView } from "./views/sweep_detail.js";
+import { sweepsView } from "./views/sweep_list.js";
 
 const SECTIONS = [
   { key: "j", path: "jobs", label: "Jobs" },

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from benchmarks.contender import Measurement, from_timings
-from benchmarks.processes import free_port, together
-from benchmarks.workload import Timing, Workload, steady
+from benchmarks.measurement.contender import Measurement, from_timings
+from benchmarks.measurement.processes import free_port, together
+from benchmarks.measurement.workload import Timing, Workload, steady
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The limit: processes that never talk, each with its own plain loop of torch."""
 
-from benchmarks.contender import Measurement, from_timings
-from benchmarks.processes import together
-from benchmarks.workload import Timing, Workload, steady
+from benchmarks.measurement.contender import Measurement, from_timings
+from benchmarks.measurement.processes import together
+from benchmarks.measurement.workload import Timing, Workload, steady
 
 
 def measure(work: Workload) -> Measurement:

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import proc
-from benchmarks.contender import Measurement
-from benchmarks.processes import alone
-from benchmarks.workload import Workload
+from benchmarks.measurement import proc
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.processes import alone
+from benchmarks.measurement.workload import Workload
 
 STORE_BYTES = 512 * 1024**2  # small, so that its pages are soon all warm
 Arrays = list[NDArray[np.float32]]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import MeasurementError, alone
-from benchmarks.workload import Workload
+from benchmarks.measurement.processes import MeasurementError, alone
+from benchmarks.measurement.workload import Workload
 
 CHECKPOINT_STEPS = 50
 KILL_AFTER_STEPS = 120

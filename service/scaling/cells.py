@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from service.scaling.curves import last_epoch
-from service.scaling.evidence import DIVERGED, NOT_FINITE, Evidence, Question, Rule, Told, Trial
+from service.scaling.evidence import DIVERGED, LEARNED_NOTHING, Evidence, Question, ReportModel, Rule, Trial
+from service.scaling.loss_curves import last_epoch
 from service.scaling.statistics import Verdict, difference, judged, mean, std
 
 Outcome = Literal["finished", "diverged", "stopped", "missing", "unfinished"]
@@ -35,7 +35,7 @@ BASE = Method("none", "none", 1.0)
 """At the base batch every rule gives the base rate, and there is nothing to warm up."""
 
 
-class Cell(Told):
+class Cell(ReportModel):
     """One method at one batch: what its seeds came to."""
 
     batch: int
@@ -51,7 +51,7 @@ class Cell(Told):
     mean: float | None
     std: float | None
     diverged: int
-    """Seeds whose loss was not finite."""
+    """Seeds whose loss was not finite, or stayed at chance or above its start."""
     stopped: int
     """Seeds stopped because their curve had left the baseline's."""
     missing: int
@@ -96,9 +96,9 @@ class Group:
         """One a seed that finished and of which no run diverged."""
         found = []
         for trials in self.by_seed.values():
-            told = [error for trial in trials if (error := final_error(trial)) is not None]
+            errors = [error for trial in trials if (error := final_error(trial)) is not None]
             if _worst(outcome(trial) for trial in trials) == "finished":
-                found.append(mean(told))
+                found.append(mean(errors))
         return sorted(found)
 
     @property
@@ -115,7 +115,7 @@ def outcome(trial: Trial) -> Outcome:
     if trial.state not in ENDED:
         return "unfinished"
     last = next((point.train_loss for point in reversed(trial.points) if point.train_loss is not None), 0.0)
-    if trial.reason.startswith(NOT_FINITE) or not math.isfinite(last):
+    if trial.reason.startswith(LEARNED_NOTHING) or not math.isfinite(last):
         return "diverged"
     if trial.state == "STOPPED" and trial.reason.startswith(DIVERGED):
         return "stopped"
@@ -129,13 +129,13 @@ def _worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def final_error(trial: Trial) -> float | None:
-    """As told, or the median over the evaluations of the last 5 epochs (paper 4, section 5.1)."""
+    """The reported one, or the median over the evaluations of the last 5 epochs (paper 4, section 5.1)."""
     if trial.error is not None:
         return trial.error
     last = last_epoch(trial.points)
-    told = [p.test_error for p in trial.points if p.test_error is not None and p.epoch > last - MEDIAN_EPOCHS]
-    ordered = sorted(told)
-    return (ordered[len(told) // 2] + ordered[(len(told) - 1) // 2]) / 2 if told else None
+    errors = [p.test_error for p in trial.points if p.test_error is not None and p.epoch > last - MEDIAN_EPOCHS]
+    ordered = sorted(errors)
+    return (ordered[len(errors) // 2] + ordered[(len(errors) - 1) // 2]) / 2 if errors else None
 
 
 def grouped(evidence: Evidence) -> dict[Variant, Groups]:
@@ -149,8 +149,8 @@ def grouped(evidence: Evidence) -> dict[Variant, Groups]:
 
 
 def _place(trial: Trial) -> tuple[object, ...]:
-    told = (trial.variant, trial.batch, trial.rule, trial.warmup, trial.multiple, trial.lr, trial.seed, trial.id)
-    return (*told, trial.state, trial.reason, -1.0 if trial.error is None else trial.error)
+    settings = (trial.variant, trial.batch, trial.rule, trial.warmup, trial.multiple, trial.lr, trial.seed, trial.id)
+    return (*settings, trial.state, trial.reason, -1.0 if trial.error is None else trial.error)
 
 
 def method_of(trial: Trial, question: Question) -> Method:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from service.scaling.curves import BINS, TINY, Curve, last_epoch, loss_curve, mean_and_spread, together
-from service.scaling.evidence import Point, Told
+from service.scaling.evidence import Point, ReportModel
+from service.scaling.loss_curves import BINS, TINY, Curve, last_epoch, loss_curve, mean_and_spread, together
 
 
-class Divergence(Told):
+class Divergence(ReportModel):
     """What counts as separated. The defaults err on the side of training on."""
 
     model_config = ConfigDict(extra="forbid")
@@ -32,7 +32,7 @@ class Divergence(Told):
     """Seeds of the baseline that must have come as far as the trial."""
 
 
-class Separation(Told):
+class Separation(ReportModel):
     """Whether, and where, a curve separated."""
 
     separated: bool

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 DIVERGED = "DivergesFromBaseline"
 """Begins the reason of a trial that was stopped because its curve had separated from the baseline's."""
-NOT_FINITE = "LossNotFinite"
-"""Begins the reason of a trial that failed because its loss became NaN or infinite."""
+LEARNED_NOTHING = ("LossNotFinite", "LearnedNothing", "Diverged")
+"""Begin the reasons of trials whose loss became NaN or infinite, or stayed at chance or above its start."""
 RECIPE = ("batch", "workers", "rule", "scaling", "warmup", "lr", "multiple", "seed", "optimizer.lr")
 """Swept paths that a trial's own fields tell already, and those below them; any other path makes a variant."""
 
@@ -19,13 +19,13 @@ Rate = Annotated[float, Field(ge=1e-12, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Told(BaseModel):
+class ReportModel(BaseModel):
     """Root of evidence and report: frozen, its fields documented; what is not finite is written as a word."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
-class Point(Told):
+class Point(ReportModel):
     """One moment of a trial. What was not measured then is null."""
 
     examples: int = Field(ge=0, le=2**60)
@@ -39,7 +39,7 @@ class Point(Told):
     test_loss: float | None = None
 
 
-class Trial(Told):
+class Trial(ReportModel):
     """One run of the sweep."""
 
     id: str
@@ -78,7 +78,7 @@ def _word(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-class Question(Told):
+class Question(ReportModel):
     """What the sweep was to find out."""
 
     base_batch: Batch
@@ -99,7 +99,7 @@ class Question(Told):
         return float(f"{trial.lr / self.predicted_lr(trial.rule, trial.batch):.6g}")
 
 
-class Evidence(Told):
+class Evidence(ReportModel):
     """A sweep's question and its trials."""
 
     name: str

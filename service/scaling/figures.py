@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from service.scaling.cells import BASE, Cell, Group, Groups, Method, grouped
-from service.scaling.curves import last_epoch, loss_curve, mean_and_spread, together
 from service.scaling.drawing import (
     COLOURS,
     DASHES,
@@ -22,6 +21,7 @@ from service.scaling.drawing import (
     spread_of,
 )
 from service.scaling.evidence import Evidence, Question
+from service.scaling.loss_curves import last_epoch, loss_curve, mean_and_spread, together
 from service.scaling.rates import RULES
 from service.scaling.report import ScalingReport, VariantReport
 from service.scaling.targets import TimeToTarget
@@ -70,8 +70,8 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
         own = [cell for cell in cells if cell.method == method or cell is baseline]
         _error_line(axes, own, question.base_batch, {**looks.of(method), "label": _plain(str(method))}, 2**shift, top)
     spread = [100 * (baseline.std or 0.0)]
-    told = f"baseline, batch {question.base_batch}"
-    axes.errorbar([question.base_batch], [centre], spread, fmt="D", color="black", capsize=3, zorder=8, label=told)
+    label = f"baseline, batch {question.base_batch}"
+    axes.errorbar([question.base_batch], [centre], spread, fmt="D", color="black", capsize=3, zorder=8, label=label)
     axes.plot([], [], "o", color="0.3", markerfacecolor="white", label="beyond the scale")
     axes.plot([], [], "x", color="0.3", label="a seed broke")
     low = min(100 * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None)
@@ -201,10 +201,10 @@ def _target(variant: VariantReport, question: Question) -> Figure | None:
 
 
 def _target_line(
-    axes: Axes, rows: Sequence[TimeToTarget], told: Callable[[TimeToTarget], float | None], look: dict[str, object]
+    axes: Axes, rows: Sequence[TimeToTarget], value: Callable[[TimeToTarget], float | None], look: dict[str, object]
 ) -> None:
     """One method; a hollow marker where not every trial met the target."""
-    x, y = [row.batch for row in rows], [told(row) for row in rows]
+    x, y = [row.batch for row in rows], [value(row) for row in rows]
     axes.plot(x, y, linewidth=1.5, markersize=5, **look)  # type: ignore[arg-type]
     part = [(a, b) for a, b, row in zip(x, y, rows, strict=True) if row.reached < row.of]
     hollow = {"color": look["color"], "marker": look["marker"], "linestyle": "none", "markerfacecolor": "white"}

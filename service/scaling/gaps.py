@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from service.scaling.cells import BASE, Cell, Groups, Method, Variant, outcome
-from service.scaling.evidence import Question, Rule, Told
+from service.scaling.evidence import Question, ReportModel, Rule
 from service.scaling.limits import Reach, chief
 from service.scaling.rates import BatchRates
 from service.scaling.statistics import mean, seeds_to_settle
@@ -14,7 +14,7 @@ PAPER_SEEDS = 5  # paper 4, section 5.1
 Why = Literal["baseline", "lost", "seeds", "close", "gap", "between", "larger", "rate"]
 
 
-class Proposal(Told):
+class Proposal(ReportModel):
     """Trials to add: one for each seed."""
 
     batch: int
@@ -33,7 +33,7 @@ class Proposal(Told):
     """How long they would train in all, by the trials of this sweep; null where none tells."""
 
 
-class Gap(Told):
+class Gap(ReportModel):
     """Something that the evidence does not tell."""
 
     kind: Why
@@ -65,8 +65,10 @@ def gaps(view: View, reaches: Sequence[Reach], rates: Sequence[BatchRates]) -> l
             found += _bracket(view, reach)
     if not own and view.baseline:
         larger = [view.question.base_batch * 2**i for i in range(1, 4)]
-        told = "no rule was tried at a batch above the base"
-        found.append(_gap(view, "larger", told, [(Method("linear", "none", 1.0), b) for b in larger], "where it holds"))
+        message = "no rule was tried at a batch above the base"
+        found.append(
+            _gap(view, "larger", message, [(Method("linear", "none", 1.0), b) for b in larger], "where it holds")
+        )
     return [*found, *_edges(view, reaches, rates)]
 
 
@@ -74,13 +76,13 @@ def _baseline(view: View) -> list[Gap]:
     count, batch = len(view.baseline), view.question.base_batch
     cell = _cell(view, BASE, batch)
     if cell is not None and cell.broken:
-        told = f"{_seeds(cell.broken)} of the baseline broke: its rate is too high to compare anything with"
+        message = f"{_seeds(cell.broken)} of the baseline broke: its rate is too high to compare anything with"
         half = BASE._replace(multiple=0.5)
-        return [_gap(view, "baseline", told, [(half, batch)], "whether half of the base rate is sound", PAPER_SEEDS)]
+        return [_gap(view, "baseline", message, [(half, batch)], "whether half of the base rate is sound", PAPER_SEEDS)]
     if count >= 2:
         return []
-    told = f"the baseline, batch {batch} at the base rate, has {_seeds(count)}: nothing can be compared with it"
-    return [_gap(view, "baseline", told, [(BASE, batch)], "the baseline's mean and spread", PAPER_SEEDS)]
+    message = f"the baseline, batch {batch} at the base rate, has {_seeds(count)}: nothing can be compared with it"
+    return [_gap(view, "baseline", message, [(BASE, batch)], "the baseline's mean and spread", PAPER_SEEDS)]
 
 
 def _lost(view: View) -> list[Gap]:
@@ -91,9 +93,9 @@ def _lost(view: View) -> list[Gap]:
             continue
         lost = [t for ts in group.by_seed.values() if all(outcome(t) == "missing" for t in ts) for t in ts]
         states = ", ".join(sorted({f"{t.state} {t.reason}".strip() or "no reason" for t in lost}))
-        told = f"rule {method} at batch {batch}: {_seeds(cell.missing)} ended without a result ({states})"
+        message = f"rule {method} at batch {batch}: {_seeds(cell.missing)} ended without a result ({states})"
         again = _proposal(view, method, batch, sorted({t.seed for t in lost}), "the same once more")
-        found.append(Gap(kind="lost", message=told, proposals=[again]))
+        found.append(Gap(kind="lost", message=message, proposals=[again]))
     return found
 
 
@@ -103,16 +105,18 @@ def _undecided(view: View, reach: Reach) -> list[Gap]:
     open_cell = next((cell for cell in cells if cell.batch > reach.shown and cell.verdict != "within"), None)
     if open_cell is None or open_cell.verdict == "beyond":
         return _contradiction(view, reach, cells)
-    told = f"rule {reach.method} at batch {open_cell.batch}"
+    message = f"rule {reach.method} at batch {open_cell.batch}"
     if open_cell.verdict == "untried":
-        return [] if open_cell.missing else [Gap(kind="lost", message=f"{told}: no seed has ended yet", proposals=[])]
+        return (
+            [] if open_cell.missing else [Gap(kind="lost", message=f"{message}: no seed has ended yet", proposals=[])]
+        )
     count = seeds_to_settle(open_cell.errors, view.baseline, view.question.tolerance)
-    told = f"{told}: {_seeds(len(open_cell.errors))} do not decide whether it is within the tolerance"
+    message = f"{message}: {_seeds(len(open_cell.errors))} do not decide whether it is within the tolerance"
     if count is None:
-        told += "; its error is so near the tolerance that 20 seeds would not either: state another tolerance"
-        return [Gap(kind="close", message=told, proposals=[])]
+        message += "; its error is so near the tolerance that 20 seeds would not either: state another tolerance"
+        return [Gap(kind="close", message=message, proposals=[])]
     wanted = [(reach.method, open_cell.batch), (BASE, view.question.base_batch)]
-    return [_gap(view, "seeds", told, wanted, f"whether batch {open_cell.batch} holds", count)]
+    return [_gap(view, "seeds", message, wanted, f"whether batch {open_cell.batch} holds", count)]
 
 
 def _contradiction(view: View, reach: Reach, cells: Sequence[Cell]) -> list[Gap]:
@@ -121,10 +125,10 @@ def _contradiction(view: View, reach: Reach, cells: Sequence[Cell]) -> list[Gap]
     later = [cell for cell in cells if cell.verdict == "within" and worst and cell.batch > worst[0].batch]
     if not later:
         return []
-    told = f"rule {reach.method} is beyond the tolerance at batch {worst[0].batch} and within it at {later[0].batch}"
+    message = f"rule {reach.method} is beyond the tolerance at batch {worst[0].batch} and within it at {later[0].batch}"
     wanted = [(reach.method, worst[0].batch), (reach.method, later[0].batch)]
     count = len(worst[0].errors) + worst[0].broken + PAPER_SEEDS
-    return [_gap(view, "seeds", told, wanted, "which of the two was chance", count)]
+    return [_gap(view, "seeds", message, wanted, "which of the two was chance", count)]
 
 
 def _bracket(view: View, reach: Reach) -> list[Gap]:
@@ -134,17 +138,17 @@ def _bracket(view: View, reach: Reach) -> list[Gap]:
     skipped = [b for b in sorted(others) if view.question.base_batch < b < last and b not in reach.tried]
     found = []
     if skipped:
-        told = f"rule {method} was not tried at batch {_listed(skipped)}, between those at which it was"
-        found.append(_gap(view, "gap", told, [(method, batch) for batch in skipped], "whether it holds there"))
+        message = f"rule {method} was not tried at batch {_listed(skipped)}, between those at which it was"
+        found.append(_gap(view, "gap", message, [(method, batch) for batch in skipped], "whether it holds there"))
     if reach.breaks_at is None and reach.estimated == last:
-        told = f"rule {method} has not broken up to batch {last}, the largest tried"
-        found.append(_gap(view, "larger", told, [(method, last * 2), (method, last * 4)], "where it breaks"))
+        message = f"rule {method} has not broken up to batch {last}, the largest tried"
+        found.append(_gap(view, "larger", message, [(method, last * 2), (method, last * 4)], "where it breaks"))
     if reach.breaks_at is not None and reach.breaks_at > 2 * reach.estimated:
         tried = {reach.shown, *reach.tried}
         between = [b for b in _doublings(reach.estimated, reach.breaks_at) if b not in tried]
         if between:
-            told = f"rule {method} breaks somewhere between batch {reach.estimated} and {reach.breaks_at}"
-            found.append(_gap(view, "between", told, [(method, batch) for batch in between], "where it breaks"))
+            message = f"rule {method} breaks somewhere between batch {reach.estimated} and {reach.breaks_at}"
+            found.append(_gap(view, "between", message, [(method, batch) for batch in between], "where it breaks"))
     return found
 
 
@@ -157,14 +161,14 @@ def _edges(view: View, reaches: Sequence[Reach], rates: Sequence[BatchRates]) ->
             continue
         best = next(tried for tried in row.tried if tried.lr == row.best_lr and not tried.broken)
         highest = best.lr >= max(tried.lr for tried in row.tried)
-        told = f"at batch {row.batch} the best rate, {best.lr:g}, is the {'highest' if highest else 'lowest'} tried"
+        message = f"at batch {row.batch} the best rate, {best.lr:g}, is the {'highest' if highest else 'lowest'} tried"
         method = Method(best.rule, best.warmup, best.multiple * (2 if highest else 0.5))
-        found.append(_gap(view, "rate", told, [(method, row.batch)], "whether the best rate lies beyond"))
+        found.append(_gap(view, "rate", message, [(method, row.batch)], "whether the best rate lies beyond"))
     return found
 
 
 def _gap(
-    view: View, kind: Why, told: str, wanted: Iterable[tuple[Method, int]], why: str, seeds: int | None = None
+    view: View, kind: Why, message: str, wanted: Iterable[tuple[Method, int]], why: str, seeds: int | None = None
 ) -> Gap:
     """A gap with the trials that close it: so many seeds of each wanted cell, counting those that there are."""
     proposals = []
@@ -174,7 +178,7 @@ def _gap(
         count = (seeds or _usual(view)) - len(used)
         if count > 0:
             proposals.append(_proposal(view, method, batch, _fresh(view, used, count), why))
-    return Gap(kind=kind, message=told, proposals=proposals)
+    return Gap(kind=kind, message=message, proposals=proposals)
 
 
 def _usual(view: View) -> int:

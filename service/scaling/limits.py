@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from service.scaling.cells import BASE, Cell, Method
-from service.scaling.evidence import Question, Rule, Told
+from service.scaling.evidence import Question, ReportModel, Rule
 from service.scaling.statistics import mean, rising
 
 SAFE = 2
@@ -17,7 +17,7 @@ SAFE = 2
 that is not close to the breaking point (section 5.3)."""
 
 
-class Reach(Told):
+class Reach(ReportModel):
     """One method's answer."""
 
     rule: Rule
@@ -98,10 +98,10 @@ def _reach(cells: Sequence[Cell], method: Method, question: Question) -> Reach:
 
 def _likely(cells: Sequence[Cell], tolerance: float) -> list[int]:
     """Batches at which the fitted excess is within the tolerance; a seed that broke is an error of 100 %."""
-    told = [cell for cell in cells if cell.excess is not None or cell.broken]
-    if any(cell.errors and cell.excess is None for cell in told):
+    measured = [cell for cell in cells if cell.excess is not None or cell.broken]
+    if any(cell.errors and cell.excess is None for cell in measured):
         return []  # without a baseline
-    counts = [len(cell.errors) + cell.broken for cell in told]
-    excesses = [math.fsum([(c.excess or 0.0) * len(c.errors), c.broken]) for c in told]
+    counts = [len(cell.errors) + cell.broken for cell in measured]
+    excesses = [math.fsum([(c.excess or 0.0) * len(c.errors), c.broken]) for c in measured]
     fitted = rising([a / n for a, n in zip(excesses, counts, strict=True)], counts)
-    return [cell.batch for cell, excess in zip(told, fitted, strict=True) if excess <= tolerance]
+    return [cell.batch for cell, excess in zip(measured, fitted, strict=True) if excess <= tolerance]

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from service.scaling.cells import Cell
 from service.scaling.gaps import Gap
+from service.scaling.narrative import percent
 from service.scaling.proxy import Proxy, Saved
 from service.scaling.rates import BatchRates
 from service.scaling.report import ScalingReport, VariantReport
 from service.scaling.targets import TimeToTarget
-from service.scaling.words import percent
 
 MOST_LOST = 20
 """Trials without a result that are listed one by one; the JSON form has them all."""
@@ -43,9 +43,11 @@ def _variant(variant: VariantReport, several: bool) -> list[str]:
 
 
 def _counts(report: ScalingReport) -> str:
-    told = ", ".join(f"{count} {outcome}" for outcome, count in report.trials.items() if count)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in report.trials.items() if count)
     sides = f"{report.confidence:.0%}"
-    return f"{told or 'No trial'}. An interval's sides hold with {sides} confidence each; ± is one standard deviation."
+    return (
+        f"{counts or 'No trial'}. An interval's sides hold with {sides} confidence each; ± is one standard deviation."
+    )
 
 
 def _errors(cells: Sequence[Cell]) -> list[str]:
@@ -113,19 +115,19 @@ def _lost(report: ScalingReport) -> list[str]:
     if not report.without_result:
         return []
     head = ("trial", "batch", "rule", "seed", "counts as", "state", "reason")
-    told = report.without_result
-    shown = told[:MOST_LOST]
+    without = report.without_result
+    shown = without[:MOST_LOST]
     rows = ((t.id, str(t.batch), t.method, str(t.seed), t.outcome, t.state, t.reason) for t in shown)
-    more = [f"And {len(told) - len(shown)} more.", ""] if len(told) > len(shown) else []
+    more = [f"And {len(without) - len(shown)} more.", ""] if len(without) > len(shown) else []
     return ["## Trials without a result", "", *_table(head, rows), "", *more]
 
 
 def _saved(saved: Saved) -> list[str]:
     if not saved.trials:
         return []
-    told = f"{saved.trials} trials were stopped because their curve had left the baseline's"
+    stopped = f"{saved.trials} trials were stopped because their curve had left the baseline's"
     left = f"{saved.examples} examples, about {saved.seconds:.0f} s, were not trained"
-    return ["## Compute saved", "", f"{told}: {left}, {saved.share:.0%} of what the trials would have taken."]
+    return ["## Compute saved", "", f"{stopped}: {left}, {saved.share:.0%} of what the trials would have taken."]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,15 +1,15 @@
-"""Whether the training curves told the result beforehand (paper 4, section 5.3), and what stopping by them saved."""
+"""Whether the training curves predicted the result (paper 4, section 5.3), and what stopping by them saved."""
 
 from collections.abc import Sequence
 
 from service.scaling.cells import BASE, Groups, final_error, outcome
-from service.scaling.curves import last_epoch, loss_curve
 from service.scaling.divergence import Divergence, separation
-from service.scaling.evidence import Question, Told, Trial
+from service.scaling.evidence import Question, ReportModel, Trial
+from service.scaling.loss_curves import last_epoch, loss_curve
 from service.scaling.statistics import mean
 
 
-class Proxy(Told):
+class Proxy(ReportModel):
     """The trials that trained to their end, replayed: which of them `diverges_from_baseline` would have stopped."""
 
     limits: Divergence
@@ -27,7 +27,7 @@ class Proxy(Told):
     """Share of all these trials' examples that would not have been trained."""
 
 
-class Saved(Told):
+class Saved(ReportModel):
     """Compute that stopped trials did not use."""
 
     trials: int
@@ -48,12 +48,12 @@ def replayed(
     if base is None or not baseline or epochs <= 0:
         return None
     curves = [loss_curve(trial.points, epochs) for trial in base.trials if outcome(trial) == "finished"]
-    told = [t for key, g in groups.items() if key[1] != question.base_batch for t in g.trials if _counts(t)]
-    if not told or not curves:
+    compared = [t for key, g in groups.items() if key[1] != question.base_batch for t in g.trials if _counts(t)]
+    if not compared or not curves:
         return None
     bound = mean(baseline) + question.tolerance
     counts, at, saved = {True: [0, 0], False: [0, 0]}, [], 0.0
-    for trial in told:
+    for trial in compared:
         found = separation(loss_curve(trial.points, epochs), curves, epochs, limits)
         worse = outcome(trial) == "diverged" or (final_error(trial) or 0.0) > bound
         counts[worse][0] += 1
@@ -61,7 +61,7 @@ def replayed(
             counts[worse][1] += 1
             at.append(min(found.epoch / epochs, 1.0))
             saved += max(0.0, last_epoch(trial.points) - found.epoch)
-    trained = sum(last_epoch(trial.points) for trial in told)
+    trained = sum(last_epoch(trial.points) for trial in compared)
     return Proxy(
         limits=limits,
         worse=counts[True][0],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from service.scaling.cells import Cell
-from service.scaling.evidence import Question, Rule, Told
+from service.scaling.evidence import Question, ReportModel, Rule
 from service.scaling.statistics import difference, mean
 
 RULES: tuple[Rule, ...] = ("none", "sqrt", "linear")
@@ -12,7 +12,7 @@ NEAR = 1.05
 """Rates closer than this factor are taken for one."""
 
 
-class Tried(Told):
+class Tried(ReportModel):
     """One rate at one batch."""
 
     lr: float
@@ -29,7 +29,7 @@ class Tried(Told):
     """Not shown to be worse than the best: their difference, with 95 % confidence, may be none."""
 
 
-class BatchRates(Told):
+class BatchRates(ReportModel):
     """All rates tried at one batch."""
 
     batch: int

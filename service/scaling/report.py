@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 
 from service.scaling.cells import BASE, Cell, Groups, Outcome, Variant, cell, grouped, outcome
-from service.scaling.curves import last_epoch
 from service.scaling.divergence import Divergence
-from service.scaling.evidence import Evidence, Question, Told, Trial
+from service.scaling.evidence import Evidence, Question, ReportModel, Trial
 from service.scaling.gaps import Gap, View, gaps, mean_seconds
 from service.scaling.limits import Reach, reaches
+from service.scaling.loss_curves import last_epoch
+from service.scaling.narrative import Lead, answer, lead
 from service.scaling.proxy import Proxy, Saved, replayed, saved_by_stopping
 from service.scaling.rates import BatchRates, exponent, rates_by_batch
 from service.scaling.statistics import CONFIDENCE, mean
 from service.scaling.targets import TimeToTarget, times_to_target
-from service.scaling.words import Lead, answer, lead
 
 
-class WithoutResult(Told):
+class WithoutResult(ReportModel):
     """A trial that is missing from the figures, or counts as broken."""
 
     id: str
@@ -27,7 +27,7 @@ class WithoutResult(Told):
     reason: str
 
 
-class VariantReport(Told):
+class VariantReport(ReportModel):
     """The answer for one choice of the settings that are neither batch, rule, warm-up, rate nor seed."""
 
     variant: dict[str, str]
@@ -49,12 +49,12 @@ class VariantReport(Told):
     targets: list[TimeToTarget]
     """Paper 3's table II, the baseline first."""
     proxy: Proxy | None
-    """Whether the curves told the results beforehand."""
+    """Whether the curves predicted the results."""
     gaps: list[Gap]
     """What the evidence does not tell, and the trials that would."""
 
 
-class ScalingReport(Told):
+class ScalingReport(ReportModel):
     """What a sweep says about the batch and the learning rate."""
 
     name: str
@@ -80,12 +80,14 @@ def scaling_report(evidence: Evidence, limits: Divergence | None = None) -> Scal
     counts: dict[Outcome, int] = dict.fromkeys(("finished", "diverged", "stopped", "missing", "unfinished"), 0)
     for trial in trials:
         counts[outcome(trial)] += 1
-    told = (_variant(variant, parts[variant], evidence.question, limits or Divergence()) for variant in sorted(parts))
+    variants = (
+        _variant(variant, parts[variant], evidence.question, limits or Divergence()) for variant in sorted(parts)
+    )
     return ScalingReport(
         name=evidence.name,
         question=evidence.question,
         trials=counts,
-        variants=list(told),
+        variants=list(variants),
         without_result=_without_result(parts),
         saved=saved_by_stopping([parts[variant] for variant in sorted(parts)]),
     )
@@ -140,5 +142,5 @@ def _without_result(parts: dict[Variant, Groups]) -> list[WithoutResult]:
 
 
 def _told(trial: Trial, method: str, batch: int) -> WithoutResult:
-    told = {"id": trial.id, "seed": trial.seed, "state": trial.state, "reason": trial.reason}
-    return WithoutResult.model_validate({**told, "method": method, "batch": batch, "outcome": outcome(trial)})
+    fields = {"id": trial.id, "seed": trial.seed, "state": trial.state, "reason": trial.reason}
+    return WithoutResult.model_validate({**fields, "method": method, "batch": batch, "outcome": outcome(trial)})

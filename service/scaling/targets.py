@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from service.scaling.cells import BASE, Groups, Method, Variant, outcome
-from service.scaling.evidence import Point, Question, Rule, Told, Trial
+from service.scaling.evidence import Point, Question, ReportModel, Rule, Trial
 from service.scaling.statistics import mean, std
 
 
-class TimeToTarget(Told):
+class TimeToTarget(ReportModel):
     """One method at one batch: what its trials took until an evaluation first met the target error."""
 
     batch: int

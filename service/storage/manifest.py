@@ -1,4 +1,4 @@
-"""What a copy in storage consists of."""
+"""The format of a copy in storage."""
 
 import hashlib
 import re
@@ -7,14 +7,14 @@ from typing import Annotated, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from service.checkpoints import chunks
+from service.storage.checkpoints import chunks
 
 NUMBERED = re.compile(r"manifests/([0-9]{12})\.json")
 OBJECT = re.compile(r"objects/[0-9a-f]{64}")
 FILE = re.compile(r"model\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Beside its log, the files of a run directory that are copied."""
+"""The files of a run directory that are copied besides its log."""
 LIMIT_BYTES = 16 << 20
-"""Of a manifest."""
+"""The greatest size of a manifest."""
 
 
 class Piece(BaseModel):
@@ -32,12 +32,12 @@ class Piece(BaseModel):
 
     @classmethod
     def of(cls, data: bytes) -> "Piece":
-        """What these bytes are."""
+        """The piece with these bytes."""
         return cls(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     @classmethod
     def of_file(cls, file: BinaryIO) -> "Piece":
-        """What is in a file; closes it."""
+        """The piece with the content of a file. Closes the file."""
         digest, size = hashlib.sha256(), 0
         for chunk in chunks(file):
             digest.update(chunk)
@@ -46,15 +46,15 @@ class Piece(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A whole run."""
+    """All files of a run at one moment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     log: tuple[Piece, ...] = ()
-    """One after the other."""
+    """Its segments in their order."""
     files: dict[str, Piece] = {}
-    """By their paths in the run directory."""
+    """Path in the run directory -> piece."""
 
     @field_validator("files")
     @classmethod
@@ -66,25 +66,25 @@ class Manifest(BaseModel):
 
     @property
     def pieces(self) -> frozenset[Piece]:
-        """Everything that it names."""
+        """All pieces that it names."""
         return frozenset((*self.log, *self.files.values()))
 
     @property
     def steps(self) -> set[str]:
-        """Its checkpoints."""
+        """The steps of its checkpoints."""
         return {name.split("/")[1] for name in self.files if "/" in name}
 
 
 def numbers(names: Mapping[str, int]) -> list[int]:
-    """The manifests among the names in a copy, newest first."""
+    """The numbers of the manifests among the names in a copy, newest first."""
     return sorted((int(match[1]) for name in names if (match := NUMBERED.fullmatch(name))), reverse=True)
 
 
 def ours(names: Iterable[str]) -> list[str]:
-    """Of the names in a copy those that a run has, manifests first: while one of them is there, so are its objects."""
+    """The names in a copy that are manifests or objects, manifests first: while one exists, so do its objects."""
     return sorted(name for name in names if NUMBERED.fullmatch(name) or OBJECT.fullmatch(name))
 
 
 def numbered(number: int) -> str:
-    """A manifest's name within the copy."""
+    """The name of a manifest within the copy."""
     return f"manifests/{number:012d}.json"

@@ -1,4 +1,4 @@
-"""From a copy back to a run directory."""
+"""Restores a run directory from its copy in storage."""
 
 import hashlib
 import os
@@ -9,18 +9,18 @@ from typing import BinaryIO
 
 from service.errors import CopyDamaged, StorageFull
 from service.storage.manifest import Manifest, Piece, numbers
+from service.storage.object_storage import Storage
 from service.storage.run_files import LOG
-from service.storage.storage import Storage
 from service.storage.upload import newest
 
 
 def restore(storage: Storage, job_id: str, run_dir: Path) -> bool:
-    """Bring back a run directory that is gone. Returns False where there is no copy.
+    """Restore a run directory that is gone. Returns False if there is no copy.
 
     Raises:
-        StorageUnreachable: Nobody can say whether there is one.
-        CopyDamaged: An object is missing, or not what the manifest says. Nothing is left behind.
-        StorageFull: It cannot be written here.
+        StorageUnreachable: It is not known whether there is a copy.
+        CopyDamaged: An object is missing or differs from the manifest. Nothing is left behind.
+        StorageFull: The run directory cannot be written here.
     """
     there = storage.sizes(job_id)
     found = numbers(there)
@@ -43,7 +43,7 @@ def restore(storage: Storage, job_id: str, run_dir: Path) -> bool:
 
 
 class _Copy:
-    """The objects of one run."""
+    """The objects of one copy."""
 
     def __init__(self, storage: Storage, job_id: str, there: dict[str, int]) -> None:
         self.storage = storage
@@ -51,7 +51,7 @@ class _Copy:
         self.there = there
 
     def write_to(self, file: BinaryIO, piece: Piece) -> None:
-        """Append a piece to a file, checked."""
+        """Append a piece to a file, and check its digest."""
         digest = hashlib.sha256()
         for chunk in self._chunks(piece):
             digest.update(chunk)
@@ -66,7 +66,7 @@ class _Copy:
             left = piece.size_bytes
             for chunk in self.storage.chunks(f"{self.job_id}/{piece.object}"):
                 left -= len(chunk)
-                if left < 0:  # it has grown: not a byte more than the manifest says
+                if left < 0:  # it has grown; not a byte more is taken than the manifest says
                     raise self._damaged(piece)
                 yield chunk
         except FileNotFoundError:
@@ -78,7 +78,7 @@ class _Copy:
 
 
 def _fill(folder: Path, manifest: Manifest, copy: _Copy) -> None:
-    """Write the whole run. The manifest has no names but those of a run's files."""
+    """Write all files of the run. The manifest names nothing but files of a run."""
     wanted = {LOG: manifest.log} if manifest.log else {}
     wanted |= {name: (piece,) for name, piece in manifest.files.items()}
     for name, pieces in wanted.items():

@@ -1,4 +1,4 @@
-"""The files of a run directory that storage has copies of: which there are, and in which version. Follows no links."""
+"""The files of a run directory that are copied to storage, each with a stamp. Follows no links."""
 
 import contextlib
 import errno
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from service.checkpoints import opened, steps
 from service.errors import CheckpointNotFound
+from service.storage.checkpoints import opened, steps
 from service.storage.manifest import FILE
 
 LOG = "events.jsonl"
@@ -17,7 +17,7 @@ MODEL = "model.safetensors"
 
 
 class Stamp(NamedTuple):
-    """One version of a file. A file that is replaced is another inode; what only grows changes its size."""
+    """Identifies the content of a file: a replaced file has another inode, and one that grows another size."""
 
     inode: int
     bytes: int
@@ -25,15 +25,15 @@ class Stamp(NamedTuple):
 
 
 class RunFiles(NamedTuple):
-    """What there is at one moment."""
+    """The files at one moment."""
 
     log_bytes: int
     files: dict[str, Stamp]
-    """By their paths in the run directory; a checkpoint is in it whole or not at all."""
+    """Path in the run directory -> stamp. A checkpoint is in it completely or not at all."""
 
 
 def run_files(run_dir: Path) -> RunFiles:
-    """What a run directory has now. Raises FileNotFoundError where there is none."""
+    """The files of a run directory now. Raises FileNotFoundError if there is no such directory."""
     found: dict[str, Stamp] = {}
     with _folder(run_dir) as folder:
         log, model = _stamp(LOG, folder), _stamp(MODEL, folder)
@@ -45,7 +45,7 @@ def run_files(run_dir: Path) -> RunFiles:
 
 
 def open_run_file(run_dir: Path, name: str, stamp: Stamp | None = None) -> BinaryIO:
-    """One of them, in this version where one is given. Raises FileNotFoundError where it has gone or been replaced."""
+    """Open one of them. Raises FileNotFoundError if it is gone, or if its stamp is not the given one."""
     *above, last = name.split("/")
     try:
         with opened(run_dir, above[1]) if above else _folder(run_dir) as folder:
@@ -56,19 +56,19 @@ def open_run_file(run_dir: Path, name: str, stamp: Stamp | None = None) -> Binar
         if error.errno == errno.ELOOP:
             raise FileNotFoundError(f"{name} is a link") from None
         raise
-    told = os.fstat(file.fileno())
-    if not stat.S_ISREG(told.st_mode) or (stamp is not None and _as_stamp(told) != stamp):
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or (stamp is not None and _as_stamp(found) != stamp):
         file.close()
         raise FileNotFoundError(f"{name} has just been replaced, or is no plain file")
     return file
 
 
 def _checkpoint(run_dir: Path, step: str) -> dict[str, Stamp]:
-    """A checkpoint's files; none if it is being removed."""
+    """The files of a checkpoint; none if it is being removed."""
     try:
         with opened(run_dir, step) as folder:
             stamps = {f"checkpoints/{step}/{name}": _stamp(name, folder) for name in os.listdir(folder)}
-            with opened(run_dir, step) as again:  # it leaves its place before its files go
+            with opened(run_dir, step) as again:  # its folder is renamed before its files are removed
                 is_there = os.path.samestat(os.fstat(folder), os.fstat(again))
     except CheckpointNotFound:
         return {}
@@ -78,14 +78,14 @@ def _checkpoint(run_dir: Path, step: str) -> dict[str, Stamp]:
 
 def _stamp(name: str, folder: int) -> Stamp | None:
     try:
-        told = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return _as_stamp(told) if stat.S_ISREG(told.st_mode) else None
+    return _as_stamp(found) if stat.S_ISREG(found.st_mode) else None
 
 
-def _as_stamp(told: os.stat_result) -> Stamp:
-    return Stamp(told.st_ino, told.st_size, told.st_mtime_ns)
+def _as_stamp(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""From a run directory to its copy."""
+"""Copies a run directory to storage."""
 
 import hashlib
 import os
@@ -7,24 +7,24 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from service.checkpoints import chunks
+from service.storage.checkpoints import chunks
 from service.storage.manifest import LIMIT_BYTES, Manifest, Piece, numbered, numbers, ours
+from service.storage.object_storage import Storage
 from service.storage.run_files import LOG, RunFiles, Stamp, open_run_file, run_files
-from service.storage.storage import Storage
 
 SEGMENT_BYTES = 1 << 20
-"""Of the log; a segment has at least so much and ends with a line. The last one may be shorter."""
+"""The least size of a segment of the log, which ends with a line. The last segment may be shorter."""
 NOTE = ".storage.json"
 
 
 class Note(BaseModel):
-    """What a machine noted in the run directory of the run's copy."""
+    """What a machine has noted in the run directory about the run's copy."""
 
     storage: str
-    """Its identity."""
+    """The identity of the storage."""
     manifest: Manifest
     stamps: dict[str, Stamp]
-    """Of the files, when they were copied."""
+    """The stamps of the files when they were copied."""
 
     @property
     def log_bytes(self) -> int:
@@ -33,11 +33,11 @@ class Note(BaseModel):
 
 
 class Stopped(Exception):
-    """The service ends; the rest is for the next one."""
+    """The service stops; the next one copies the rest."""
 
 
 class Upload:
-    """One run's difference to its copy."""
+    """Sends the difference between one run and its copy."""
 
     def __init__(self, storage: Storage, job_id: str, run_dir: Path, is_stopping: Callable[[], bool]) -> None:
         self.storage = storage
@@ -46,18 +46,19 @@ class Upload:
         self.is_stopping = is_stopping
         self.there: dict[str, int] = {}  # in the copy
 
-    def run(self, whole: bool) -> bool:
-        """Bring the copy up to date. Returns whether there was anything to do. whole: also for a log that has grown by
-        less than a segment.
+    def run(self, with_tail: bool) -> bool:
+        """Bring the copy up to date. Returns whether there was anything to do.
+
+        with_tail: Also if the log has grown by less than a segment.
 
         Raises:
-            StorageUnreachable: Nothing is lost; the copy is what it was.
-            FileNotFoundError: The run has just replaced or removed something.
-            Stopped: In between.
+            StorageUnreachable: Nothing is lost; the copy is as it was.
+            FileNotFoundError: The run has just replaced or removed a file.
+            Stopped: The service stops in the middle.
         """
         now = run_files(self.run_dir)
         note = self._noted()
-        if note is not None and not _differs(now, note, whole):
+        if note is not None and not _differs(now, note, with_tail):
             return False
         self.there = self.storage.sizes(self.job_id)
         found = numbers(self.there)
@@ -76,7 +77,7 @@ class Upload:
         return True
 
     def _copied(self, name: str, stamp: Stamp, known: Piece | None) -> Piece:
-        """A file, which is in the copy from now on."""
+        """A file as a piece, which is in the copy afterwards."""
         piece = known or Piece.of_file(open_run_file(self.run_dir, name, stamp))
         if self.there.get(piece.object) != piece.size_bytes:
             self.storage.write(f"{self.job_id}/{piece.object}", self._checked(name, stamp, piece))
@@ -84,7 +85,7 @@ class Upload:
         return piece
 
     def _checked(self, name: str, stamp: Stamp, piece: Piece) -> Iterator[bytes]:
-        """The bytes of a file, if they are still those that the piece was made from."""
+        """The bytes of a file. Raises FileNotFoundError if they are not those that the piece was made from."""
         digest = hashlib.sha256()
         for chunk in chunks(open_run_file(self.run_dir, name, stamp)):
             if self.is_stopping():
@@ -95,7 +96,7 @@ class Upload:
             raise FileNotFoundError(f"{name} has changed while it was copied")
 
     def _log(self, before: tuple[Piece, ...]) -> Iterator[Piece]:
-        """Its segments: those that are finished as they are, then the rest to the last whole line."""
+        """The segments of the log: finished ones stay as they are, then the rest up to the last complete line."""
         begin = 0
         try:
             file = open_run_file(self.run_dir, LOG)
@@ -124,8 +125,10 @@ class Upload:
                 yield piece
 
     def _kept(self, before: Manifest, files: dict[str, Piece]) -> dict[str, Piece]:
-        """What the copy has and the run has not. A run removes a checkpoint when it has newer ones: where it has none,
-        its disk was lost and not its checkpoints."""
+        """The checkpoints that only the copy has, and that are kept: those newer than all of the run.
+
+        A run removes a checkpoint only when it has newer ones. If it has none, its disk was lost.
+        """
         last = max(Manifest(files=files).steps, default="")
         found = {name: piece for name, piece in before.files.items() if "/" in name and name.split("/")[1] > last}
         lost = {name.split("/")[1] for name, piece in found.items() if self.there.get(piece.object) != piece.size_bytes}
@@ -138,7 +141,7 @@ class Upload:
         self.there[name] = len(data)
 
     def _remove_others(self, manifest: Manifest, number: int) -> None:
-        """Older manifests first: whichever can be read is whole."""
+        """Remove what the manifest does not name, older manifests first: a readable manifest is always complete."""
         named = {piece.object for piece in manifest.pieces} | {numbered(number)}
         self.storage.remove(self.job_id, ours(name for name in self.there if name not in named))
 
@@ -156,7 +159,7 @@ class Upload:
 
 
 def newest(storage: Storage, job_id: str, found: list[int]) -> Manifest | None:
-    """The newest manifest of a copy that can be read. found: their numbers, newest first."""
+    """The newest readable manifest of a copy. found: The numbers of its manifests, newest first."""
     for number in found:
         try:
             return Manifest.model_validate_json(storage.read(f"{job_id}/{numbered(number)}", LIMIT_BYTES))
@@ -165,7 +168,7 @@ def newest(storage: Storage, job_id: str, found: list[int]) -> Manifest | None:
     return None
 
 
-def _differs(now: RunFiles, note: Note, whole: bool) -> bool:
-    """Whether the copy lacks something."""
+def _differs(now: RunFiles, note: Note, with_tail: bool) -> bool:
+    """Whether the copy is out of date."""
     grown = now.log_bytes - note.log_bytes
-    return now.files != note.stamps or grown < 0 or grown >= (1 if whole else SEGMENT_BYTES)
+    return now.files != note.stamps or grown < 0 or grown >= (1 if with_tail else SEGMENT_BYTES)

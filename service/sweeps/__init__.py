@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one job with some fields varied, run by Ray Tune, and the ledger that says which are done."""
+"""Sweeps: runs of one job with some fields varied, executed by Ray Tune, and the store of their trials."""

@@ -13,7 +13,7 @@ from pydantic import JsonValue, ValidationError
 from service.errors import SpecInvalid
 from service.spec import JobSpec, with_field
 from service.sweeps.spec import OptunaSearch, RandomSearch, SweepSpec, escaped
-from trainers import FieldError, Resources, TrainSpec, batch_factor, field_errors, needs, warms_up
+from trainers import FieldError, Resources, TrainSpec, field_errors, needs
 
 FOLDED = 16
 """How many times as many combinations as configurations are looked at before a grid is too large."""
@@ -88,7 +88,7 @@ def _drawn(count: int, seed: int) -> Iterator[int]:
 
 
 def _check(spec: SweepSpec) -> None:
-    """Each axis by itself, so that what is wrong is told by its path."""
+    """Each axis by itself, so that each error has the path of its axis."""
     errors = []
     for axis, values in spec.axes.items():
         pointer = f"/axes/{escaped(axis)}"
@@ -98,10 +98,10 @@ def _check(spec: SweepSpec) -> None:
             try:
                 job_with(spec.job, {axis: value}, lenient=axis != "batch")
             except SpecInvalid as error:
-                told = "; ".join(dict.fromkeys(item.message for item in error.errors))
-                whole = "there is no such field" in told
-                errors.append(FieldError(pointer=pointer if whole else f"{pointer}/{index}", message=told))
-                if whole:
+                message = "; ".join(dict.fromkeys(item.message for item in error.errors))
+                is_unknown = "there is no such field" in message
+                errors.append(FieldError(pointer=pointer if is_unknown else f"{pointer}/{index}", message=message))
+                if is_unknown:
                     break
     if "rule" in spec.axes and spec.job.batch.base is None:
         errors.append(FieldError(pointer="/job/batch/base", message="rules scale from a base batch; set it"))
@@ -110,8 +110,8 @@ def _check(spec: SweepSpec) -> None:
 
 
 def _over(count: int, limit: int) -> SpecInvalid:
-    told = f"the grid has {count} configurations, limits.trials allows {limit}; take values away, or raise the limit"
-    return SpecInvalid([FieldError(pointer="/axes", message=told)])
+    message = f"the grid has {count} configurations, limits.trials allows {limit}; take values away, or raise the limit"
+    return SpecInvalid([FieldError(pointer="/axes", message=message)])
 
 
 def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configuration:
@@ -119,9 +119,12 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
     try:
         job = folded(job_with(spec.job, settings))
     except SpecInvalid as error:
-        told = ", ".join(f"{axis} {value}" for axis, value in settings.items())
+        combination = ", ".join(f"{axis} {value}" for axis, value in settings.items())
         raise SpecInvalid(
-            [FieldError(pointer="/axes", message=f"{told}: {item.pointer}: {item.message}") for item in error.errors]
+            [
+                FieldError(pointer="/axes", message=f"{combination}: {item.pointer}: {item.message}")
+                for item in error.errors
+            ]
         ) from None
     return Configuration(settings, job, hashlib.sha256(job.train.model_dump_json().encode()).hexdigest()[:32])
 
@@ -129,9 +132,9 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
 def folded(job: JobSpec) -> JobSpec:
     """The same run without what does nothing in it: a rule at the base batch, a warm-up to a rate that is no higher."""
     update: dict[str, Any] = {}
-    if batch_factor(job) == 1 and job.scaling.name != "none":
+    if job.batch_scaling.batch_factor == 1 and job.scaling.name != "none":
         update["scaling"] = type(job.scaling)()
-    if not warms_up(job.model_copy(update=update)):
+    if not job.model_copy(update=update).warms_up:
         update["warmup"] = type(job.warmup)()
     return job.model_copy(update=update)
 
@@ -185,12 +188,18 @@ def _with_batch(job: JobSpec, data: dict[str, Any], value: JsonValue) -> dict[st
     workers, so that a batch may be larger than what they could compute at once."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong("/batch", f"a batch is a whole number of examples, not {value!r}")
-    if not job.algorithm.is_synchronous:  # each worker's minibatch is an update of its own
-        return with_field(data, ["batch", "per_worker"], value)
+    traits = job.algorithm.traits
+    if not traits.is_synchronous or traits.steps_alone:  # the batch grows with each worker's minibatch
+        group = traits.minibatches_per_update(job.workers.num_virtual) if traits.group != 1 else 1
+        if value % group:
+            raise _wrong("/batch", f"{value} does not divide into the minibatches of {group} workers: job.algorithm")
+        return with_field(data, ["batch", "per_worker"], value // group)
     workers, n = job.workers.count, job.batch.per_worker
     if value % (workers * n):
-        told = f"{value} does not divide into {workers} workers x {n} examples: job.workers.count, job.batch.per_worker"
-        raise _wrong("/batch", told)
+        message = (
+            f"{value} does not divide into {workers} workers x {n} examples: job.workers.count, job.batch.per_worker"
+        )
+        raise _wrong("/batch", message)
     return with_field(data, ["workers", "virtual"], value // n)
 
 

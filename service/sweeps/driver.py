@@ -1,6 +1,7 @@
-"""The sweep's driver: Ray Tune in an actor of its own, which outlives whoever started it, and may die at any moment.
+"""The driver of a sweep: Ray Tune in an actor of its own, which outlives the process that started it.
 
-Whatever it knows is in the ledger and in the trials' logs: a new driver finds there what is not done yet.
+It may die at any moment. All that it knows is in the trial store and in the trials' logs, where a new driver finds what
+is left to do.
 """
 
 import os
@@ -17,14 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.scaling.divergence import Divergence, diverges_from_baseline
 from service.scaling.evidence import DIVERGED, RECIPE, Point
+from service.status import Status
 from service.sweeps.axes import base_batch
-from service.sweeps.control import SWEEP_CANCELLED
-from service.sweeps.curve import read_curve
-from service.sweeps.ledger import Ending, Ledger, TrialRow, TrialState
 from service.sweeps.log import SweepLog
-from service.sweeps.search import FromLedger, scheduler, tuner
+from service.sweeps.search import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
-from trainers import State, remove_files, sweep_run
+from service.sweeps.trial_curve import read_curve
+from service.sweeps.trial_store import SWEEP_CANCELLED, Ending, TrialRow, TrialState, TrialStore
+from trainers import State, cleanup_run, remove_files
 
 NAMESPACE = "millrace"
 Variant = tuple[tuple[str, str], ...]
@@ -33,10 +34,10 @@ OUT_OF_TIME = Ending(state=TrialState.STOPPED, reason="TimeLimit", message="the 
 
 
 class SweepDriver:
-    """Runs a sweep to its end, on a thread; its methods answer meanwhile."""
+    """Runs a sweep to its end on a thread, while its methods answer."""
 
     def __init__(self, folder: str, trainable: Any = None) -> None:
-        self.ledger = Ledger(Path(folder))
+        self.store = TrialStore(Path(folder))
         self.trainable = trainable or TrialRun
         threading.Thread(target=self._run, name="sweep", daemon=True).start()
 
@@ -46,94 +47,96 @@ class SweepDriver:
 
     def _run(self) -> None:
         try:
-            Conduct(self.ledger).run(self.trainable)
+            SweepRunner(self.store).run(self.trainable)
         except BaseException:
-            told = traceback.format_exc()[-4000:]
+            trace = traceback.format_exc()[-4000:]
             with suppress(Exception):
-                self._fail(told)
-        ray.kill(ray.get_runtime_context().current_actor)  # its name is free then, for the driver of an extension
+                self._fail(trace)
+        ray.kill(ray.get_runtime_context().current_actor)  # frees its name for the driver of an extension
 
-    def _fail(self, told: str) -> None:
-        end = (State.FAILED, "DriverFailed", told.strip().splitlines()[-1])
-        log = SweepLog(self.ledger)
-        log.line("error", told)
-        if self.ledger.close_books(*end, with_queued=True):
-            log.state(*end)
+    def _fail(self, trace: str) -> None:
+        status = Status(State.FAILED, "DriverFailed", trace.strip().splitlines()[-1])
+        log = SweepLog(self.store)
+        log.line("error", trace)
+        if self.store.close(status, with_queued=True):
+            log.state(status)
         log.close()
 
 
-class Conduct(tune.Callback):  # type: ignore[misc]
-    """What the driver does while Tune runs: keeps the ledger, tells the log, stops what is to be stopped."""
+class SweepRunner(tune.Callback):  # type: ignore[misc]
+    """What the driver does while Tune runs: keeps the store, writes the log, and stops trials."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.spec = ledger.spec
-        self.log = SweepLog(ledger)
-        self.searcher: FromLedger
+    def __init__(self, store: TrialStore) -> None:
+        self.store = store
+        self.spec = store.spec
+        self.log = SweepLog(store)
+        self.searcher: TrialSearcher
         self.ticked_s = time.monotonic()
         self.halting: Ending | None = None
-        self.end: tuple[State, str, str] | None = None
+        """How the trials end that are stopped because the whole sweep ends."""
+        self.final: Status | None = None
         self.baseline: dict[Variant, dict[str, list[Point]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes its parts down for a restore that is never asked for: the ledger is what counts."""
+        """Nothing: Tune would save its parts for a restore, which is never requested, since the store has the state."""
         return {}
 
     def run(self, trainable: Any) -> None:
-        """To the end of the sweep."""
-        recover(self.ledger)
+        """Run the sweep to its end."""
+        recover(self.store)
         self._read_baseline()
         self.log.changes()
-        if self.ledger.move((State.QUEUED,), State.RUNNING, "Running", "its trials run"):
-            self.log.state(State.RUNNING, "Running", "its trials run")
-        self.searcher = FromLedger(self.ledger, self._is_open, self._close)
+        running = Status(State.RUNNING, "Running", "its trials run")
+        if self.store.move((State.QUEUED,), running):
+            self.log.state(running)
+        self.searcher = TrialSearcher(self.store, self._is_open, self._close)
         self._tick()
-        tuner(trainable, self.searcher, scheduler(self.ledger, self.spec), self).fit()
-        forget_pool(self.ledger.get("id"))
-        assert self.end is not None
+        tuner(trainable, self.searcher, scheduler(self.store, self.spec), self).fit()
+        remove_shared_files(self.store.get("id"))
+        assert self.final is not None
         self.log.changes()
         self.log.progress(at_once=True)
-        self.log.state(*self.end)
+        self.log.state(self.final)
         self.log.close()
 
     # -- what Tune calls ------------------------------------------------------------------------------------------
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """A trial has its processes."""
+        """Tune has started a trial's processes."""
         self.log.changes()
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """An evaluation, or the end."""
+        """A trial reports an evaluation, or its end."""
         ours, ended = trial.config["trial"], result["ended"]
         error = result["error"] if result["test_error"] is not None else None
         if ended is None:
-            self.ledger.note(ours, result["share"], error)
+            self.store.note(ours, result["fraction"], error)
             self._judge(ours)
         else:
             ending = Ending(state=TrialState(ended[0]), reason=ended[1], message=ended[2])
-            before = self.ledger.trial(ours)
-            if before is not None and before.state.has_ended:  # while it waited for its place
+            before = self.store.trial(ours)
+            if before is not None and before.state.has_ended:  # it was cancelled before it started
                 ending = Ending(state=before.state, reason=before.reason, message=before.message)
-            end_log(self.ledger.run_dir(ours), ending)
-            self.ledger.note(ours, result["share"], error)
-            self.ledger.finish(ours, ending, error)
-        row = self.ledger.trial(ours)
+            end_log(self.store.run_dir(ours), ending)
+            self.store.note(ours, result["fraction"], error)
+            self.store.finish(ours, ending, error)
+        row = self.store.trial(ours)
         assert row is not None
         self.log.trial(row, **{name: result[name] for name in ("epoch", "examples", "train_loss", "test_error")})
         self.log.progress(at_once=ended is not None)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Its process died, or raised."""
+        """The process of a trial died, or raised."""
         ours = trial.config["trial"]
-        told = (str(trial.get_error() or "").strip().splitlines() or ["it did not say why"])[-1]
-        ending = Ending(state=TrialState.FAILED, reason="TrialDied", message=f"the trial's process failed: {told}")
-        sweep_run(ours)
-        end_log(self.ledger.run_dir(ours), ending)
-        self.ledger.finish(ours, ending)
+        cause = (str(trial.get_error() or "").strip().splitlines() or ["it did not say why"])[-1]
+        ending = Ending(state=TrialState.FAILED, reason="TrialDied", message=f"the trial's process failed: {cause}")
+        cleanup_run(ours)
+        end_log(self.store.run_dir(ours), ending)
+        self.store.finish(ours, ending)
         self.log.changes()
 
     def on_step_end(self, iteration: int, trials: list[Any], **_: Any) -> None:
-        """Again and again."""
+        """Called again and again."""
         if time.monotonic() - self.ticked_s > 0.5:
             self._tick()
 
@@ -141,20 +144,20 @@ class Conduct(tune.Callback):  # type: ignore[misc]
 
     def _tick(self) -> None:
         now = time.monotonic()
-        used_s, self.ticked_s = self.ledger.use(now - self.ticked_s), now
-        self.spec = self.ledger.spec  # an extension may have changed the limits
+        used_s, self.ticked_s = self.store.use(now - self.ticked_s), now
+        self.spec = self.store.spec  # an extension may have changed the limits
         self.searcher.concurrent = self.spec.limits.concurrent
         limit_s = self.spec.limits.time_s
-        if self.halting is None and self.ledger.state is State.CANCELLING:
+        if self.halting is None and self.store.state is State.CANCELLING:
             self.halting = SWEEP_CANCELLED
-            self.log.state(State.CANCELLING, "CancelRequested", "stops its trials")
+            self.log.state(Status(State.CANCELLING, "CancelRequested", "stops its trials"))
         elif self.halting is None and limit_s is not None and used_s > limit_s:
             self.halting = OUT_OF_TIME
         if self.halting is not None:
             stopped = {TrialState.RUNNING} | ({TrialState.QUEUED} if self.halting is SWEEP_CANCELLED else set())
-            for one in self.ledger.standing():
+            for one in self.store.progress():
                 if one.state in stopped:
-                    self.ledger.ask(one.id, self.halting)
+                    self.store.ask(one.id, self.halting)
         self.log.changes()
         self.log.progress()
 
@@ -162,30 +165,31 @@ class Conduct(tune.Callback):  # type: ignore[misc]
         return self.halting is None
 
     def _close(self) -> bool:
-        """Nothing is left to do, unless something was added just now."""
-        counts = self.ledger.counts()
+        """End the sweep, if nothing was added just now. Returns whether it has ended."""
+        counts = self.store.counts()
         done = counts[TrialState.SUCCEEDED]
         if self.halting is SWEEP_CANCELLED:
-            end = (State.CANCELLED, "Cancelled", f"cancelled after {done} trials")
+            final = Status(State.CANCELLED, "Cancelled", f"cancelled after {done} trials")
         elif self.halting is OUT_OF_TIME:
             left = counts[TrialState.QUEUED]
-            end = (State.SUCCEEDED, "TimeLimit", f"{done} trials succeeded; {left} were not run when its time was over")
+            message = f"{done} trials succeeded; {left} were not run when its time was over"
+            final = Status(State.SUCCEEDED, "TimeLimit", message)
         else:
             others = {state.value.lower(): counts[state] for state in TrialState if state is not TrialState.SUCCEEDED}
-            told = ", ".join(f"{count} {name}" for name, count in others.items() if count)
-            end = (State.SUCCEEDED, "Succeeded", f"{done} trials succeeded" + (f", {told}" if told else ""))
-        if not self.ledger.close_books(*end, with_queued=self.halting is not None):
+            rest = "".join(f", {count} {name}" for name, count in others.items() if count)
+            final = Status(State.SUCCEEDED, "Succeeded", f"{done} trials succeeded{rest}")
+        if not self.store.close(final, with_queued=self.halting is not None):
             return False
-        self.end = end
+        self.final = final
         return True
 
     def _judge(self, ours: str) -> None:
         """Stop a trial whose curve has separated from the baseline's (paper 4, section 5.3)."""
         wanted = self.spec.stop.diverges_from_baseline
-        row = self.ledger.trial(ours)
-        if not wanted or row is None or self.ledger.asked(ours) is not None:
+        row = self.store.trial(ours)
+        if not wanted or row is None or self.store.asked(ours) is not None:
             return
-        points = list(read_curve(self.ledger.run_dir(ours)).points)
+        points = list(read_curve(self.store.run_dir(ours)).points)
         mine = _variant(row)
         if self._is_baseline(row):
             self.baseline.setdefault(mine, {})[ours] = points
@@ -194,13 +198,13 @@ class Conduct(tune.Callback):  # type: ignore[misc]
         limits = wanted if isinstance(wanted, Divergence) else None
         found = diverges_from_baseline(points, baseline, row.job["epochs"], limits)
         if found.separated:
-            self.ledger.ask(ours, Ending(state=TrialState.STOPPED, reason=DIVERGED, message=found.why))
+            self.store.ask(ours, Ending(state=TrialState.STOPPED, reason=DIVERGED, message=found.why))
 
     def _read_baseline(self) -> None:
-        """What an earlier driver saw of it."""
-        for row in self.ledger.trials():
+        """Read the baseline trials that ended under an earlier driver."""
+        for row in self.store.trials():
             if row.state is TrialState.SUCCEEDED and self._is_baseline(row):
-                points = list(read_curve(self.ledger.run_dir(row.id)).points)
+                points = list(read_curve(self.store.run_dir(row.id)).points)
                 self.baseline.setdefault(_variant(row), {})[row.id] = points
 
     def _is_baseline(self, row: TrialRow) -> bool:
@@ -209,12 +213,12 @@ class Conduct(tune.Callback):  # type: ignore[misc]
 
 
 def _variant(row: TrialRow) -> Variant:
-    """What two trials must have in common to be compared: all that was varied but the recipe and the seed."""
+    """What two trials must have in common to be compared: every axis but those of the recipe and the seed."""
     return tuple(sorted((axis, str(value)) for axis, value in row.settings.items() if axis not in RECIPE))
 
 
 def start_driver(sweep_id: str, folder: Path, trainable: Any = None) -> Any:
-    """Start the sweep's driver on this node, where its folder is; or the one that lives."""
+    """Start the driver of a sweep on this node, where its folder is, or find the live one."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(SweepDriver).options(
         name=f"{sweep_id}/driver",
@@ -230,7 +234,7 @@ def start_driver(sweep_id: str, folder: Path, trainable: Any = None) -> Any:
 
 
 def is_alive(sweep_id: str) -> bool:
-    """Whether the sweep's driver lives; one that is slow to answer does."""
+    """Whether the driver of a sweep is alive; one that is slow to answer is."""
     try:
         ray.get(ray.get_actor(f"{sweep_id}/driver", NAMESPACE).ping.remote(), timeout=ANSWER_S)
     except (ValueError, ray.exceptions.ActorDiedError):
@@ -241,13 +245,13 @@ def is_alive(sweep_id: str) -> bool:
 
 
 def kill_driver(sweep_id: str) -> None:
-    """End the driver at once, and with it every trial's processes, which it owns."""
+    """Kill the driver, and with it the processes of every trial, which it owns."""
     with suppress(ValueError):
         ray.kill(ray.get_actor(f"{sweep_id}/driver", NAMESPACE))
 
 
-def wait_until_gone(sweep_id: str) -> None:
-    """Until Ray has noticed that the driver and what it owned have died."""
+def wait_for_exit(sweep_id: str) -> None:
+    """Wait until Ray has noticed that the driver and what it owned have died."""
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
         names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
@@ -256,27 +260,26 @@ def wait_until_gone(sweep_id: str) -> None:
         time.sleep(0.05)
 
 
-def recover(ledger: Ledger) -> None:
-    """Give back what a dead driver left: trials that ended unseen have ended, the others wait again."""
-    sweep_run(ledger.get("id"), but="driver")
-    for row in ledger.trials():
+def recover(store: TrialStore) -> None:
+    """Clean up after a dead driver: store the ends of trials that ended unseen, and queue the others again."""
+    cleanup_run(store.get("id"), but="driver")
+    for row in store.trials():
         if row.state is not TrialState.RUNNING:
             continue
-        sweep_run(row.id)
-        curve = read_curve(ledger.run_dir(row.id))
-        if curve.ended is None:
-            ledger.put_back(row.id)
+        cleanup_run(row.id)
+        curve = read_curve(store.run_dir(row.id))
+        if curve.final is None:
+            store.requeue(row.id)
         else:
-            state, reason, message = curve.ended
-            ledger.finish(row.id, Ending(state=TrialState(state), reason=reason, message=message), curve.error)
+            store.finish(row.id, Ending.of(curve.final), curve.error)
 
 
-def forget_pool(sweep_id: str) -> None:
+def remove_shared_files(sweep_id: str) -> None:
     """Remove the data that the trials shared, on every node."""
-    _forget(sweep_id)
+    remove_files(sweep_id)
     here = ray.get_runtime_context().get_node_id()
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
-    task = ray.remote(num_cpus=0, max_retries=0)(_forget)
+    task = ray.remote(num_cpus=0, max_retries=0)(_remove)
     refs = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(sweep_id)
         for node in nodes
@@ -285,5 +288,5 @@ def forget_pool(sweep_id: str) -> None:
         ray.get(refs, timeout=30)
 
 
-def _forget(sweep_id: str) -> None:
+def _remove(sweep_id: str) -> None:
     remove_files(sweep_id)

@@ -1,4 +1,4 @@
-"""A sweep without a server: begin it or go on with it, follow its log, hand back what came of it."""
+"""A sweep without a server: begins or continues it, follows its log, and returns its results."""
 
 import contextlib
 import time
@@ -6,78 +6,78 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.errors import SpecInvalid, StateConflict
-from service.store import new_job_id
+from service.ids import new_job_id
 from service.sweeps import control
-from service.sweeps.ledger import Ledger
 from service.sweeps.spec import SweepSpec
-from service.sweeps.view import SweepView, view
-from trainers import Event, FieldError, JournalReader, State, embedded
+from service.sweeps.trial_store import TrialStore
+from service.sweeps.views import SweepView, view
+from trainers import Event, EventLogReader, FieldError, State, embedded
 
 POLL_S = 0.1
 KEEP_EVERY_S = 1.0
 
 
 def new_sweep_id() -> str:
-    """Like a job's id, and told from it by its beginning."""
+    """Like a job's id, with a prefix that tells it from one."""
     return f"sweep-{new_job_id()}"
 
 
 class LocalSweep:
     """A sweep that this process waits for. `cancel` may be called from a signal handler."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.reader = JournalReader(ledger.folder)
+    def __init__(self, store: TrialStore) -> None:
+        self.store = store
+        self.reader = EventLogReader(store.folder)
         self.cancelling = False
 
     @classmethod
     def open(cls, spec: SweepSpec, folder: Path) -> "LocalSweep":
-        """Begin a sweep in the folder, or go on with the one that is there, extended by what is new in the spec.
+        """Begin a sweep in the folder, or continue the one that is there, extended by what is new in the spec.
 
         Raises:
             SpecInvalid: The spec is wrong, or the folder holds a sweep of another job.
         """
-        ledger = Ledger(folder)
-        if not ledger.exists:
+        store = TrialStore(folder)
+        if not store.exists:
             return cls(control.begin(folder, new_sweep_id(), spec))
-        known = ledger.spec
+        known = store.spec
         if known.model_copy(update={"axes": spec.axes, "limits": spec.limits}) != spec:
-            told = f"{folder} holds a sweep that differs in more than its axes and limits; name another folder"
-            raise SpecInvalid([FieldError(pointer="/job", message=told)])
-        sweep = cls(ledger)
-        for _ in sweep.reader.read():  # what is old is not told again
+            message = f"{folder} holds a sweep that differs in more than its axes and limits; name another folder"
+            raise SpecInvalid([FieldError(pointer="/job", message=message)])
+        sweep = cls(store)
+        for _ in sweep.reader.read():  # old events are not reported again
             pass
-        control.extend(ledger, spec.axes, spec.limits.model_dump())
-        if ledger.state in (State.PAUSED, State.FAILED):
-            control.resume(ledger)
+        control.extend(store, spec.axes, spec.limits.model_dump())
+        if store.state in (State.PAUSED, State.FAILED):
+            control.resume(store)
         return sweep
 
     def cancel(self) -> None:
-        """Ask for a clean end; only leaves word, the waiting loop passes it on."""
+        """Ask for a clean end. This only sets a flag, which the waiting loop reads."""
         self.cancelling = True
 
     def run(self, on_event: Callable[[Event], None]) -> SweepView:
-        """Wait for the end, and see to it that it has a driver. Whatever interrupts the waiting pauses the sweep."""
+        """Keep the sweep going, and wait for its end. An exception while waiting pauses the sweep."""
         kept_s, asked = 0.0, False
         try:
-            while not self.ledger.state.is_terminal:
+            while not self.store.state.is_terminal:
                 if self.cancelling and not asked:
                     asked = True
-                    with contextlib.suppress(StateConflict):  # it has just ended by itself
-                        control.cancel(self.ledger)
+                    with contextlib.suppress(StateConflict):  # it has just ended on its own
+                        control.cancel(self.store)
                 if time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
-                    control.keep(self.ledger)
+                    control.keep(self.store)
                 self._read(on_event)
                 time.sleep(POLL_S)
             deadline = time.monotonic() + 10
-            while not self._read(on_event) and time.monotonic() < deadline:  # the driver's last word
+            while not self._read(on_event) and time.monotonic() < deadline:  # the driver writes the end after the store
                 time.sleep(POLL_S)
         except BaseException:
-            if not self.ledger.state.is_terminal:
-                control.pause(self.ledger)
+            if not self.store.state.is_terminal:
+                control.pause(self.store)
             raise
-        return view(self.ledger)
+        return view(self.store)
 
     def _read(self, on_event: Callable[[Event], None]) -> bool:
         ended = False
@@ -90,9 +90,9 @@ class LocalSweep:
 def sweep(
     spec: SweepSpec, folder: Path | str | None = None, on_event: Callable[[Event], None] | None = None
 ) -> SweepView:
-    """Run a sweep to its end. Called again on the same folder, it runs only what is not done yet.
+    """Run a sweep to its end. Called again with the same folder, it runs only what is not done yet.
 
-    Uses the Ray that this process is connected to, or starts one on this machine for the time of the sweep.
+    It uses the Ray that this process is connected to, or starts one on this machine for the sweep.
 
     Raises:
         SpecInvalid: With a pointer for each field that is wrong.

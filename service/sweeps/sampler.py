@@ -1,28 +1,28 @@
-"""Optuna as the one that chooses: each next configuration by what the trials before came to (its ask-and-tell form)."""
+"""Optuna chooses each next configuration by the results of the trials before (its ask-and-tell interface)."""
 
 from typing import Any
 
 from service.errors import SpecInvalid
 from service.sweeps.axes import configuration
-from service.sweeps.ledger import Ledger, TrialRow
 from service.sweeps.spec import OptunaSearch, SweepSpec
+from service.sweeps.trial_store import TrialRow, TrialStore
 
 TRIES = 50
-"""Proposals in a row that were run already, or that the job does not allow, before the search counts as exhausted."""
+"""After so many proposals in a row that were run already, or are invalid, the search counts as exhausted."""
 
 
 class Sampler:
-    """Adds what Optuna proposes to the ledger. A new one learns from the ledger what was tried."""
+    """Adds what Optuna proposes to the store. A new sampler learns from the store what was tried."""
 
-    def __init__(self, ledger: Ledger, spec: SweepSpec, search: OptunaSearch) -> None:
-        self.ledger = ledger
+    def __init__(self, store: TrialStore, spec: SweepSpec, search: OptunaSearch) -> None:
+        self.store = store
         self.spec = spec
         self.search = search
         self.exhausted = False
 
     def propose(self) -> bool:
-        """One configuration more. Returns false where the limit is reached or nothing new is proposed."""
-        rows = self.ledger.trials()
+        """Add one configuration. Returns False if the limit is reached or nothing new is proposed."""
+        rows = self.store.trials()
         if self.exhausted or len(rows) >= self.spec.limits.trials:
             return False
         study = self._study(rows)
@@ -31,7 +31,7 @@ class Sampler:
             trial = study.ask(space)
             settings = {axis: self.spec.axes[axis][index] for axis, index in trial.params.items()}
             try:
-                if self.ledger.add(self.spec, [configuration(self.spec, settings)]):
+                if self.store.add(self.spec, [configuration(self.spec, settings)]):
                     return True
             except SpecInvalid:
                 study.tell(trial, 1.0)

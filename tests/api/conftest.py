@@ -12,23 +12,25 @@ from typing import Any
 import httpx2
 import pytest
 
-from api import Access, Client, Server, Streams, bind, create_app
+from api import Access, AppConfig, Client, Server, Streams, bind, create_app
 from service import (
     ClusterInfo,
-    JobManager,
+    ManagerConfig,
     Mirror,
+    Quotas,
     Role,
-    Rules,
     Sender,
     Store,
     SweepManager,
     Tokens,
     Webhooks,
+    build_manager,
     certificates,
     networks,
 )
 from tests.service.fakes import FakeRun, FakeRuns
 
+NO_QUOTAS = Quotas()
 INFO = ClusterInfo(address="192.0.2.1:6379", dashboard_url="http://127.0.0.1:8265")
 
 
@@ -78,7 +80,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         port: int = 0,
         ping_s: float = 15.0,
         allow: str | None = None,
-        rules: Rules | None = None,
+        quotas: Quotas = NO_QUOTAS,
         longest_s: float = 900.0,
         mirror: Mirror | None = None,
         **access: Any,
@@ -86,21 +88,22 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         listening = bind("127.0.0.1", port)
         url = "http://{}:{}".format(*listening.getsockname())
         store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
-        manager = JobManager(store, runs, tmp_path / "runs", tmp_path, 0.01, rules)
-        manager.lives.homes.mirror = mirror
+        config = ManagerConfig(tmp_path / "runs", tmp_path, 0.01, quotas)
+        manager = build_manager(store, runs, config, mirror)
         sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path, poll_s=0.01)
         streams, tokens = Streams(ping_s, longest_s), Tokens(store.engine)
         allowed = networks((allow,)) if allow else ()
         hooks, look_every_s = Webhooks(store.engine, sweeps.folder), 0.02 if allow else 0.5
         sender = Sender(hooks, allowed, look_every_s, retry_after_s=(0.01,) * 3)
-        server = Server(create_app(manager, sweeps, INFO, streams, Access(tokens, **access), sender), streams)
+        app = AppConfig(streams, Access(tokens, **access), tmp_path / "site")
+        server = Server(create_app(manager, sweeps, INFO, app, sender), streams)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         http, client = httpx2.Client(base_url=url, trust_env=False, verify=certificates()), Client(url, patience_s=10)
         thread.start()
 
         def stop() -> None:
             server.close()
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive(), "the server does not stop"
             listening.close()
             store.close()

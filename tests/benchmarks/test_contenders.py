@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import bare_loop, proc
-from benchmarks.contender import Measurement
-from benchmarks.millrace_runs import Ours
-from benchmarks.peers import ddp, limit, ray_pattern
-from benchmarks.processes import MeasurementError, alone, together
-from benchmarks.workload import DIGITS, Workload
+from benchmarks.measurement import proc
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.millrace_runs import Ours
+from benchmarks.measurement.processes import MeasurementError, alone, together
+from benchmarks.measurement.workload import DIGITS, Workload
+from benchmarks.peers import bare_loop, ddp, limit, ray_pattern
 from trainers.spec import DataSpec
+
+pytestmark = pytest.mark.long
 
 SHORT = Workload(DataSpec(name=DIGITS), warmup_steps=2, steps=3)
 

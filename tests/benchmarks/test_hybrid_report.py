@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from benchmarks.contender import Measurement
 from benchmarks.hybrid import ALONE, SCHEMES, comparisons, markdown
-from benchmarks.millrace_runs import SENT_BYTES
-from benchmarks.results import DDP
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.millrace_runs import SENT_BYTES
+from benchmarks.measurement.results import DDP
 
 
 def measured(rate: float, sent: float = 0.0) -> Measurement:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report
-from benchmarks.contender import Measurement
-from benchmarks.memory import WorkerMemory
-from benchmarks.millrace_runs import Sample, Window, analyse
-from benchmarks.processes import MeasurementError
-from benchmarks.results import BARE, DDP, DOWNPOUR, FIRST_STEP, LIMIT, LIMIT_OURS, RAY_ASYNC, SYNC, Results
+from benchmarks.measurement import report
+from benchmarks.measurement.contender import Measurement
+from benchmarks.measurement.memory import RunMemory
+from benchmarks.measurement.millrace_runs import Sample, Window, analyse
+from benchmarks.measurement.processes import MeasurementError
+from benchmarks.measurement.results import BARE, DDP, DOWNPOUR, FIRST_STEP, LIMIT, LIMIT_OURS, RAY_ASYNC, SYNC, Results
 from trainers.events import Event
 
 
@@ -21,7 +21,7 @@ def known() -> Results:
         rates = {LIMIT: 1800, LIMIT_OURS: 2000, DDP: 1000, RAY_ASYNC: 500, SYNC: 1600, BARE[SYNC]: 1700, DOWNPOUR: 1100}
         results.rounds.append({name: Measurement(rate * slower, 0.03) for name, rate in rates.items()})
     results.rounds[0][SYNC].details[FIRST_STEP] = 5.0
-    results.memory[SYNC] = WorkerMemory(10, {"private memory": 130, "segment parts-*": 20}, {"private memory": 100})
+    results.memory[SYNC] = RunMemory(10, 2, {"private memory": 260, "segment parts-*": 40}, {"private memory": 200})
     results.failures["a peer"] = "it was not there"
     results.tried["DDP, default"] = [900.0, 950.0]
     return results

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.statistics import Spread, Target, paired
+from benchmarks.measurement.statistics import Spread, Target, paired
 
 
 def test_spread_of_five() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks import shard_traffic, stragglers
-from benchmarks.processes import MeasurementError
+from benchmarks.measurement.processes import MeasurementError
+from benchmarks.measurement.slowdown import slowed
+from benchmarks.measurement.workload import DIGITS, Workload
 from benchmarks.shard_traffic import Bytes
-from benchmarks.slowdown import slowed
 from benchmarks.stragglers import Report, Steps
-from benchmarks.workload import DIGITS, Workload
 from trainers.events import Metrics
 from trainers.spec import DataSpec
 

@@ -10,18 +10,20 @@ from typing import TypeVar
 
 import torch
 
-from trainers.transport.composed import join_composed
-from trainers.transport.local import LocalWorld, local_collectives
-from trainers.transport.process_group import GroupConfig, ProcessGroupCollectives
-from trainers.transport.protocols import Collectives
-from trainers.transport.rendezvous import Rendezvous, host_rendezvous
-from trainers.transport.shared_memory import SharedMemoryCollectives
+from trainers.collectives.group_forming import GroupConfig
+from trainers.collectives.hierarchical import join_hierarchical
+from trainers.collectives.local import local_collectives
+from trainers.collectives.process_group import ProcessGroupCollectives
+from trainers.collectives.protocol import Collectives
+from trainers.collectives.shared_memory import SharedMemoryCollectives
+from trainers.links.local import LocalWorld
+from trainers.links.rendezvous import Rendezvous, host_rendezvous
 
 T = TypeVar("T")
 
-KINDS = ("local", "shared_memory", "process_group", "composed")
+KINDS = ("local", "shared_memory", "process_group", "hierarchical")
 NODES = (0, *[1] * 15)
-"""Where the workers of a composed group are, unless a test says otherwise."""
+"""Where the workers of a hierarchical group are, unless a test says otherwise."""
 CPU = torch.device("cpu")
 TIMEOUT_S = 20.0  # no test waits for it unless it fails
 
@@ -71,14 +73,14 @@ def join(
     kind: str, folder: Path, port: int, generation: int, *, rank: int, size: int, nodes: tuple[int, ...] = ()
 ) -> Collectives:
     """Member `rank` of a generation; also for processes of their own."""
-    nodes = nodes or NODES[:size] if kind == "composed" else nodes
+    nodes = nodes or NODES[:size] if kind == "hierarchical" else nodes
     place = folder / f"g{generation}" / f"node-{nodes[rank] if nodes else 0}"
     place.mkdir(exist_ok=True, parents=True)
     if kind == "shared_memory":
         return SharedMemoryCollectives(place, rank, size)
     address, prefix = ("127.0.0.1", port), f"{folder}/g{generation}"
     config = GroupConfig(address, prefix, rank, size, CPU, TIMEOUT_S, nodes=nodes)
-    return join_composed(config, place) if kind == "composed" else ProcessGroupCollectives(config)
+    return join_hierarchical(config, place) if kind == "hierarchical" else ProcessGroupCollectives(config)
 
 
 def in_threads(bodies: list[Callable[[], T]]) -> list[T]:
@@ -106,7 +108,7 @@ def in_threads(bodies: list[Callable[[], T]]) -> list[T]:
 @contextmanager
 def rendezvous_for(kind: str) -> Iterator[Rendezvous | None]:
     """What a kind needs to meet."""
-    if kind not in ("process_group", "composed"):
+    if kind not in ("process_group", "hierarchical"):
         yield None
         return
     rendezvous = host_rendezvous("127.0.0.1")

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from trainers.errors import StoreClosed
-from trainers.optim.update import initial_state
+from trainers.optim.rule import initial_state
+from trainers.parameter_server.groups import GroupSlice, parts
+from trainers.parameter_server.shard import Shard
 from trainers.runtime import object_store
-from trainers.runtime.object_store import ObjectShardServer, ObjectStore, Reception
-from trainers.store.groups import Piece, parts
-from trainers.store.shard import Shard
+from trainers.runtime.object_store import ObjectShardServer, ObjectStore
 
 if TYPE_CHECKING:
     from tests.contracts.shards import Setting
 
 NAMESPACE = "contracts"
 GROUPS = {"tell": 1, "listen": 16, "control": 16}
-BEHIND = object_store.behind
+PAYLOAD_OF = object_store.payload_of
 SEEN = ("params", "version", "examples", "applied", "clocks", "pinned", "staleness")
 """Of a shard, by tests."""
 
@@ -45,24 +45,23 @@ class Host:
             zeros = torch.zeros(span.stop - span.start)
             states = [initial_state(setting.rule, zeros) for _ in range(2)]
             ring = [zeros.clone() for _ in range(capacity + 2)]
-            pieces[group] = Piece(span, Shard(setting.config(span), ring, states))
+            pieces[group] = GroupSlice(span, Shard(setting.config(span), ring, states))
         self.puts = 0
-        object_store.behind = self._counted
+        object_store.payload_of = self._counted
         self.server = ObjectShardServer(pieces)
-        self.reception = Reception(self.server.take)
         self.serving = threading.Thread(target=self.server.serve, daemon=True)
         self.serving.start()
         return len(pieces)
 
     def _counted(self, vector: Tensor) -> list[Any]:
         self.puts += 1
-        return BEHIND(vector)
+        return PAYLOAD_OF(vector)
 
-    def tell(self, wire: int, number: int, message: bytes, behind: list[Any]) -> None:
-        self.reception.tell(wire, number, message, behind)
+    def tell(self, wire: int, number: int, message: bytes, payload: list[Any]) -> None:
+        self.server.wire_hub.tell(wire, number, message, payload)
 
     def listen(self, wire: int) -> tuple[list[Any], bool]:
-        return self.reception.listen(wire)
+        return self.server.wire_hub.listen(wire)
 
     def piece(self, number: int) -> dict[str, Any]:
         """What tests look at of a piece."""
@@ -72,9 +71,9 @@ class Host:
         except StoreClosed:
             return seen(shard)
 
-    def bells(self) -> list[int]:
+    def channels(self) -> list[int]:
         """The workers that are connected."""
-        return list(self.server.bells)
+        return list(self.server.channels)
 
     def prepare_generation(self, version: int) -> None:
         self.server.ask(lambda: self.server.prepare_generation(version))
@@ -104,8 +103,8 @@ class Host:
 
             return dropping
 
-        for bell in self.server.bells.values():
-            bell.send = sometimes(bell.send)  # type: ignore[attr-defined]
+        for channel in self.server.channels.values():
+            channel.send_stored = sometimes(channel.send_stored)  # type: ignore[attr-defined]
         self.server._request = sometimes(self.server._request)  # type: ignore[method-assign]
 
     def copies(self) -> int:
@@ -157,8 +156,8 @@ class RemoteServer:
         return [RemotePiece(self.host, number) for number in range(self.num_pieces)]
 
     @property
-    def bells(self) -> list[int]:
-        return list(self._call("bells"))
+    def channels(self) -> list[int]:
+        return list(self._call("channels"))
 
     def ask(self, question: Callable[[], Any]) -> Any:
         return question()

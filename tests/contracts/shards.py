@@ -14,19 +14,21 @@ from torch import Tensor
 
 from tests.contracts import hosts
 from tests.contracts.groups import CPU, TIMEOUT_S, in_threads
-from trainers.optim.rules import UpdateRule, build_rule
-from trainers.optim.update import ALIGN, SliceUpdate, initial_state, spans
+from trainers.links.local import LocalWorld
+from trainers.links.rendezvous import Rendezvous
+from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.rule import UpdateRule, initial_state
+from trainers.optim.slices import ALIGN, spans
+from trainers.optim.update import SliceUpdate
+from trainers.parameter_server.client import SlottedStore
+from trainers.parameter_server.groups import GroupSlice, parts
+from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
+from trainers.parameter_server.process_group import ProcessGroupShardServer, ProcessGroupStore
+from trainers.parameter_server.protocol import ParameterStore, Push
+from trainers.parameter_server.push_identity import PushIdentity
+from trainers.parameter_server.shard import Shard, ShardConfig
+from trainers.parameter_server.shared_memory import ShardServer, SharedMemoryStore, mapped_ring
 from trainers.spec import SgdSpec
-from trainers.store.groups import Piece, parts
-from trainers.store.identity import PushIdentity
-from trainers.store.layout import SHARD_ALIGN
-from trainers.store.shard import Shard, ShardConfig
-from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_shard
-from trainers.transport.process_group_store import ProcessGroupShardServer, ProcessGroupStore
-from trainers.transport.protocols import ParameterStore, Push
-from trainers.transport.rendezvous import Rendezvous
-from trainers.transport.shared_store import ShardServer, SharedMemoryStore, mapped_ring
-from trainers.transport.store_client import SlottedStore
 
 T = TypeVar("T")
 KINDS = ("local", "shared_memory", "process_group")
@@ -43,8 +45,8 @@ class Setting:
     backup: int = 0
     num_slots: int = 2
     groups: tuple[slice, ...] = ()
-    staleness_aware: bool = False
-    rule: UpdateRule = field(default_factory=lambda: build_rule(SgdSpec(weight_decay=0)))
+    harmless_staleness: int | None = None
+    rule: UpdateRule = field(default_factory=lambda: SgdSpec(weight_decay=0).build())
 
     @property
     def cuts(self) -> list[slice]:
@@ -53,7 +55,7 @@ class Setting:
     def config(self, cut: slice) -> ShardConfig:
         """Learning rate -1: with SGD a push is added to the parameters, so that they count."""
         update = SliceUpdate(self.rule, 0.0, cut.stop - cut.start, CPU)
-        return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.staleness_aware)
+        return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.harmless_staleness)
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Cluster:
             self.server.forget(number)
             return
         store.close()
-        self.until(lambda: all(number not in server.bells for server in self.servers))
+        self.until(lambda: all(number not in server.channels for server in self.servers))
 
     def only_reaches(self, shards: Collection[int]) -> None:
         """What is pushed from now on gets to these shards alone, as if its worker had died between two of them."""
@@ -162,8 +164,8 @@ class Stores:
             world = LocalWorld(seed)
             zeros = torch.zeros(setting.numel)
 
-            def piece(span: slice) -> Piece:
-                return Piece(span, local_shard(setting.config(span), zeros[span], num_workers))
+            def piece(span: slice) -> GroupSlice:
+                return GroupSlice(span, local_shard(setting.config(span), zeros[span], num_workers))
 
             held = [parts(cut, setting.groups) for cut in setting.cuts]
             server = LocalServer(world, [{group: piece(span) for group, span in spans.items()} for spans in held])
@@ -210,14 +212,14 @@ class Stores:
     def _server(
         self, name: str, setting: Setting, index: int, num_workers: int
     ) -> ShardServer | ProcessGroupShardServer:
-        pieces: dict[int, Piece] = {}
+        pieces: dict[int, GroupSlice] = {}
         for group, span in parts(setting.cuts[index], setting.groups).items():
             zeros = torch.zeros(span.stop - span.start)
             states = [initial_state(setting.rule, zeros) for _ in range(2)]
             ring = [zeros.clone() for _ in range(num_workers + 2)]
             if self.kind == "shared_memory":
                 ring = mapped_ring(self.folder / name, num_workers, setting.numel, span)
-            pieces[group] = Piece(span, Shard(setting.config(span), ring, states))
+            pieces[group] = GroupSlice(span, Shard(setting.config(span), ring, states))
         if self.kind == "shared_memory":
             return ShardServer(self.folder / name, index, setting.numel, pieces)
         assert self.rendezvous is not None
@@ -244,3 +246,21 @@ def begin_push(
     """Begin to push; the result waits."""
     store.gradient_buffer().copy_(torch.as_tensor(value).expand(store.gradient_buffer().shape))
     return store.push(Push(PushIdentity(0, number, number), clock, examples)).wait
+
+
+def fetched(store: ParameterStore, min_clock: int = 0) -> Tensor:
+    return store.fetch(min_clock).wait().params.clone()
+
+
+def lossy_pushes(rank: int, num_pushes: int, quorum: int) -> Callable[[ParameterStore], None]:
+    """What worker `rank` of two does while replies get lost: fetch and push, and in the end know what was applied."""
+
+    def body(store: ParameterStore) -> None:
+        for step in range(num_pushes):
+            params = store.fetch(step).wait().params
+            assert float(params[0]) >= (step if quorum else 2 * step)
+            begin_push(store, 2 * step + rank, 1.0, step + 1)
+        store.leave()
+        assert sorted(p.identity.first for p in store.applied) == list(range(rank, 2 * num_pushes, 2))
+
+    return body

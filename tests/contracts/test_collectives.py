@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, join, rendezvous_for
+from trainers.collectives.protocol import Collectives
+from trainers.collectives.reduction import Reduction
+from trainers.collectives.reduction_tree import depth, sum_leaves
 from trainers.errors import PeerLost
-from trainers.optim.update import spans
-from trainers.transport.canonical import depth, sum_leaves
-from trainers.transport.protocols import Collectives, Reduction
+from trainers.optim.slices import spans
 
 NUMEL = 64 * 7 + 5  # not a multiple of anything
 
@@ -174,12 +175,12 @@ def test_the_bytes_that_leave_and_arrive_are_counted(groups: Groups, size: int) 
         for call in calls:
             call().wait()
             c.barrier().wait()
-            now = c.traffic.sent_bytes, c.traffic.received_bytes
+            now = c.meter.counted.sent_bytes, c.meter.counted.received_bytes
             counts.append((now[0] - before[0], now[1] - before[1]))
             before = now
         return counts
 
-    if groups.kind == "composed" and size == 3:
+    if groups.kind == "hierarchical" and size == 3:
         pytest.skip("who shares a node moves less: tests/transport/test_composed.py")
     for rank, (reduced_, gathered, both, broadcast, exchanged, met) in enumerate(groups.run(size, body)):
         others = size - 1

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, join, rendezvous_for
+from trainers.collectives.all_reduce.choice import choose
+from trainers.collectives.messages import Messages, SubgroupMessages
+from trainers.collectives.protocol import Collectives
+from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.errors import PeerLost
-from trainers.optim.update import spans
-from trainers.transport.messages import Among, Messages
-from trainers.transport.protocols import Collectives, Reduction, Share
-from trainers.transport.reductions.choice import choose
+from trainers.optim.slices import spans
 
 LARGE = 600_000
 """Elements that no socket takes at once."""
@@ -89,11 +90,14 @@ def test_what_moves_and_the_steps_are_counted(groups: Groups) -> None:
             messages.step(send=[(torch.ones(7), 1), (torch.ones(0), 2)])
         if messages.rank == 1:
             messages.step(receive=[(torch.ones(7), 0)])
-        Among(messages, [2, 0, 1]).step([(torch.ones(5), (messages.rank + 2) % 3)], [(torch.ones(5), messages.rank)])
+        SubgroupMessages(messages, [2, 0, 1]).step(
+            [(torch.ones(5), (messages.rank + 2) % 3)], [(torch.ones(5), messages.rank)]
+        )
 
     counted = groups.run(3, through(exchange))
     assert [m.steps for m in counted] == [2, 2, 1]
-    assert [(m.traffic.sent_bytes, m.traffic.received_bytes) for m in counted] == [(48, 20), (20, 48), (20, 20)]
+    moved = [m.meter.counted for m in counted]
+    assert [(one.sent_bytes, one.received_bytes) for one in moved] == [(48, 20), (20, 48), (20, 20)]
 
 
 def test_exchanges_of_a_lane_follow_each_other_and_lanes_do_not_mix(groups: Groups) -> None:
@@ -223,7 +227,7 @@ def test_buckets_summed_in_the_transports_own_way(groups: Groups, size: int) -> 
         (part,) = c.parts(Reduction(size, size, numel))
         vector, found = c.replicated("vector", numel), list[Tensor]()
 
-        def finish(bucket: slice, share: Share) -> None:
+        def finish(bucket: slice, share: ReducedSpan) -> None:
             n = share.span.stop - share.span.start
             vector[bucket][share.span] = 2 * share.gradient.piece(0, n)
 
@@ -258,11 +262,11 @@ def test_the_transports_own_way_sends_no_more_than_an_all_reduce(groups: Groups)
         (part,) = c.parts(Reduction(c.size, c.size, numel))
         c.sum_bucket(part, bucket).wait()
         c.gather_buckets(c.replicated("vector", numel), [bucket])
-        return c.traffic.sent_bytes, c.traffic.received_bytes
+        return c.meter.counted.sent_bytes, c.meter.counted.received_bytes
 
     for size in (1, 2, 3):
         found, most = groups.run(size, body), 2 * (size - 1) * 4 * numel // size
-        if groups.kind == "composed":  # what comes from elsewhere is sent once and handed on inside the node
+        if groups.kind == "hierarchical":  # what comes from elsewhere is sent once and handed on inside the node
             assert [sum(counts) for counts in zip(*found, strict=True)] == [size * most] * 2
         else:
             assert found == [(most, most)] * size

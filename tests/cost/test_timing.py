@@ -23,14 +23,14 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_devices", lambda plan: [CPU, torch.device("meta")])
 
 
-def test_every_size_is_timed_once_in_order_and_told() -> None:
-    told: list[tuple[str, float]] = []
-    timings = time_layers(SMALL, lambda words, share: told.append((words, share)))
+def test_every_size_is_timed_once_in_order_and_reported() -> None:
+    calls: list[tuple[str, float]] = []
+    timings = time_layers(SMALL, lambda name, done: calls.append((name, done)))
     assert [curve.layer for curve in timings.curves] == ["convolution", "fully_connected"]
     assert [[each.size for each in curve.timings] for curve in timings.curves] == [[1, 2], [8, 16, 32]]
     assert all(each.mean_s > 0 and each.spread_s >= 0 for curve in timings.curves for each in curve.timings)
-    assert told[0] == ("convolution 1 on cpu", 0.2)
-    assert told[-1] == ("fully connected 32 on cpu", 1.0)
+    assert calls[0] == ("convolution 1 on cpu", 0.2)
+    assert calls[-1] == ("fully connected 32 on cpu", 1.0)
     assert (timings.threads, timings.ratios) == (1, ())
 
 

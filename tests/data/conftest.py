@@ -23,7 +23,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A root with 50 + 10 images in CIFAR-10's own files; torchvision's class is told their checksums."""
+    """A root with 50 + 10 images in CIFAR-10's own files; torchvision's class is given their checksums."""
     home = tmp_path / "cifar-10-batches-py"
     home.mkdir()
     generator = np.random.default_rng(0)

@@ -154,18 +154,18 @@ def test_constant_grey_images_of_the_users() -> None:
         ("four_arrayz", "did you mean four_arrays"),
     ],
 )
-def test_mistakes_of_the_users_are_told(function: str, words: str) -> None:
+def test_mistakes_of_the_users_are_reported(function: str, words: str) -> None:
     with pytest.raises(UserCodeFailed, match=words):
         open_dataset(DataSpec(name=f"{USERS}:{function}", root="somewhere"), seed=0)
 
 
-def test_the_last_frames_are_told() -> None:
+def test_the_last_frames_are_reported() -> None:
     with pytest.raises(UserCodeFailed) as caught:
         open_dataset(DataSpec(name=f"{USERS}:raises"), seed=0)
     last = str(caught.value).splitlines()[-1]
     assert "raise KeyError" in last
     assert "in inner" in str(caught.value)
-    assert "usercode.py" not in str(caught.value)
+    assert "user_code.py" not in str(caught.value)
 
 
 def test_a_module_that_is_not_there_is_told_with_the_remedy() -> None:

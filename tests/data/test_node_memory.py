@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.runtime.runs import soon
 from trainers.data import node_memory
 from trainers.data.datasets import open_dataset
 from trainers.data.examples import Arrays, Source
@@ -44,20 +45,32 @@ def test_a_shared_set_gives_the_same_minibatches(tmp_path: Path) -> None:
 def test_only_the_first_reads_and_nobody_can_write(tmp_path: Path) -> None:
     calls: list[str] = []
     threads = [
-        threading.Thread(target=node_memory.share, args=(DataSpec(), tmp_path, counted(calls))) for _ in range(6)
+        threading.Thread(target=node_memory.map_shared, args=(DataSpec(), tmp_path, counted(calls))) for _ in range(6)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert calls == ["digits"]
-    arrays = node_memory.share(DataSpec(), tmp_path, counted(calls))
+    arrays = node_memory.map_shared(DataSpec(), tmp_path, counted(calls))
     assert isinstance(arrays, Arrays)
     assert calls == ["digits"]
     with pytest.raises(ValueError, match="read-only"):
         arrays.train_images[0] = 0
     shutil.rmtree(tmp_path)
     assert arrays.train_images.sum() > 0  # a map outlives its name
+
+
+def test_who_waits_for_another_process_says_so(tmp_path: Path) -> None:
+    notes: list[str] = []
+    lock = tmp_path / "x.lock"
+    waiting = threading.Thread(target=lambda: node_memory.alone_on_node(lock, notes.append).__enter__())
+    with node_memory.alone_on_node(lock, notes.append):
+        waiting.start()
+        soon(lambda: notes == ["waits for another process to read the dataset"])
+        assert waiting.is_alive()
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_two_specs_in_one_folder_are_two_sets(tmp_path: Path) -> None:
@@ -70,7 +83,7 @@ def die_while_writing(folder: Path) -> None:
         os._exit(9)
 
     node_memory.os.rename = stop  # type: ignore[assignment]
-    node_memory.share(DataSpec(), folder, read_source)
+    node_memory.map_shared(DataSpec(), folder, read_source)
 
 
 def test_a_killed_writer_leaves_no_half_set(tmp_path: Path) -> None:
@@ -94,7 +107,7 @@ def test_no_room_means_a_private_copy(
     monkeypatch.setattr(node_memory.shutil, "disk_usage", full)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            arrays = node_memory.share(DataSpec(), tmp_path / "node", counted(calls))
+            arrays = node_memory.map_shared(DataSpec(), tmp_path / "node", counted(calls))
             assert isinstance(arrays, Arrays)
     assert calls == ["digits", "digits"]
     assert "No space left" in caplog.text

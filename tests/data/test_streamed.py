@@ -1,17 +1,23 @@
 """Sets that do not fit in memory: the same examples, through processes that end."""
 
 import multiprocessing
+import shutil
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from pydantic import ValidationError
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import functional
 
 from trainers.data.datasets import open_dataset
-from trainers.errors import DataNotFound, RunFailed, SpecRejected, UserCodeFailed
+from trainers.data.streamed import StreamedDataset
+from trainers.errors import DataNotFound, MillraceError, RunFailed, SpecRejected, UserCodeFailed
 from trainers.spec import DataSpec
 
 USERS = "tests.data.usersets"
@@ -73,6 +79,18 @@ def test_a_killed_process_fails_the_run() -> None:
             list(batches)
 
 
+def test_a_dataset_is_closed_after_one_of_its_processes_was_killed() -> None:
+    """The error refers to the loader, so that its other processes have not ended by themselves."""
+    with pytest.raises(RunFailed, match="a data loading process ended"):  # noqa: SIM117, PT012
+        with open_dataset(DataSpec(memory_limit_bytes=0, loader_processes=2), 0) as dataset:
+            batches = dataset.batches((0, np.array([i])) for i in range(1000))
+            next(batches)
+            with suppress(RuntimeError):
+                multiprocessing.active_children()[0].kill()
+            list(batches)
+    assert not multiprocessing.active_children()
+
+
 def test_a_killed_process_that_does_not_count_as_dead_yet_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang_up(_: object) -> None:
         raise ConnectionResetError
@@ -97,12 +115,31 @@ def test_image_folder_is_torchvisions_and_evaluation_takes_the_centre(photograph
         )
 
 
-def test_photographs_have_a_default_size(photographs: Path) -> None:
-    spec = DataSpec(name="image_folder", root=str(photographs), loader_processes=0, limit=3)
+def test_photographs_have_a_default_size_which_enlarges_nothing(photographs: Path) -> None:
+    spec = DataSpec(name="image_folder", root=str(photographs), loader_processes=0)
+    first = photographs / "train" / "cat" / "0.png"
+    for size, side in (((300, 250), 224), ((70, 50), 50)):
+        Image.new("RGB", size).save(first)
+        with open_dataset(spec, 0) as dataset:
+            assert dataset.image_shape == (3, side, side)
+            assert next(dataset.batches([(0, np.array([1, 2]))])).images.shape == (2, 3, side, side)
+    with open_dataset(spec.model_copy(update={"resize": 300}), 0) as dataset:
+        assert dataset.image_shape == (3, 300, 300)
+    with pytest.raises(ValidationError, match="leave one of them out"):
+        DataSpec(random_resized_crop=8, resize=9)
+
+
+def test_images_that_have_the_size_keep_their_pixels(photographs: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    for half in ("train", "val"):
+        for path in (photographs / half).glob("*/*.png"):
+            Image.fromarray(pixels).save(path)
+    spec = DataSpec(name="image_folder", root=str(photographs), loader_processes=0)
     with open_dataset(spec, 0) as dataset:
-        assert dataset.num_train == 3
-        assert dataset.image_shape == (3, 224, 224)
-        assert next(dataset.batches([(0, np.array([1, 2]))])).images.shape == (2, 3, 224, 224)
+        assert isinstance(dataset, StreamedDataset)
+        (loaded,) = [dataset._train[(0, np.array([7]))]]
+        assert not isinstance(loaded, MillraceError)
+        assert torch.equal(loaded[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 def test_halves_with_different_classes_are_refused(photographs: Path) -> None:
@@ -115,16 +152,37 @@ def test_a_photograph_that_cannot_be_read_is_named(photographs: Path) -> None:
     (photographs / "train" / "cat" / "3.png").write_bytes(b"not a photograph")
     with (
         open_dataset(DataSpec(name="image_folder", root=str(photographs), loader_processes=0), 0) as dataset,
-        pytest.raises(RunFailed, match=r"example 3 cannot be read: .*3\.png"),
+        pytest.raises(RunFailed, match=r"training example 3 \(.*train/cat/3\.png\) cannot be read: "),
     ):
         next(dataset.batches([(0, np.array([3]))]))
 
 
-def test_empty_halves_are_not_found(photographs: Path) -> None:
-    for photograph in (photographs / "train" / "cat").iterdir():
-        photograph.unlink()
-    with pytest.raises(DataNotFound, match="cat"):
+def test_what_cannot_be_read_in_the_test_half_is_found_before_training(photographs: Path) -> None:
+    first = min((photographs / "val" / "cat").iterdir())
+    first.write_bytes(b"not a photograph")
+    with pytest.raises(RunFailed, match=rf"test example 0 \({first}\) cannot be read: "):
         open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+
+
+def test_a_class_without_images_is_named_with_its_half(photographs: Path) -> None:
+    for photograph in (photographs / "val" / "cat").iterdir():
+        photograph.rename(photograph.with_suffix(".txt"))
+    with pytest.raises(SpecRejected, match=r"val/cat: no image \(jpg, jpeg, png, .* is in the folder of this class"):
+        open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+    shutil.rmtree(photographs / "train")
+    with pytest.raises(DataNotFound, match=r"there is no folder .*train"):
+        open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+    (photographs / "train").mkdir()
+    with pytest.raises(SpecRejected, match="train: there are no folders in it"):
+        open_dataset(DataSpec(name="image_folder", root=str(photographs)), 0)
+
+
+def test_a_limit_takes_as_many_examples_of_every_class(photographs: Path) -> None:
+    spec = DataSpec(name="image_folder", root=str(photographs), loader_processes=0, limit=5, random_resized_crop=8)
+    for _ in range(2):
+        with open_dataset(spec, 0) as dataset:
+            (batch,) = dataset.batches([(0, np.arange(5))])
+            assert sorted(batch.labels.tolist()) == [0, 0, 0, 1, 1]
 
 
 def test_map_style_datasets_of_the_users() -> None:
@@ -146,9 +204,18 @@ def test_map_style_datasets_of_the_users() -> None:
         ),
     ],
 )
-def test_mistakes_in_the_users_examples_are_told(function: str, words: str) -> None:
+def test_mistakes_in_the_users_examples_are_reported(function: str, words: str) -> None:
     with (
         open_dataset(DataSpec(name=f"{USERS}:{function}", loader_processes=0), 0) as dataset,
         pytest.raises(UserCodeFailed, match=words),
     ):
         list(dataset.batches([(0, np.array([0])), (0, np.array([1] if function == "broken_map" else [2]))]))
+
+
+def test_a_loader_whose_parent_died_while_it_started_ends() -> None:
+    """It has ended by the time that the loader looks."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    code = "from trainers.data.streamed import _end_with_parent as end; import time; end({}, 0); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code.format(gone.pid)]) as loader:
+        assert loader.wait(120) == 1

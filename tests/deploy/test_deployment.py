@@ -20,7 +20,7 @@ import yaml
 
 from tests.deploy.schemas import KINDS
 from tests.docs.readme import ROOT
-from tests.docs.test_readme import cli
+from tests.docs.test_pages import cli
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"

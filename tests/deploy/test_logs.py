@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from api import Client
-from deploy.main import doors
+from deploy.main import cli_context
 from deploy.settings import Settings
-from tests.api.test_serve import MILLRACE, Serving
+from tests.api.http.test_serve import MILLRACE, Serving
 from tests.docs.readme import ROOT
 from trainers.events import State
 
@@ -77,7 +77,7 @@ def test_mlflow_without_mlflow_is_refused_before_anything_starts(
     from service import Tracking
 
     monkeypatch.setattr(Tracking, "is_installed", staticmethod(lambda: False))
-    serve = doors(Settings(mlflow_uri="http://127.0.0.1:1")).serve
+    serve = cli_context(Settings(mlflow_uri="http://127.0.0.1:1")).serve
     with pytest.raises(CannotServe, match="mlflow"):
         serve(ServeOptions("127.0.0.1", 0, tmp_path / "state", None, None))
     assert not (tmp_path / "state" / "cluster.json").exists()

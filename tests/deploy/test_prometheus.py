@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from api import Client
-from tests.api.test_real_job import server
+from tests.api.http.test_real_job import server
 from tests.docs.readme import ROOT, end
 from trainers import ClusterInfo, State
-from trainers.runtime.gauges import COUNTERS
+from trainers.runtime.ray_metrics import COUNTERS
 
 FOLDER = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))

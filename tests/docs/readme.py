@@ -1,7 +1,7 @@
-"""Reads README.md: its sections, its fenced blocks, and how the commands in them are run for real.
+"""Reads README.md and the guide: their sections, their fenced blocks, and how the commands in them are run for real.
 
-A comment before a block says what is special about it: `not run: <why>`, `server` (goes on while the others of its
-section run), `after the server`, `with the server` (Python).
+A comment before a block says what is special about it: `not run: <why>`, `before the server`, `server` (goes on while
+the others of its page run), `after the server`, `with the server` (Python).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)\n```", re.DOTALL)
 HEADING = re.compile(r"^#{1,3} (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -40,10 +40,14 @@ class Block:
         return not self.note.startswith("not run: ")
 
 
+def blanked(text: str) -> str:
+    """The same text without its fenced blocks, at the same places: a `# comment` in a block is no heading."""
+    return FENCED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
 def read(text: str) -> list[Block]:
     """The blocks of a document."""
-    blanked = FENCED.sub(lambda match: " " * len(match[0]), text)  # a `# comment` in a block is no heading
-    headings = [(match.start(), match[1]) for match in HEADING.finditer(blanked)]
+    headings = [(match.start(), match[1]) for match in HEADING.finditer(blanked(text))]
     found = []
     for match in BLOCK.finditer(text):
         section = [title for start, title in headings if start < match.start()][-1]
@@ -51,13 +55,19 @@ def read(text: str) -> list[Block]:
     return found
 
 
-BLOCKS = read(TEXT)
+PATHS = {
+    "README": ROOT / "README.md",
+    **{str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))},
+}
+"""Every page by its name, such as `algorithms/sync`."""
+TEXTS = {page: path.read_text() for page, path in PATHS.items()}
+BLOCKS = {page: read(text) for page, text in TEXTS.items()}
 
 
-def blocks(section: str, language: str, note: str = "") -> list[str]:
-    """The code of a section's blocks, in order; at least one."""
-    found = [b.code for b in BLOCKS if (b.section, b.language, b.note) == (section, language, note)]
-    assert found, f"the README has no {language} in {section!r} with the note {note!r}"
+def blocks(page: str, language: str, section: str = "", note: str = "") -> list[str]:
+    """The code of a page's blocks, or of one of its sections', in order; at least one."""
+    found = [b.code for b in BLOCKS[page] if (b.language, b.note) == (language, note) and section in ("", b.section)]
+    assert found, f"{page} has no {language} in {section!r} with the note {note!r}"
     return found
 
 
@@ -127,10 +137,10 @@ def end(process: "subprocess.Popen[str]", patience_s: float = 20) -> None:
 
 
 @contextlib.contextmanager
-def serving(place: Place, section: str) -> Iterator[None]:
-    """The README's server while the body runs; then the README's way of ending it, whatever has happened."""
-    (command,) = blocks(section, "bash", "server")
-    (after,) = blocks(section, "bash", "after the server")
+def serving(place: Place, page: str) -> Iterator[None]:
+    """A page's server while the body runs; then the page's way of ending it, whatever has happened."""
+    (command,) = blocks(page, "bash", note="server")
+    (after,) = blocks(page, "bash", note="after the server")
     with server(place, command, after):
         yield
 

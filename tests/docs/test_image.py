@@ -128,9 +128,10 @@ def test_what_is_copied_can_be_installed_and_imported(tmp_path: Path) -> None:
     subprocess.run(pip, cwd=source, check=True)
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import trainers.runtime.api, trainers.runtime.worker, trainers.runtime.shard, trainers.runtime.evaluator\n"
-        "import trainers.transport.process_group, trainers.transport.shared_memory, trainers.models.registry\n"
-        "import trainers.algorithms.downpour, trainers.data.datasets, deploy.main, api.app, service\n"
+        "import trainers.runtime.api, trainers.runtime.actors.worker, trainers.runtime.actors.shard\n"
+        "import trainers.runtime.actors.evaluator\n"
+        "import trainers.collectives.process_group, trainers.collectives.shared_memory, trainers.models.registry\n"
+        "import trainers.algorithms.downpour.client, trainers.data.datasets, deploy.main, api.http.app, service\n"
         "print(*(sys.modules[name].__file__ for name in ('trainers', 'service', 'api', 'deploy')), sep='\\n')\n"
     )
     done = subprocess.run(

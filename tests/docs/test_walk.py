@@ -1,26 +1,65 @@
-"""Walks through the README: its blocks are run as they stand there, in their order, in a working copy."""
+"""Walks through README.md and the guide: every block is run as it stands there, in its order, in a working copy.
+
+A page that needs a server has one for all of its blocks; operations, storage and REST share one.
+"""
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.docs.readme import BLOCKS, Place, blocks, serving
+from tests.docs.readme import BLOCKS, ROOT, TEXTS, Place, blocks, serving
 from trainers import ClusterInfo
-from trainers.export import described
+from trainers.training.export import described
 
-CURL = "With a server, by curl"
-ON_COMMAND_LINE = "With a server, on the command line"
-PYTHON = "From Python"
-MODEL = "The finished model"
+pytestmark = pytest.mark.long
+
+WALKED = {
+    "README": {"On the command line", "By curl", "From Python"},
+    "quick-start": {
+        "On this machine, without a server", "With a server, by curl", "With a server, on the command line",
+        "From Python",
+    },
+    "specs": {"Checked before anything starts"},
+    "data-and-models": {"Your own model and dataset", "Your own model, trained"},
+    "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
+    "recipe": {"What belongs to what"},
+    "papers": {"The papers' experiments"},
+    "costs": {"Counted", "Timed"},
+    "sweeps": {"A first sweep"},
+    "elasticity": {"The same bits on any number of workers"},
+    "guarantees": {"Shown by", "The standby of a shard"},
+    "operations": {
+        "Is this machine ready?", "Tokens", "Start and stop", "The config file", "Jobs of others", "Webhooks",
+        "Tokens that end",
+    },
+    "storage": {"Copies of runs", "Backup"},
+    "rest": {
+        "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
+        "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Webhooks", "From Python",
+    },
+}  # fmt: skip
+"""The sections whose blocks the tests of this file run."""
+
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 
 
 def shape(line: str) -> str:
     """A line of output without what differs from run to run."""
     return re.sub(r"[\d.,]+", "0", re.sub(r"(Job |(/\S*)?runs/)\w+", "JOB", line))
+
+
+def assert_is_a_whole_stream(stream: str) -> None:
+    """Events from the first on, without a gap, and of every kind."""
+    events = re.findall(r"^id: (\d+)\nevent: (\w+)\ndata: ", stream, re.MULTILINE)
+    assert [int(number) for number, _ in events] == list(range(1, len(events) + 1))
+    assert {kind for _, kind in events} >= {"state", "actors", "step", "epoch", "evaluation", "checkpoint", "result"}
 
 
 @pytest.fixture
@@ -29,19 +68,13 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@needs_curl
 def test_a_job_by_curl(place: Place) -> None:
-    with serving(place, CURL):
-        told = place.shell("\n".join(blocks(CURL, "bash")), within_s=150)
+    with serving(place, "README"):
+        told = place.shell("\n".join(blocks("README", "bash", "By curl")), within_s=150)
     stream, _, rest = told.partition('"state":"SUCCEEDED"')
-    events = re.findall(r"^id: (\d+)\nevent: (\w+)\ndata: ", stream, re.MULTILINE)
-    assert [int(number) for number, _ in events] == list(range(1, len(events) + 1))
-    assert {kind for _, kind in events} >= {"state", "actors", "step", "epoch", "evaluation", "checkpoint", "result"}
-    assert "STATE SUCCEEDED" in rest  # the log
-    *_, listed = re.findall(r'\{"jobs":.*', rest)
-    (job,) = json.loads(listed)["jobs"]
-    assert job["labels"] == {"team": "blue"}
-    assert job["state"] in ("CANCELLING", "CANCELLED")
+    assert_is_a_whole_stream(stream)
+    assert '"state":"SUCCEEDED"' in rest
 
 
 def test_training_and_loading_from_python(
@@ -50,68 +83,91 @@ def test_training_and_loading_from_python(
     """In this process and on its Ray, to save the time; `test_python_as_a_program` starts one."""
     monkeypatch.chdir(place.folder)
     names: dict[str, object] = {}
-    for code in (*blocks(PYTHON, "python"), *blocks(MODEL, "python")):
-        exec(compile(code, "README.md", "exec"), names)
+    for code in blocks("checkpoints", "python"):
+        exec(compile(code, "checkpoints.md", "exec"), names)
     *_, last = capsys.readouterr().out.splitlines()
     measured, promised = last.split(" is ")
     assert float(measured) == pytest.approx(float(promised), abs=1e-6)
     assert float(measured) > 0.9
     (model,) = (place.folder / "runs").glob("*/model.safetensors")
     assert described(model).image_shape == (1, 8, 8)  # what `millrace export` goes by
+    (code,) = blocks("README", "python")
+    exec(compile(code, "README.md", "exec"), names)
+    accuracy, path = capsys.readouterr().out.splitlines()[-1].split()
+    assert float(accuracy) > 0.9
+    assert Path(path).is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_python_as_a_program(place: Place) -> None:
-    told = place.python("\n".join((*blocks(PYTHON, "python"), *blocks(MODEL, "python"))))
+    told = place.python("\n".join((*blocks("README", "python"), *blocks("checkpoints", "python"))), within_s=150)
     assert re.search(r"^0\.9\d* is 0\.9", told, re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_jobs_on_the_command_line_and_by_the_client(place: Place) -> None:
-    with serving(place, CURL):
-        told = place.shell("\n".join(blocks(ON_COMMAND_LINE, "bash")), within_s=150)
-        client = place.python("\n".join(blocks(PYTHON, "python", "with the server")))
+@needs_curl
+def test_the_quick_start_with_a_server(place: Place) -> None:
+    page = "quick-start"
+    with serving(place, page):
+        told = place.shell("\n".join(blocks(page, "bash", "With a server, by curl")), within_s=150)
+        stream, _, rest = told.partition('"state":"SUCCEEDED"')
+        assert_is_a_whole_stream(stream)
+        assert "STATE SUCCEEDED" in rest  # the log
+        *_, listed = re.findall(r'\{"jobs":.*', rest)
+        (job,) = json.loads(listed)["jobs"]
+        assert job["labels"] == {"team": "blue"}
+        assert job["state"] in ("CANCELLING", "CANCELLED")
+        told = place.shell("\n".join(blocks(page, "bash", "With a server, on the command line")), within_s=150)
+        client = place.python("\n".join(blocks(page, "python", note="with the server")))
     assert "SUCCEEDED: 3 epochs" in told
     assert "STATE CANCELLED" in told
-    (job,) = json.loads(told.splitlines()[-1])["jobs"]
-    assert job["state"] == "CANCELLED"
+    assert {job["state"] for job in json.loads(told.splitlines()[-1])["jobs"]} == {"CANCELLED"}
     assert "20 0.9" in client
     assert "SUCCEEDED" in client
 
 
+def test_the_quick_start_trains_as_the_readme_does() -> None:
+    """It is run once, by `test_training_and_loading_from_python`."""
+    assert blocks("quick-start", "python", "From Python") == blocks("README", "python")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_runs_without_a_server(place: Place) -> None:
-    told = place.shell("\n".join(blocks("On this machine, without a server", "bash")), within_s=150)
+    page, section = "quick-start", "On this machine, without a server"
+    told = place.shell("\n".join(blocks(page, "bash", section)), within_s=150)
     assert re.search(r"^SUCCEEDED: 20 epochs.* test accuracy 0\.9[5-9]", told, re.MULTILINE)
     shapes = {shape(line) for line in told.splitlines()}
-    (excerpt,) = blocks("Two commands", "text")
+    (excerpt,) = blocks(page, "text", "Install")
     assert {shape(line) for line in excerpt.splitlines()} <= shapes
     result = json.loads(told.splitlines()[-1])
     assert (result["state"], result["epochs"]) == ("SUCCEEDED", 5)
     runs = list((place.folder / "runs").iterdir())
     assert len(runs) == 2
     assert all({"events.jsonl", "checkpoints", "model.safetensors"} <= {p.name for p in run.iterdir()} for run in runs)
+    told = place.shell("\n".join(blocks("README", "bash", "On the command line")))
+    assert re.search(r"^SUCCEEDED: 5 epochs", told, re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_going_on_from_a_checkpoint(place: Place) -> None:
-    told = place.shell("\n".join(blocks("Checkpoints", "bash")), within_s=150)
+    told = place.shell("\n".join(blocks("checkpoints", "bash", "Go on from a checkpoint")), within_s=150)
     first, second = re.findall(r"^SUCCEEDED: .*", told, re.MULTILINE)
     assert first.startswith("SUCCEEDED: 5 epochs, 7,185 examples")
     assert second.startswith("SUCCEEDED: 20 epochs, 28,740 examples")
-    assert "epoch 6 " in told.partition(first)[2]
-    assert "epoch 5 " not in told.partition(first)[2]
+    events = Path(told.split("Everything is in ")[-1].strip(), "events.jsonl").read_text().splitlines()
+    ended = [event["data"]["epoch"] for event in map(json.loads, events) if event["type"] == "epoch"]
+    assert ended == list(range(6, 21))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_model_in_other_formats(place: Place) -> None:
     pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    told = place.shell("\n".join(blocks("In other formats", "bash")), within_s=150)
+    told = place.shell("\n".join(blocks("checkpoints", "bash", "In other formats")), within_s=150)
     assert told.count("Loaded again, its logits differ by at most") == 2
     assert {"model.pt2", "model.onnx"} <= {path.name for path in (place.folder / "runs" / "finished").iterdir()}
 
@@ -119,37 +175,40 @@ def test_the_model_in_other_formats(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_own_model_and_dataset(place: Place) -> None:
-    section = "Your own model and dataset"
-    told = place.shell("\n".join(blocks(section, "bash")))
+    told = place.shell("\n".join(blocks("data-and-models", "bash")))
     assert re.search(r"^SUCCEEDED: 6 epochs.* test accuracy (1\.0|0\.9[5-9])", told, re.MULTILINE)
-    place.python("\n".join(blocks(section, "python")))
+    place.python("\n".join(blocks("data-and-models", "python")))
     assert load_file(place.folder / "runs/own-code/model.safetensors")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_same_bits(place: Place) -> None:
-    told = place.shell("\n".join(blocks("The same bits on any number of workers", "bash")), within_s=150)
+    told = place.shell("\n".join(blocks("elasticity", "bash")), within_s=150)
     assert told.splitlines()[-1] == "the same bits"
 
 
+def test_bad_input_is_answered_as_shown(place: Place) -> None:
+    (code,), (text,) = blocks("specs", "bash"), blocks("specs", "text")
+    assert place.shell(code).strip() == text
+
+
 def test_the_recipe(place: Place) -> None:
-    told = [line.split() for line in place.shell("\n".join(blocks("The recipe", "bash"))).splitlines()]
+    told = [line.split() for line in place.shell("\n".join(blocks("recipe", "bash"))).splitlines()]
     assert ["rate_factor", "32", "factor"] in [words[:3] for words in told]
     assert ["rate_factor", "5.6568542", "sqrt(factor)"] in [words[:3] for words in told]
     assert ["drop", "1", "30", "38435010", "0.32"] in [words[:5] for words in told]
 
 
 def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:
-    (code,) = blocks("The papers' experiments", "bash")
+    (code,) = blocks("papers", "bash")
     told = json.loads(place.shell(code))
     assert (told["workers"]["count"], told["batch"]["per_worker"], told["scaling"]["name"]) == (256, 32, "linear")
 
 
 def test_what_a_layer_costs(place: Place) -> None:
-    section = "What a layer costs"
-    told = place.shell("\n".join(blocks(section, "bash")))
-    (shown,) = blocks(section, "text")
+    told = place.shell("\n".join(blocks("costs", "bash")))
+    (shown,) = blocks("costs", "text")
     assert {line.rstrip() for line in shown.splitlines()} <= {line.rstrip() for line in told.splitlines()}
     assert '"kinds":{"convolution":' in told
     assert "The plot is in layers.png" in told
@@ -158,7 +217,7 @@ def test_what_a_layer_costs(place: Place) -> None:
 
 @pytest.mark.timeout(420)
 def test_a_sweep_and_its_report(place: Place) -> None:
-    told = place.shell("\n".join(blocks("Sweeps: how large can the batch be?", "bash")), within_s=400)
+    told = place.shell("\n".join(blocks("sweeps", "bash")), within_s=400)
     assert "SUCCEEDED" in told
     report = place.folder / "runs" / "small" / "report"
     assert {"report.json", "report.md", "error.png", "error.svg"} <= {path.name for path in report.iterdir()}
@@ -167,14 +226,91 @@ def test_a_sweep_and_its_report(place: Place) -> None:
     assert variant["answer"][0] in told
 
 
+@pytest.mark.timeout(420)
+@needs_curl
+def test_a_service_for_others(place: Place) -> None:
+    """Operations, what is kept, and REST: one after the other, on one server."""
+    told = place.shell("\n".join(blocks("operations", "bash", note="before the server")))
+    assert "refusing to listen on 0.0.0.0 without a token" in told
+    assert "exit status 2" in told
+    with serving(place, "operations"):
+        assert_operations(place)
+        assert_storage(place)
+        assert_rest(place)
+
+
+def assert_operations(place: Place) -> None:
+    """What its commands print."""
+    told = place.shell("\n".join(blocks("operations", "bash")), within_s=150)
+    assert '{"status":"ok"}{"status":"ok"}{"user":"wall","role":"viewer"}' in told
+    assert '"status":401' in told
+    assert re.search(r"^SUCCEEDED: 3 epochs", told, re.MULTILINE)
+    assert "takes you for ann, user" in told
+    assert "no, revoked" in told
+
+
+def assert_storage(place: Place) -> None:
+    """What its commands print and leave."""
+    told = place.shell("\n".join(blocks("storage", "bash")))
+    assert "takes what is written and gives it back" in told
+    assert re.search(r"copy +(is being copied|copied) to", told)
+    assert (place.folder / "backup.db").stat().st_size > 0
+
+
+def assert_rest(place: Place) -> None:
+    """What its commands and its program print."""
+    told = place.shell("\n".join(blocks("rest", "bash")), within_s=120)
+    assert '{"user":"root","role":"admin"}' in told
+    assert '"pointer":"/epochs"' in told
+    made = re.findall(r"location: (/v1/jobs/\S+)", told, re.IGNORECASE)
+    assert (len(made), len(set(made))) == (2, 1)
+    assert '"state":"PAUSING"' in told
+    assert '"name":"careful"' in told
+    assert '"name":"loss","x":"epoch"' in told
+    assert "no figure is called 'lost'" in told
+    assert (place.folder / "model.safetensors").stat().st_size > 0
+    assert "idempotent-replayed: true" in told.lower()
+    assert "169.254.169.254, which is not an address of the public network" in told
+    secrets = [json.loads(line)["secret"] for line in re.findall(r'\{"id".*?"secret":"[^"]+"\}', told)]
+    assert len(secrets) == 1
+    schema = json.loads(place.shell("curl -sS http://127.0.0.1:8466/openapi.json"))
+    assert addresses() == set(schema["paths"])
+    told = place.python("\n".join(blocks("rest", "python")), within_s=60)
+    assert told.startswith("not from us")
+    assert "the job needs 99 CPUs" in told
+    assert "SUCCEEDED" in told
+
+
+def addresses() -> set[str]:
+    """Those in the table of the page on REST; one without `/v1` goes on from what stands before it."""
+    rows = re.findall(r"^\| (`(?:GET|POST) .*?) \|", TEXTS["rest"], re.MULTILINE)
+    found: set[str] = set()
+    for row in rows:
+        base = ""
+        for address in re.findall(r"`(?:\w+ )?(/[^`]*)`", row):
+            if address.startswith("/v1/") or "}" not in base:
+                base = address
+                found.add(address)
+            else:
+                found.add(base[: base.index("}") + 1] + address)
+    return found
+
+
+def test_the_tests_that_show_the_guarantees_are_there() -> None:
+    """They are run with all the others; here it counts that the commands find them."""
+    commands = [shlex.split(code) for code in blocks("guarantees", "bash")]
+    assert all(words[:4] == ["python", "-m", "pytest", "-q"] for words in commands)
+    program = "import json, sys, pytest; sys.exit(any([pytest.main(words) for words in json.loads(sys.argv[1])]))"
+    arguments = json.dumps([[*words[3:], "--collect-only"] for words in commands])
+    collected = subprocess.run([sys.executable, "-c", program, arguments], cwd=ROOT, capture_output=True, check=False)
+    assert collected.returncode == 0, collected.stdout.decode()
+
+
 def test_every_block_that_can_be_run_is_run() -> None:
-    """By a test of this folder; a new section needs one."""
-    walked = {
-        CURL, ON_COMMAND_LINE, PYTHON, MODEL, "On this machine, without a server", "Checkpoints",
-        "Your own model and dataset", "The same bits on any number of workers", "Bad input, and how commands end",
-        "The recipe", "The papers' experiments", "What a layer costs", "Sweeps: how large can the batch be?",
-        "In other formats",
-    }  # fmt: skip
-    runnable = {block.section for block in BLOCKS if block.language in ("bash", "python") and block.is_run}
-    assert runnable == walked
-    assert {block.note for block in BLOCKS if block.is_run} == {"", "server", "after the server", "with the server"}
+    """By a test of this file; a new section needs one."""
+    runnable: dict[str, set[str]] = {}
+    for page, found in BLOCKS.items():
+        for block in found:
+            if block.language in ("bash", "python") and block.is_run:
+                runnable.setdefault(page, set()).add(block.section)
+    assert runnable == WALKED

@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainers.elastic.placement import Room, for_copy, own, with_workers
+from trainers.elastic.placement import NodeCapacity, for_copy, own, with_workers
 from trainers.errors import SpecRejected
 
-ONE = Room(1)
+ONE = NodeCapacity(1)
 
 
 @pytest.mark.parametrize(
@@ -19,54 +19,54 @@ ONE = Room(1)
     ],
 )
 def test_with_workers_in_turn_and_away_from_the_first(workers: list[str], shards: int, expected: list[str]) -> None:
-    nodes = {name: Room(2) for name in "abcd"}
-    assert with_workers(nodes, workers, ONE, (shards, Room(0))) == expected
+    nodes = {name: NodeCapacity(2) for name in "abcd"}
+    assert with_workers(nodes, workers, ONE, (shards, NodeCapacity(0))) == expected
 
 
 def test_with_workers_where_shards_reserve_cpus() -> None:
     """What the others have no room for goes to the first worker's node; what that has none for neither is refused."""
-    nodes = {"a": Room(3), "b": Room(2.5), "c": Room(1)}
-    placed = [with_workers(nodes, ["a", "b", "c"], ONE, (shards, Room(0.5))) for shards in (2, 4)]
+    nodes = {"a": NodeCapacity(3), "b": NodeCapacity(2.5), "c": NodeCapacity(1)}
+    placed = [with_workers(nodes, ["a", "b", "c"], ONE, (shards, NodeCapacity(0.5))) for shards in (2, 4)]
     assert placed == [["b", "b"], ["b", "b", "b", "a"]]
     with pytest.raises(SpecRejected, match=r"^ps\.cpus: .* room for 7 of 8 shards of 0\.5 CPUs; make it smaller"):
-        with_workers(nodes, ["a", "b", "c"], ONE, (8, Room(0.5)))
+        with_workers(nodes, ["a", "b", "c"], ONE, (8, NodeCapacity(0.5)))
 
 
 @pytest.mark.parametrize(
     ("nodes", "workers", "shards", "expected"),
     [
-        ({"a": 2, "b": 2}, 2, (3, Room(0)), ["a", "a", "a"]),
-        ({"a": 4, "b": 1}, 4, (2, Room(0)), ["b", "b"]),
-        ({"a": 1, "b": 4, "c": 1}, 4, (3, Room(0)), ["a", "c", "a"]),
+        ({"a": 2, "b": 2}, 2, (3, NodeCapacity(0)), ["a", "a", "a"]),
+        ({"a": 4, "b": 1}, 4, (2, NodeCapacity(0)), ["b", "b"]),
+        ({"a": 1, "b": 4, "c": 1}, 4, (3, NodeCapacity(0)), ["a", "c", "a"]),
         ({"a": 2, "b": 4, "c": 1}, 4, (3, ONE), ["c", "a", "a"]),
-        ({"a": 9, "b": 9}, 1, (1, Room(2)), ["a"]),
-        ({"a": 0, "b": 2}, 2, (1, Room(0)), ["a"]),
+        ({"a": 9, "b": 9}, 1, (1, NodeCapacity(2)), ["a"]),
+        ({"a": 0, "b": 2}, 2, (1, NodeCapacity(0)), ["a"]),
     ],
 )
 def test_own_takes_the_nodes_that_the_workers_miss_least(
-    nodes: dict[str, int], workers: int, shards: tuple[int, Room], expected: list[str]
+    nodes: dict[str, int], workers: int, shards: tuple[int, NodeCapacity], expected: list[str]
 ) -> None:
-    assert own({name: Room(cpus) for name, cpus in nodes.items()}, (workers, ONE), shards) == expected
+    assert own({name: NodeCapacity(cpus) for name, cpus in nodes.items()}, (workers, ONE), shards) == expected
 
 
 def test_own_prefers_nodes_without_gpus_for_workers_that_take_one() -> None:
-    nodes = {"big": Room(64, 8), "small": Room(4), "other": Room(64, 8)}
-    assert own(nodes, (8, Room(1, 1)), (3, ONE)) == ["small", "big", "small"]
+    nodes = {"big": NodeCapacity(64, 8), "small": NodeCapacity(4), "other": NodeCapacity(64, 8)}
+    assert own(nodes, (8, NodeCapacity(1, 1)), (3, ONE)) == ["small", "big", "small"]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shards", "told"),
+    ("nodes", "shards", "message"),
     [
-        ({"a": 4}, (1, Room(0)), "the workers need all of the 1 nodes"),
-        ({"a": 1, "b": 1}, (1, Room(0)), "the workers need all of the 2 nodes"),
-        ({"a": 2, "b": 1}, (1, Room(2)), "or no other has room for a shard"),
+        ({"a": 4}, (1, NodeCapacity(0)), "the workers need all of the 1 nodes"),
+        ({"a": 1, "b": 1}, (1, NodeCapacity(0)), "the workers need all of the 2 nodes"),
+        ({"a": 2, "b": 1}, (1, NodeCapacity(2)), "or no other has room for a shard"),
         ({"a": 2, "b": 1}, (2, ONE), "have room for 1 of 2 shards"),
     ],
 )
-def test_own_says_when_it_cannot_be(nodes: dict[str, int], shards: tuple[int, Room], told: str) -> None:
+def test_own_says_when_it_cannot_be(nodes: dict[str, int], shards: tuple[int, NodeCapacity], message: str) -> None:
     with pytest.raises(SpecRejected, match=r"^ps\.location: own: .*add a node, or use with_workers") as error:
-        own({name: Room(cpus) for name, cpus in nodes.items()}, (2, ONE), shards)
-    assert told in str(error.value)
+        own({name: NodeCapacity(cpus) for name, cpus in nodes.items()}, (2, ONE), shards)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_own_says_when_it_cannot_be(nodes: dict[str, int], shards: tuple[int, Ro
 def test_a_copy_goes_elsewhere_beside_workers_and_where_there_is_least(
     shard: str, workers: str, held: str, expected: str
 ) -> None:
-    nodes = {name: Room(2) for name in "abcd"} | {"head": Room(0)}
+    nodes = {name: NodeCapacity(2) for name in "abcd"} | {"head": NodeCapacity(0)}
     assert for_copy(nodes, shard, set(workers), list(held)) == expected
 
 
 def test_there_is_no_copy_on_the_shards_own_node_or_on_one_for_no_work() -> None:
-    assert for_copy({"a": Room(2), "head": Room(0)}, "a", {"a"}, ["a"]) is None
+    assert for_copy({"a": NodeCapacity(2), "head": NodeCapacity(0)}, "a", {"a"}, ["a"]) is None

@@ -10,26 +10,30 @@ from torch.nn import functional as F  # noqa: N812
 
 from tests.optim.written import Written, equation_10, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
+from trainers.collectives.local import local_collectives
+from trainers.collectives.protocol import Collectives
+from trainers.collectives.reduction_tree import block
 from trainers.data.batches import Batch, Dataset
 from trainers.data.datasets import open_dataset, open_partitioned
-from trainers.elastic.ledger import Desk, Lease, Ledger
-from trainers.elastic.order import HeldOrder, Order
-from trainers.feed import Place, leased, synchronous
+from trainers.data.order import HeldOrder, Order
+from trainers.elastic.lease_table import Lease, LeaseDispatcher, LeaseTable
+from trainers.links.local import LocalWorld
+from trainers.metrics import StepCounters
 from trainers.models.dropout import replace_dropout
+from trainers.models.layout import Layout, lay_out
+from trainers.models.replica import Replica
+from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
-from trainers.optim.rules import UpdateRule, build_rule
-from trainers.optim.scaling import scaled_decay
-from trainers.optim.schedules import build_schedule
-from trainers.optim.update import Buffers, SliceUpdate, initial_state, within
-from trainers.replica import Replica
-from trainers.setup import build_order
+from trainers.optim.rule import UpdateRule, initial_state
+from trainers.optim.slices import within
+from trainers.optim.update import SliceUpdate
+from trainers.parameter_server.groups import GroupSlice, parts
+from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
+from trainers.parameter_server.protocol import ParameterStore
+from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import TrainSpec
-from trainers.store.groups import Piece, parts
-from trainers.store.layout import Layout, lay_out
-from trainers.store.shard import ShardConfig
-from trainers.transport.canonical import block
-from trainers.transport.local import LocalServer, LocalStore, LocalWorld, local_collectives, local_shard
-from trainers.transport.protocols import Collectives, ParameterStore, Traffic
+from trainers.training.setup import build_order
+from trainers.training.work import GroupPosition, leased, synchronous
 
 CPU = torch.device("cpu")
 
@@ -53,6 +57,20 @@ def build_net(seed: int) -> nn.Module:
         return SmallNet()
 
 
+DIGITS = {
+    "data": {"name": "digits", "limit": 203, "random_crop": 1},
+    "batch": 7,
+    "epochs": 2,
+    "seed": 3,
+}
+"""29 minibatches an epoch, the last one with all of its 7 examples: neither 2 nor 3 workers divide them evenly."""
+
+
+def digits_spec(fields: dict[str, object]) -> TrainSpec:
+    """A spec that trains a small set of digits, unless its fields give other data."""
+    return TrainSpec.model_validate(DIGITS | fields)
+
+
 @dataclass
 class Run:
     """Everything a worker of a spec needs, on one model of digits."""
@@ -69,7 +87,7 @@ class Run:
         spec = self.spec
         self.dataset = open_dataset(spec.data, spec.seed, None)
         self.order = build_order(spec, self.dataset.num_train)
-        shards = spec.ps.shards if spec.algorithm.uses_parameter_server else 1
+        shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
         model = self.net(spec.seed)
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
@@ -78,7 +96,7 @@ class Run:
 
     @property
     def rule(self) -> UpdateRule:
-        return build_rule(self.spec.optimizer)
+        return self.spec.optimizer.build()
 
     def replica(self) -> Replica:
         model = self.net(self.spec.seed)
@@ -92,44 +110,44 @@ class Run:
         return Context(
             replica=self.replica(),
             rule=self.rule,
-            weight_decay=scaled_decay(self.spec),
+            weight_decay=self.spec.batch_scaling.weight_decay,
             exempt=self.exempt,
             groups=self.groups,
-            schedule=build_schedule(self.spec, self.dataset.num_train),
+            schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),
-            shares=self.order.shares,
+            partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
             **exchange,  # type: ignore[arg-type]
         )
 
-    def shards(self) -> list[dict[int, Piece]]:
-        params, readers = self.start().whole.params, self.spec.workers.count
+    def shards(self) -> list[dict[int, GroupSlice]]:
+        params, readers = self.start().buffers.params, self.spec.workers.count
 
-        def piece(span: slice) -> Piece:
-            return Piece(span, local_shard(self.shard_config(span), params[span], num_readers=readers))
+        def piece(span: slice) -> GroupSlice:
+            return GroupSlice(span, local_shard(self.shard_config(span), params[span], num_readers=readers))
 
         held = [parts(cut, self.groups) for cut in self.layout.shards]
         return [{group: piece(span) for group, span in spans.items()} for spans in held]
 
     def shard_config(self, cut: slice) -> ShardConfig:
         algorithm = self.spec.algorithm
-        quorum = algorithm.quorum(self.order.num_virtual)
-        decay, exempt = scaled_decay(self.spec), within(self.exempt, cut)
+        quorum = algorithm.traits.quorum(self.order.num_virtual)
+        decay, exempt = self.spec.batch_scaling.weight_decay, within(self.exempt, cut)
         update = SliceUpdate(self.rule, decay, cut.stop - cut.start, CPU, exempt)
-        schedule = build_schedule(self.spec, self.dataset.num_train)
-        return ShardConfig(update, schedule, quorum, algorithm.num_backup, algorithm.divides_by_staleness)
+        schedule = self.spec.learning_rate(self.dataset.num_train)
+        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
 
     def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:
-        """What one of the workers trains, from the start of round `rounds`."""
-        if not self.spec.algorithm.holds_examples:
+        """The dataset and order of one worker, from the start of round `rounds`."""
+        if not self.spec.algorithm.traits.holds_examples:
             return self.dataset, self.order
         dataset, order = (
             open_partitioned(self.spec.data, self.spec.seed),
             build_order(self.spec, self.dataset.num_train),
         )
         assert isinstance(order, HeldOrder)
-        how = self.spec.algorithm.partitioning(self.spec.seed, order.shares)
+        how = self.spec.algorithm.partitioning(self.spec.seed, order.partition_sizes)
         dataset.hold(order, self.ranks(worker, collectives.size), how, rounds)
         dataset.meet(collectives)
         return dataset, order
@@ -143,12 +161,12 @@ class Outcome:
     params: Tensor  # (P,)
     reports: list[StepReport]
     staleness: dict[int, int] = field(default_factory=dict)
-    ledger: Ledger | None = None
-    whole: Buffers | None = None
+    leases: LeaseTable | None = None
+    buffers: Buffers | None = None
     group_staleness: list[dict[int, int]] = field(default_factory=list)
-    """On the first shard that a group of parameters lies on."""
-    traffic: Traffic = field(default_factory=Traffic)
-    """Of all workers together: through the shards what they pushed and fetched, else what they sent each other."""
+    """Per group of parameters, on the first shard that holds a part of it."""
+    traffic: StepCounters = field(default_factory=StepCounters)
+    """Sum over all workers: what they pushed and fetched, or without shards what they sent each other."""
 
 
 def run_all_reduce(run: Run) -> Outcome:
@@ -161,13 +179,13 @@ def run_all_reduce(run: Run) -> Outcome:
         algorithm = run.spec.algorithm.build(run.context(collectives=collectives[rank]))
         works = synchronous(*run.examples(rank, collectives[rank]), run.ranks(rank, size), run.spec.epochs)
         reports = [algorithm.step(work) for work in works]
-        return algorithm.whole(), reports
+        return algorithm.gather_state(), reports
 
     results = world.run([lambda rank=rank: worker(rank) for rank in range(size)])
     version = results[0][0]
     assert version is not None
     reports = [report for _, reports in results for report in reports]
-    return Outcome(version.params, reports, whole=version, traffic=total(collectives))
+    return Outcome(version.params, reports, buffers=version, traffic=total(collectives))
 
 
 def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
@@ -176,20 +194,20 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     world = LocalWorld(seed)
     server = LocalServer(world, run.shards())
     groups = run.spec.algorithm.groups(["here"] * size)
-    lease_size = 1 if run.spec.algorithm.num_backup else lease_size
-    subgroup = {rank: ranks for ranks in groups for rank in ranks} if run.spec.algorithm.uses_collectives else {}
+    lease_size = 1 if run.spec.algorithm.traits.num_backup else lease_size
+    subgroup = {rank: ranks for ranks in groups for rank in ranks} if run.spec.algorithm.traits.uses_collectives else {}
     leaders = [rank for rank in range(size) if rank not in subgroup or subgroup[rank][0] == rank]
     stores = {worker: LocalStore(server, worker) for worker in leaders}
     members = dict(zip(range(size), local_collectives(world, size), strict=True))
-    ledger = Ledger(run.order, run.spec.epochs, lease_size, multiple=lease_size)
-    desk = Desk(ledger, groups)
+    leases = LeaseTable(run.order, run.spec.epochs, lease_size, multiple=lease_size)
+    dispatcher = LeaseDispatcher(leases, groups)
 
     def works(worker: int) -> Iterator:
-        if run.spec.algorithm.is_synchronous:
+        if run.spec.algorithm.traits.is_synchronous:
             return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
         mine = subgroup.get(worker, [worker])
-        place = Place(worker, mine.index(worker), len(mine)) if len(mine) > 1 else Place()
-        return leased(run.dataset, run.order, iter(lambda: desk.lease(worker), None), place)
+        place = GroupPosition(worker, mine.index(worker), len(mine)) if len(mine) > 1 else GroupPosition()
+        return leased(run.dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
 
     def worker(rank: int) -> list[StepReport]:
         within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
@@ -200,7 +218,7 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
             reports.append(algorithm.step(work))
             if reports[-1].dropped:
                 index = work.minibatches[0].index
-                desk.drop(rank, Lease(work.epoch, index, index))
+                dispatcher.drop(rank, Lease(work.epoch, index, index))
         algorithm.finish()
         return reports
 
@@ -208,18 +226,17 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     params = torch.cat([shard.params for shard in server.shards])
     for store in stores.values():
         for push in store.applied:
-            desk.applied(store.worker, Lease(push.identity.epoch, push.identity.first, push.identity.last))
+            dispatcher.applied(store.worker, Lease(push.identity.epoch, push.identity.first, push.identity.last))
     staleness = sum((Counter(store.staleness) for store in stores.values()), Counter[int]())
     groups = [dict(pieces[0].shard.staleness) for _, pieces in sorted(server.groups.items())]
-    everyones = [report for worker in reports for report in worker]
-    return Outcome(params, everyones, dict(staleness), ledger, None, groups, total(stores.values()))
+    all_reports = [report for worker in reports for report in worker]
+    return Outcome(params, all_reports, dict(staleness), leases, None, groups, total(stores.values()))
 
 
-def total(members: Iterable[Collectives | ParameterStore]) -> Traffic:
+def total(members: Iterable[Collectives | ParameterStore]) -> StepCounters:
     """What all of them have sent and received."""
-    traffic = [member.traffic for member in members]
-    sent, received = sum(t.sent_bytes for t in traffic), sum(t.received_bytes for t in traffic)
-    return Traffic(sent, received, sum(t.shuffled_bytes for t in traffic))
+    counted = sum((member.meter.counted for member in members), StepCounters())
+    return StepCounters(**counted.model_dump(include={"sent_bytes", "received_bytes", "shuffled_bytes"}))
 
 
 def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
@@ -233,7 +250,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
     if run.layout.channels_last:
         model = model.to(memory_format=torch.channels_last)
     draws = replace_dropout(model, spec.seed)
-    schedule = build_schedule(spec, run.dataset.num_train)
+    schedule = spec.learning_rate(run.dataset.num_train)
     optimizer = torch_optimizer(spec, model)
     seen = 0
     for step in batches:
@@ -254,7 +271,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
 
 
 def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum of a spec's losses, in torch's words."""
+    """The sum of a spec's losses, computed by torch's own functions."""
     if spec.loss == "logistic":
         targets = F.one_hot(labels, logits.shape[1]).float()
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
@@ -263,7 +280,7 @@ def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
 
 def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of torch.optim that a spec's rule stands for."""
-    o, exempt, decay = spec.optimizer, exempt_names(model, spec.optimizer.no_decay), scaled_decay(spec)
+    o, exempt, decay = spec.optimizer, exempt_names(model, spec.optimizer.no_decay), spec.batch_scaling.weight_decay
     plain = {"params": [p for name, p in model.named_parameters() if name in exempt], "weight_decay": 0.0}
     params = [{"params": [p for name, p in model.named_parameters() if name not in exempt]}, plain]
     common = {"lr": o.lr, "weight_decay": decay, "foreach": False}

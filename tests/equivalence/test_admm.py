@@ -13,19 +13,20 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tests.equivalence.harness import Run, run_all_reduce, serial, step_batches
-from trainers.algorithms.admm import AdmmConfig
+from tests.equivalence.harness import Run, digits_spec, run_all_reduce, serial, step_batches
+from trainers.algorithms.admm.config import AdmmConfig
 from trainers.algorithms.base import Context, Minibatch, Start, Work
-from trainers.checkpoint import Checkpoint, Position, write_checkpoint
+from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
-from trainers.feed import synchronous
+from trainers.links.local import LocalWorld
 from trainers.models.registry import build_model
-from trainers.optim.rules import build_rule
-from trainers.optim.update import Buffers
-from trainers.setup import set_up
+from trainers.optim.buffers import Buffers
 from trainers.spec import SgdSpec, TrainSpec, field_errors
-from trainers.transport.local import LocalWorld, local_collectives
+from trainers.training.checkpoint import Checkpoint, write_checkpoint
+from trainers.training.position import Position
+from trainers.training.setup import set_up
+from trainers.training.work import synchronous
 
 CONSENSUS = {"name": "admm", "form": "consensus"}
 
@@ -35,12 +36,8 @@ def spec(virtual: int, count: int, algorithm: object = "admm", **more: object) -
         "algorithm": algorithm,
         "workers": {"count": count, "virtual": virtual},
         "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 0.001},
-        "data": {"name": "digits", "limit": 203, "random_crop": 1},
-        "batch": 7,
-        "epochs": 2,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 @pytest.mark.parametrize("virtual", [3, 5])
@@ -70,9 +67,9 @@ def test_same_bits_on_any_number_of_workers(algorithm: object) -> None:
     runs = [run_all_reduce(Run(spec(5, count, algorithm, **fields))) for count in (1, 2, 5)]
     for one, other in itertools.pairwise(runs):
         assert torch.equal(one.params, other.params)
-        assert one.whole.state.keys() == other.whole.state.keys()
-        for name, vector in one.whole.state.items():
-            assert torch.equal(vector, other.whole.state[name]), name
+        assert one.buffers.state.keys() == other.buffers.state.keys()
+        for name, vector in one.buffers.state.items():
+            assert torch.equal(vector, other.buffers.state[name]), name
 
 
 def test_consensus_learns() -> None:
@@ -113,7 +110,7 @@ def quadratic(equal: bool) -> Quadratic:
 
 
 def optimum(problem: Quadratic) -> Tensor:
-    """Of the mean over all examples, sum_i N_i f_i / N."""
+    """The optimum of the mean over all examples, sum_i N_i f_i / N."""
     weights = torch.tensor(SHARES)[:, None] * problem.a
     return (weights * problem.c).sum(0) / weights.sum(0)
 
@@ -122,7 +119,7 @@ def consensus(problem: Quadratic, rho: float, steps: int, rounds: int, lr: float
     """z after each round."""
     config = AdmmConfig(form="consensus", rho=rho, steps=steps)
     first = Start(Buffers(torch.zeros(NUMEL), {}))
-    rule = build_rule(SgdSpec(lr=lr))
+    rule = SgdSpec(lr=lr).build()
     context = Context(problem, rule, 0.0, lambda seen: lr, 3, first, SHARES)  # type: ignore[arg-type]
     world = LocalWorld()
     groups = local_collectives(world, count)
@@ -134,7 +131,7 @@ def consensus(problem: Quadratic, rho: float, steps: int, rounds: int, lr: float
         for step in range(steps * rounds):
             algorithm.step(Work(0, tuple(Minibatch(3 * step + rank, rank, batch) for rank in ranks), 3))
             if (step + 1) % steps == 0:
-                found.append(algorithm.whole().params.clone())  # type: ignore[union-attr]
+                found.append(algorithm.gather_state().params.clone())  # type: ignore[union-attr]
         return found
 
     return world.run([lambda k=k: worker(k) for k in range(count)])[0]
@@ -162,7 +159,7 @@ def test_consensus_with_enough_steps_finds_the_optimum_of_unequal_quadratics() -
 
 
 def test_plain_averaging_of_as_many_steps_does_not_find_it() -> None:
-    """What the dual variables are for: with next to no penalty, each worker runs to an optimum of its own."""
+    """Without dual variables and with almost no penalty each worker would run to an optimum of its own."""
     problem = quadratic(equal=False)
     found = consensus(problem, rho=1e-6, steps=50, rounds=3, lr=0.3)
     assert not torch.allclose(found[0], optimum(problem), atol=1e-2)
@@ -179,7 +176,7 @@ def test_consensus_keeps_its_partitions() -> None:
         return [int(e) for s in range(order.steps) for e in order.examples(epoch, s * 3 + rank)]
 
     for rank in range(3):
-        assert len(trained(rank, 0)) == run.order.share(rank)
+        assert len(trained(rank, 0)) == run.order.partition_size(rank)
         assert sorted(trained(rank, 0)) == sorted(trained(rank, 5))
         assert trained(rank, 0) != trained(rank, 5)
     assert sorted(e for rank in range(3) for e in trained(rank, 4)) == list(range(203))
@@ -216,13 +213,13 @@ def in_two_halves(run: Run, cut: int) -> Buffers:
             works = list(islice(works_of(run, rank, divmod(first, run.order.steps)), steps))
             for work in works:
                 algorithm.step(work)
-            return algorithm.whole(), sum(work.whole for work in works)
+            return algorithm.gather_state(), sum(work.total_examples for work in works)
 
-        whole, examples = world.run([lambda rank=rank: worker(rank) for rank in range(2)])[0]
-        assert whole is not None
-        return Start(whole, start.examples + examples)
+        buffers, examples = world.run([lambda rank=rank: worker(rank) for rank in range(2)])[0]
+        assert buffers is not None
+        return Start(buffers, start.examples + examples)
 
-    return train(train(run.start(), 0, cut), cut, None).whole
+    return train(train(run.start(), 0, cut), cut, None).buffers
 
 
 @pytest.mark.parametrize("algorithm", ["admm", CONSENSUS | {"steps": 4}], ids=["averaging", "consensus"])
@@ -237,28 +234,28 @@ def test_a_checkpoint_keeps_x_and_u_and_any_algorithm_goes_on_from_z(tmp_path: P
     train = spec(3, 2, CONSENSUS, model="mlp", optimizer={"name": "momentum", "lr": 0.02}, epochs=1)
     data = open_dataset(train.data, train.seed, None)
     run = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
-    whole = run_all_reduce(run).whole
-    assert whole is not None
+    buffers = run_all_reduce(run).buffers
+    assert buffers is not None
     private = [f"{name}-{rank}" for name in ("x", "u", "momentum") for rank in range(3)]
-    assert set(whole.state) == {"momentum", *private}
-    mean = torch.stack([whole.state[f"momentum-{rank}"] for rank in range(3)]).mean(0)
-    assert torch.equal(whole.state["momentum"], mean)
-    named = {name: run.layout.named(vector) for name, vector in whole.state.items()}
+    assert set(buffers.state) == {"momentum", *private}
+    mean = torch.stack([buffers.state[f"momentum-{rank}"] for rank in range(3)]).mean(0)
+    assert torch.equal(buffers.state["momentum"], mean)
+    named = {name: run.layout.named(vector) for name, vector in buffers.state.items()}
     position = Position(epoch=1, examples=203)
     write_checkpoint(
-        tmp_path / "kept", Checkpoint(position, train.model_dump(mode="json"), run.layout.named(whole.params), named)
+        tmp_path / "kept", Checkpoint(position, train.model_dump(mode="json"), run.layout.named(buffers.params), named)
     )
 
     def begun(**changed: object) -> Buffers:
         fields = train.model_dump() | {"epochs": 2, "checkpoint": {"resume": str(tmp_path / "kept")}} | changed
-        return set_up(TrainSpec.model_validate(fields), None).begin()[0].whole
+        return set_up(TrainSpec.model_validate(fields), None).begin()[0].buffers
 
     same = begun()
-    assert torch.equal(same.params, whole.params)
-    for name, vector in whole.state.items():
+    assert torch.equal(same.params, buffers.params)
+    for name, vector in buffers.state.items():
         assert torch.equal(same.state[name], vector), name
     for changed in ({"algorithm": "sync"}, {"algorithm": "admm"}, {"seed": 4}, {"workers": 2}):
         other = begun(**changed)
-        assert torch.equal(other.params, whole.params)
+        assert torch.equal(other.params, buffers.params)
         assert set(other.state) == {"momentum"}
         assert torch.equal(other.state["momentum"], mean)

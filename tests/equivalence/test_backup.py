@@ -9,19 +9,20 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tests.equivalence.harness import Outcome, Run, run_all_reduce, run_through_shards, serial
+from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, run_through_shards, serial
 from tests.local_runs import LocalRun
 from trainers.algorithms.base import Work
 from trainers.data.batches import Batch, Plan
 from trainers.data.memory import MemoryDataset
-from trainers.elastic.ledger import Audit, Lease
-from trainers.feed import leased
-from trainers.optim.recipe import explain
+from trainers.elastic.lease_table import Audit, Lease
+from trainers.links.handle import Handle, done
+from trainers.links.local import LocalWorld
+from trainers.parameter_server.local import LocalServer, LocalStore
+from trainers.parameter_server.push_identity import PushIdentity
+from trainers.parameter_server.shard import ReceivedPush, Shard
 from trainers.spec import TrainSpec, field_errors
-from trainers.store.identity import PushIdentity
-from trainers.store.shard import Arrived, Shard
-from trainers.transport.local import LocalServer, LocalStore, LocalWorld
-from trainers.transport.protocols import Handle, done
+from trainers.spec.recipe import explain
+from trainers.training.work import leased
 
 EPOCHS, EXAMPLES, MINIBATCHES = 2, 203, 29
 Steps = list[list[PushIdentity]]
@@ -35,11 +36,9 @@ def spec(count: int, backup: int, **more: object) -> TrainSpec:
         "optimizer": {"name": "momentum", "lr": 0.02, "weight_decay": 0.001},
         "schedule": "cosine",
         "data": {"name": "digits", "limit": EXAMPLES, "random_crop": 1},
-        "batch": 7,
         "epochs": EPOCHS,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     first: Steps = []
     contribution = Shard._contribution
 
-    def noted(self: Shard, group: list[Arrived], stale: int) -> object:
+    def noted(self: Shard, group: list[ReceivedPush], stale: int) -> object:
         mine = found.setdefault(id(self), first if not found else [])
         mine.append(sorted(push.identity for push in group))
         assert mine[-1] == first[len(mine) - 1]
@@ -61,9 +60,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 def assert_every_example_once(outcome: Outcome) -> None:
     assert sum(report.examples for report in outcome.reports) == EPOCHS * EXAMPLES
-    assert outcome.ledger is not None
+    assert outcome.leases is not None
     for epoch in range(EPOCHS):
-        assert outcome.ledger.audit(epoch) == Audit(epoch, trained=EXAMPLES, lost=0, duplicated=0)
+        assert outcome.leases.audit(epoch) == Audit(epoch, trained=EXAMPLES, lost=0, duplicated=0)
 
 
 def test_without_backup_workers_it_is_the_all_reduce_form_bit_for_bit() -> None:
@@ -108,9 +107,9 @@ def test_the_result_is_serial_sgd_on_what_each_step_had(seed: int, steps: Steps)
 def test_the_scaling_rules_look_to_the_k_gradients_of_a_step() -> None:
     run = spec(4, 1, batch={"per_worker": 7, "base": 7}, scaling="linear")
     assert run.update_batch == 3 * 7
-    told = explain(run, EXAMPLES).quantities
-    assert (told["batch"].value, told["batch"].formula) == (21, "K n = 3 x 7, of 4 workers' minibatches")
-    assert (told["factor"].value, told["steps_per_epoch"].value) == (3.0, 10)
+    recipe = explain(run, EXAMPLES).quantities
+    assert (recipe["batch"].value, recipe["batch"].formula) == (21, "K n = 3 x 7, of 4 workers' minibatches")
+    assert (recipe["factor"].value, recipe["steps_per_epoch"].value) == (3.0, 10)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -129,11 +128,11 @@ def test_what_is_dropped_after_the_last_lease_is_trained_too(
 
     monkeypatch.setattr(MemoryDataset, "batches", ahead)
     run = LocalRun(spec(3, 1), tmp_path / "run", seed)
-    run.train(monkeypatch)
+    run.train()
     assert run.dropped > 0
     assert run.trained == dict.fromkeys(range(EPOCHS), EXAMPLES)
     for epoch in range(EPOCHS):
-        assert run.desk.ledger.audit(epoch) == Audit(epoch, trained=EXAMPLES, lost=0, duplicated=0)
+        assert run.dispatcher.audit(epoch) == Audit(epoch, trained=EXAMPLES, lost=0, duplicated=0)
 
 
 def test_the_interleaving_is_the_seeds() -> None:
@@ -161,7 +160,7 @@ def test_a_dropped_gradient_leaves_no_trace(kind: type[LocalStore], counts: bool
     assert (report.examples, report.dropped) == ((7, 0) if counts else (0, 1))
     same = [torch.equal(b, context.replica.initial_buffers[n]) for n, b in context.replica.float_buffers(0).items()]
     assert same == [not counts] * 2
-    assert [len(shard.places.pushes) for shard in server.shards if shard.places] == [int(counts)] * 3
+    assert [len(shard.backup_quorum.pushes) for shard in server.shards if shard.backup_quorum] == [int(counts)] * 3
 
 
 def first_work(run: Run) -> Work:

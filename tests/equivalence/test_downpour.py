@@ -5,13 +5,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.equivalence.harness import RECIPES, Run, run_through_shards, serial, step_batches
+from tests.equivalence.harness import RECIPES, Run, digits_spec, run_through_shards, serial, step_batches
 from trainers.data.batches import Batch
-from trainers.elastic.ledger import Lease, Ledger
-from trainers.feed import leased
+from trainers.elastic.lease_table import Lease, LeaseTable
+from trainers.links.handle import Handle
+from trainers.links.local import LocalWorld
+from trainers.parameter_server.local import LocalServer, LocalStore
+from trainers.parameter_server.protocol import Fetched, Push
 from trainers.spec import TrainSpec
-from trainers.transport.local import LocalServer, LocalStore, LocalWorld
-from trainers.transport.protocols import Fetched, Handle, Push
+from trainers.training.work import leased
 
 
 def spec(count: int = 1, shards: int = 2, algorithm: dict | None = None, **more: object) -> TrainSpec:
@@ -20,12 +22,8 @@ def spec(count: int = 1, shards: int = 2, algorithm: dict | None = None, **more:
         "workers": count,
         "ps": shards,
         "optimizer": {"name": "momentum", "lr": 0.02, "weight_decay": 0.001},
-        "data": {"name": "digits", "limit": 203, "random_crop": 1},
-        "batch": 7,
-        "epochs": 2,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad"])
@@ -47,7 +45,7 @@ def test_one_worker_with_num_push_and_num_fetch_is_dean_et_al_written_out() -> N
     algorithm = {"num_push": 3, "num_fetch": 3, "max_staleness": 2}
     run = Run(spec(algorithm=algorithm, optimizer={"name": "sgd", "lr": 0.02}))
     found = run_through_shards(run, lease_size=6).params
-    replica, server = run.replica(), run.start().whole.params
+    replica, server = run.replica(), run.start().buffers.params
     minibatches: Iterator[list[Batch]] = step_batches(run)
     per_epoch = run.order.minibatches
     local, accrued, since = server.clone(), torch.zeros_like(server), 0
@@ -138,9 +136,9 @@ def test_layer_by_layer_every_example_once_in_every_group_whatever_the_interleav
     algorithm = {"num_push": num_push, "num_fetch": num_fetch, "max_staleness": max_staleness}
     run = Run(spec(3, algorithm=algorithm | LAYERWISE))
     outcome = run_through_shards(run, seed=seed)
-    assert outcome.ledger is not None
+    assert outcome.leases is not None
     for epoch in range(2):
-        audit = outcome.ledger.audit(epoch)
+        audit = outcome.leases.audit(epoch)
         assert (audit.trained, audit.lost, audit.duplicated) == (203, 0, 0)
     assert len(outcome.group_staleness) == len(run.groups) > 5
     pushes = sum(outcome.group_staleness[0].values())
@@ -169,14 +167,14 @@ def test_layer_by_layer_groups_leave_while_back_propagation_goes_on_and_are_wait
         module.register_forward_hook(lambda *_, name=name: calls.append(f"forward {name}"))
         if name in ("conv", "norm", "fc1", "fc2"):
             module.weight.register_post_accumulate_grad_hook(lambda _, name=name: calls.append(f"backward {name}"))
-    order = Ledger(run.order, 1, 6)
+    order = LeaseTable(run.order, 1, 6)
     works = leased(run.dataset, run.order, iter(lambda: order.lease(0), None))
     algorithm.step(next(works))
     calls.clear()
     algorithm.step(next(works))
     names = {g: run.layout.names_in(span)[0] for g, span in enumerate(run.groups)}
-    told = [call if isinstance(call, str) else f"{call[0]} {names[call[1]]}" for call in calls]
-    weights = [call for call in told if not call.endswith("bias") and "drop" not in call]
+    named = [call if isinstance(call, str) else f"{call[0]} {names[call[1]]}" for call in calls]
+    weights = [call for call in named if not call.endswith("bias") and "drop" not in call]
     assert weights == [
         "receive conv.weight", "forward conv", "receive norm.weight", "forward norm",
         "receive fc1.weight", "forward fc1", "receive fc2.weight", "forward fc2",
@@ -208,7 +206,7 @@ def test_a_newcomer_trains_beside_the_others_under_bounded_staleness(algorithm: 
         algorithm = {"num_push": 2, "num_fetch": 3}
     run = Run(spec(3, algorithm=algorithm | {"max_staleness": 3}, epochs=3))
     world = LocalWorld(5)
-    server, ledger = LocalServer(world, run.shards()), Ledger(run.order, 3, 2)
+    server, ledger = LocalServer(world, run.shards()), LeaseTable(run.order, 3, 2)
     gaps: list[int] = []
 
     def train(rank: int, store: LocalStore) -> int:

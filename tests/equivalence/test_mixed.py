@@ -4,8 +4,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tests.equivalence.harness import Run, run_all_reduce, run_through_shards
-from trainers.elastic.ledger import Audit
+from tests.equivalence.harness import Run, digits_spec, run_all_reduce, run_through_shards
+from trainers.elastic.lease_table import Audit
 from trainers.spec import TrainSpec, field_errors
 
 NEAR = {"rtol": 2e-4, "atol": 2e-5}
@@ -17,12 +17,8 @@ def spec(count: int, algorithm: dict | None = None, **more: object) -> TrainSpec
         "workers": count,
         "ps": 2,
         "optimizer": {"name": "momentum", "lr": 0.02, "weight_decay": 0.001},
-        "data": {"name": "digits", "limit": 203, "random_crop": 1},
-        "batch": 7,
-        "epochs": 2,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad"])
@@ -51,7 +47,8 @@ def test_one_group_equals_sync_with_paper_3s_rmsprop() -> None:
 
 
 @pytest.mark.parametrize(("num_push", "num_fetch", "max_staleness"), [(1, 1, 0), (2, 3, 4)])
-def test_a_group_of_one_is_downpour_bit_for_bit(num_push: int, num_fetch: int, max_staleness: int) -> None:
+def test_a_group_of_one_is_downpour(num_push: int, num_fetch: int, max_staleness: int) -> None:
+    """To float tolerance: a group divides the sum over its minibatch, Downpour scales within back-propagation."""
     options = {"num_push": num_push, "num_fetch": num_fetch, "max_staleness": max_staleness}
     mixed = run_through_shards(Run(spec(1, {"group": 1, **options})))
     downpour = run_through_shards(Run(spec(1, {"name": "downpour", **options})))
@@ -67,9 +64,9 @@ def test_every_example_once_whatever_the_interleaving(
     options = {"group": 2, "num_push": num_push, "num_fetch": num_fetch, "max_staleness": max_staleness}
     outcome = run_through_shards(Run(spec(4, options)), seed=seed, lease_size=5 + seed)
     assert sum(report.examples for report in outcome.reports) == 2 * 203
-    assert outcome.ledger is not None
+    assert outcome.leases is not None
     for epoch in range(2):
-        assert outcome.ledger.audit(epoch) == Audit(epoch, trained=203, lost=0, duplicated=0)
+        assert outcome.leases.audit(epoch) == Audit(epoch, trained=203, lost=0, duplicated=0)
 
 
 def test_groups_are_asynchronous_within_the_bound() -> None:

@@ -13,19 +13,19 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from tests.equivalence.harness import Outcome, Run, run_all_reduce, serial, torch_optimizer
+from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial, torch_optimizer
 from trainers.algorithms.base import Start, Work
+from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
-from trainers.elastic.order import HeldOrder
-from trainers.feed import synchronous
+from trainers.data.order import HeldOrder
+from trainers.links.local import LocalWorld
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
-from trainers.optim.schedules import build_schedule
-from trainers.optim.update import Buffers
-from trainers.setup import dividing
+from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec, field_errors
-from trainers.transport.local import LocalWorld, local_collectives
+from trainers.spec.resume_key import resume_key
+from trainers.training.work import synchronous
 
 NEAR = {"rtol": 2e-4, "atol": 2e-5}
 
@@ -39,12 +39,8 @@ def spec(virtual: int, count: int, algorithm: object, **more: object) -> TrainSp
         "algorithm": algorithm,
         "workers": {"count": count, "virtual": virtual},
         "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 0.001},
-        "data": {"name": "digits", "limit": 203, "random_crop": 1},
-        "batch": 7,
-        "epochs": 2,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 def all_works(run: Run) -> Iterator[Work]:
@@ -108,7 +104,7 @@ def averaged(run: Run, every: int | None) -> Tensor:
     models = [copy.deepcopy(model) for _ in range(num_virtual)]
     draws = [replace_dropout(m, spec.seed) for m in models]
     optimizers = [torch_optimizer(spec, m) for m in models]
-    schedule, seen, since, steps = build_schedule(spec, run.dataset.num_train), 0, [0] * num_virtual, 0
+    schedule, seen, since, steps = spec.learning_rate(run.dataset.num_train), 0, [0] * num_virtual, 0
     for work in all_works(run):
         for minibatch in work.minibatches:
             rank, batch = minibatch.virtual_rank, minibatch.batch
@@ -121,7 +117,7 @@ def averaged(run: Run, every: int | None) -> Tensor:
                 group["lr"] = schedule(seen)
             optimizers[rank].step()
             since[rank] += len(batch)
-        seen, steps = seen + work.whole, steps + 1
+        seen, steps = seen + work.total_examples, steps + 1
         if work.ends_epoch or steps == every:
             shares, since, steps = [n / sum(since) for n in since], [0] * num_virtual, 0
             for same in zip(*(m.parameters() for m in models), strict=True):
@@ -151,10 +147,10 @@ def test_local_steps_are_local_sgd_written_out(every: int | str, optimizer: str)
 
 
 def test_the_last_uneven_step_counts_by_its_examples() -> None:
-    """Where most workers have nothing in the last step: averaged every step, only the one that has counts."""
+    """Most workers have no examples in the last step: averaged every step, only the one that has some counts."""
     fields = {"data": {"name": "digits", "limit": 23}, "epochs": 3}
     run = Run(spec(3, 2, algorithm(average_every=1), **fields))
-    assert [work.whole for work in all_works(run)] == [21, 2] * 3
+    assert [work.total_examples for work in all_works(run)] == [21, 2] * 3
     torch.testing.assert_close(run_all_reduce(run).params, serial(run, step_batches(run), "mean"), **NEAR)
 
 
@@ -177,9 +173,9 @@ def same(one: Buffers | None, other: Buffers | None) -> bool:
 def test_the_same_bits_on_any_number_of_workers_and_again(shuffle: str, start: str) -> None:
     options = algorithm(average_every=4, shuffle=shuffle, start=start)
     fields = {"optimizer": {"name": "momentum", "lr": 0.02}}
-    one, *others = (run_all_reduce(Run(spec(5, count, options, **fields))).whole for count in (1, 2, 2, 5))
+    one, *others = (run_all_reduce(Run(spec(5, count, options, **fields))).buffers for count in (1, 2, 2, 5))
     assert all(same(one, other) for other in others)
-    assert not same(one, run_all_reduce(Run(spec(5, 2, options, seed=4, **fields))).whole)
+    assert not same(one, run_all_reduce(Run(spec(5, 2, options, seed=4, **fields))).buffers)
 
 
 @pytest.mark.parametrize(("shuffle", "start"), SHUFFLES)
@@ -217,7 +213,7 @@ def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
     for kind in ("none", "exchange", "full"):
         run = Run(spec(2, 2, algorithm(shuffle=kind, start="sorted"), batch=29))
         found[kind] = run_all_reduce(run).traffic
-    mine, other = run.order.shares
+    mine, other = run.order.partition_sizes
     assert (mine, other) == (116, 87)
     assert found["none"].shuffled_bytes == 0
     assert found["exchange"].shuffled_bytes == 2 * 2 * (other // 2) * 80
@@ -231,7 +227,7 @@ def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
 
 
 def in_parts(run: Run, cuts: list[int], sizes: list[int]) -> Buffers:
-    """So many steps, then the rest on another number of workers, from what the first ones left."""
+    """Train some steps, then the rest on another number of workers, from the state that the first part left."""
 
     def train(start: Start, first: int, last: int | None, size: int) -> Start:
         world = LocalWorld()
@@ -242,22 +238,22 @@ def in_parts(run: Run, cuts: list[int], sizes: list[int]) -> Buffers:
             algorithm = run.spec.algorithm.build(replace(run.context(collectives=groups[rank]), start=start))
             feed = run.examples(rank, groups[rank], rounds=epoch + (step > 0))
             works = synchronous(*feed, run.ranks(rank, size), run.spec.epochs, (epoch, step * run.order.num_virtual))
-            reports = [(algorithm.step(work), work.whole) for work in islice(works, last and last - first)]
-            again = algorithm.whole()  # an evaluation
+            reports = [(algorithm.step(work), work.total_examples) for work in islice(works, last and last - first)]
+            again = algorithm.gather_state()  # an evaluation
             assert again is not None
             first_look = Buffers(again.params.clone(), {name: vector.clone() for name, vector in again.state.items()})
-            whole = algorithm.whole()
-            assert rank or same(first_look, whole)
-            return whole, sum(examples for _, examples in reports), reports[-1][0].learning_rate
+            buffers = algorithm.gather_state()
+            assert rank or same(first_look, buffers)
+            return buffers, sum(examples for _, examples in reports), reports[-1][0].learning_rate
 
-        whole, examples, lr = world.run([lambda rank=rank: worker(rank) for rank in range(size)])[0]
-        assert whole is not None
-        return Start(whole, start.examples + examples, lr)
+        buffers, examples, lr = world.run([lambda rank=rank: worker(rank) for rank in range(size)])[0]
+        assert buffers is not None
+        return Start(buffers, start.examples + examples, lr)
 
     found, begin = run.start(), 0
     for cut, size in zip([*cuts, None], sizes, strict=True):
         found, begin = train(found, begin, cut, size), cut or 0
-    return found.whole
+    return found.buffers
 
 
 @pytest.mark.parametrize("shuffle", ["full", "exchange"])
@@ -269,7 +265,7 @@ def test_a_run_goes_on_bit_for_bit_on_other_workers(shuffle: str, every: object)
     run = Run(spec(3, 2, options, optimizer=rule, schedule="cosine", epochs=3, batch=8))
     steps = run.order.steps
     assert steps == 9
-    expected = run_all_reduce(run).whole
+    expected = run_all_reduce(run).buffers
     assert same(in_parts(run, [steps + 2, 2 * steps - 1, 2 * steps], [2, 3, 1, 2]), expected)
 
 
@@ -326,7 +322,7 @@ def test_a_spec_is_what_it_was_after_a_journey() -> None:
 
 def test_within_an_epoch_the_division_must_stay_and_the_averages_may_change() -> None:
     def fields(algorithm: object) -> dict[str, object]:
-        return dividing(spec(2, 2, algorithm))
+        return resume_key(spec(2, 2, algorithm))
 
     one = fields(algorithm(start="sorted"))
     assert fields(algorithm(start="sorted", average_every=3)) == one
@@ -338,15 +334,17 @@ def test_within_an_epoch_the_division_must_stay_and_the_averages_may_change() ->
 
 def test_a_held_order_has_the_sizes_of_the_global_one() -> None:
     order = HeldOrder(203, 7, 3, seed=3)
-    held = np.split(np.random.default_rng(0).permutation(203), np.cumsum(order.shares)[:-1])
+    held = np.split(np.random.default_rng(0).permutation(203), np.cumsum(order.partition_sizes)[:-1])
     order.hold(dict(enumerate(held)))
     for epoch in range(2):
         parts = [order.examples(epoch, i) for i in range(order.minibatches)]
         assert [len(part) for part in parts] == [order.size(i) for i in range(order.minibatches)]
         assert sorted(np.concatenate(parts).tolist()) == list(range(203))
         assert len(order.examples(epoch, order.minibatches)) == 0
-    assert [sorted(order.dealt(5, rank).tolist()) for rank in range(3)] == [sorted(ids.tolist()) for ids in held]
-    order.hold(dict(enumerate(np.split(np.arange(203), np.cumsum(order.shares)[:-1]))))
-    assert sorted(order.dealt(5, 0).tolist()) == list(
-        range(order.share(0))
+    assert [sorted(order.examples_of(rank, epoch=5).tolist()) for rank in range(3)] == [
+        sorted(ids.tolist()) for ids in held
+    ]
+    order.hold(dict(enumerate(np.split(np.arange(203), np.cumsum(order.partition_sizes)[:-1]))))
+    assert sorted(order.examples_of(0, epoch=5).tolist()) == list(
+        range(order.partition_size(0))
     )  # also in an epoch that was asked for before

@@ -13,13 +13,13 @@ from tests.contracts.groups import TIMEOUT_S, in_threads, rendezvous_for
 from tests.equivalence.harness import Run, run_through_shards
 from tests.equivalence.test_downpour import spec
 from trainers.algorithms.base import Algorithm
-from trainers.elastic.ledger import Lease, Ledger
-from trainers.feed import leased
-from trainers.store.groups import Piece
-from trainers.store.shard import Shard
-from trainers.transport.process_group_store import ProcessGroupShardServer, ProcessGroupStore
-from trainers.transport.protocols import ParameterStore
-from trainers.transport.shared_store import ShardServer, SharedMemoryStore, mapped_ring
+from trainers.elastic.lease_table import Lease, LeaseTable
+from trainers.parameter_server.groups import GroupSlice
+from trainers.parameter_server.process_group import ProcessGroupShardServer, ProcessGroupStore
+from trainers.parameter_server.protocol import ParameterStore
+from trainers.parameter_server.shard import Shard
+from trainers.parameter_server.shared_memory import ShardServer, SharedMemoryStore, mapped_ring
+from trainers.training.work import leased
 
 KINDS = ["shared_memory", "process_group"]
 LAYERWISE = {"push": "layerwise", "bucket_bytes": 1}
@@ -59,16 +59,16 @@ def serving(run: Run, kind: str, folder: Path) -> Iterator[tuple[list[ParameterS
                 thread.join(TIMEOUT_S)
 
 
-def in_file(folder: Path, workers: int, run: Run, piece: Piece) -> Piece:
+def in_file(folder: Path, workers: int, run: Run, piece: GroupSlice) -> GroupSlice:
     """The same piece with its versions in the mapped ring."""
     rows = mapped_ring(folder, workers, run.layout.numel, piece.span)
     rows[0].copy_(piece.shard.params)
-    return Piece(piece.span, Shard(piece.shard.config, rows, piece.shard.states))
+    return GroupSlice(piece.span, Shard(piece.shard.config, rows, piece.shard.states))
 
 
-def train(run: Run, kind: str, folder: Path) -> tuple[Tensor, Ledger]:
+def train(run: Run, kind: str, folder: Path) -> tuple[Tensor, LeaseTable]:
     """The whole run, on a thread for each worker."""
-    ledger, lock = Ledger(run.order, run.spec.epochs, 6), threading.Lock()
+    ledger, lock = LeaseTable(run.order, run.spec.epochs, 6), threading.Lock()
 
     def lease(worker: int) -> Lease | None:
         with lock:

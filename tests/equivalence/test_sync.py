@@ -7,13 +7,21 @@ import pytest
 import torch
 from torch import nn
 
-from tests.equivalence.harness import RECIPES, Run, run_all_reduce, run_through_shards, serial, step_batches
+from tests.equivalence.harness import (
+    RECIPES,
+    Run,
+    digits_spec,
+    run_all_reduce,
+    run_through_shards,
+    serial,
+    step_batches,
+)
 from trainers.algorithms.base import Start, Work
-from trainers.feed import synchronous
-from trainers.optim.schedules import build_schedule
-from trainers.optim.update import Buffers
+from trainers.collectives.local import local_collectives
+from trainers.links.local import LocalWorld
+from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec
-from trainers.transport.local import LocalWorld, local_collectives
+from trainers.training.work import synchronous
 
 
 def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> TrainSpec:
@@ -22,11 +30,8 @@ def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> 
         "workers": {"count": count, "virtual": virtual},
         "optimizer": {"name": "momentum", "lr": 0.05, "weight_decay": 0.001},
         "data": {"name": "digits", "limit": 203, "random_crop": 1, "horizontal_flip": True},
-        "batch": 7,
-        "epochs": 2,
-        "seed": 3,
     }
-    return TrainSpec.model_validate(fields | more)
+    return digits_spec(fields | more)
 
 
 @pytest.mark.parametrize("virtual", [3, 5])
@@ -84,16 +89,16 @@ def test_taken_up_in_the_middle_of_a_warm_up_it_has_the_bits_of_an_undisturbed_r
         def worker() -> Start:
             algorithm = run.spec.algorithm.build(replace(context, start=start, collectives=collectives))
             reports = [algorithm.step(work) for work in works]
-            whole = algorithm.whole()
-            copy = Buffers(whole.params.clone(), {name: s.clone() for name, s in whole.state.items()})
+            buffers = algorithm.gather_state()
+            copy = Buffers(buffers.params.clone(), {name: s.clone() for name, s in buffers.state.items()})
             return Start(copy, start.examples + sum(r.examples for r in reports), reports[-1].learning_rate)
 
         (end,) = world.run([worker])
         return end
 
     middle = train(context.start, works[:cut])
-    assert middle.learning_rate != build_schedule(run.spec, run.dataset.num_train)(middle.examples)
-    assert torch.equal(train(middle, works[cut:]).whole.params, run_all_reduce(run).params)
+    assert middle.learning_rate != run.spec.learning_rate(run.dataset.num_train)(middle.examples)
+    assert torch.equal(train(middle, works[cut:]).buffers.params, run_all_reduce(run).params)
 
 
 def test_one_virtual_worker_is_serial_sgd_bit_for_bit() -> None:

@@ -10,7 +10,6 @@ from PIL import Image
 from service import explain, known_examples, read_spec_file
 from tests.examples.papers import FOLDER, PAIRS, Pair, of_paper
 from trainers.data.datasets import open_dataset
-from trainers.optim.scaling import batch_factor, scaled_rate
 
 README = (FOLDER / "README.md").read_text()
 COMMANDS = [shlex.split(line) for line in re.findall(r"^millrace .*$", README, re.MULTILINE)]
@@ -25,7 +24,7 @@ def test_both_read_well_and_have_the_same_algorithm_recipe_and_proportions(pair:
     assert ours == theirs
     assert (twin.scaling, twin.warmup.name) == (spec.scaling, spec.warmup.name)
     assert (twin.schedule.name, twin.optimizer.name) == (spec.schedule.name, spec.optimizer.name)
-    assert batch_factor(twin) == batch_factor(spec)
+    assert twin.batch_scaling.batch_factor == spec.batch_scaling.batch_factor
     assert twin.workers.gpus == 0
     assert twin.workers.count * twin.workers.cpus <= 4
 
@@ -68,7 +67,7 @@ def test_paper_1s_batches(pair: Pair) -> None:
     assert spec.global_batch == m
     assert n == (spec.batch.per_worker if per_turn else m)
     assert f"| {spec.workers.count} | ({m}, {n}) |" in README
-    assert scaled_rate(spec) == pytest.approx(0.01 * m / 128)
+    assert spec.batch_scaling.learning_rate == pytest.approx(0.01 * m / 128)
     assert pair.twin.global_batch * 8 == m
     assert spec.epochs == 90
     recipe = explain(spec.train, 1_281_167)
@@ -100,7 +99,7 @@ def test_paper_3s_nodes_and_servers(pair: Pair) -> None:
     assert spec.workers.count == 4 * nodes
     assert (spec.batch.per_worker, twin.batch.per_worker) == (32, 8)
     assert spec.optimizer == twin.optimizer
-    if spec.algorithm.uses_parameter_server:
+    if spec.algorithm.traits.uses_parameter_server:
         assert spec.ps.shards == {2: 1, 4: 3, 8: 7, 16: 7}[nodes]
         assert f"| {nodes} | {spec.ps.shards} |" in README
         assert twin.ps.shards in (spec.ps.shards, spec.ps.shards // 2)
@@ -113,8 +112,8 @@ def test_paper_4s_minibatches_and_rates(pair: Pair) -> None:
     spec, size = pair.spec, pair.path.stem.partition("-")[2]
     kn = int(size.replace("k", "")) * (1024 if size.endswith("k") else 1)
     assert spec.update_batch == kn == 32 * spec.workers.num_virtual
-    assert scaled_rate(spec) == pytest.approx(0.1 * kn / 256)
-    assert scaled_rate(pair.twin) == pytest.approx(0.1 * pair.twin.update_batch / 256)
+    assert spec.batch_scaling.learning_rate == pytest.approx(0.1 * kn / 256)
+    assert pair.twin.batch_scaling.learning_rate == pytest.approx(0.1 * pair.twin.update_batch / 256)
     assert spec.workers.count == (spec.workers.num_virtual if kn < 12 * 1024 else 8)
     assert f"| {spec.workers.num_virtual} | {kn} | {0.1 * kn / 256:g} |" in README
     examples = known_examples(spec.data)

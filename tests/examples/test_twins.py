@@ -41,7 +41,7 @@ def test_a_twin_trains(pair: Pair, mnist_root: Path, pretrained: Path, tmp_path:
     try:
         run = finished(f"twin-{spec.name}", spec.train, tmp_path)
     finally:
-        trainers.sweep_run(f"twin-{spec.name}")  # one that hangs takes nothing from the next
+        trainers.cleanup_run(f"twin-{spec.name}")  # one that hangs takes nothing from the next
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     (result,) = run.of("result")
     assert result["examples"] == spec.data.limit

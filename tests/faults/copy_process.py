@@ -19,10 +19,10 @@ from torch import Tensor
 
 from tests.faults.shard_process import Setup, memory_of, server_of
 from trainers.errors import PeerLost, Superseded
-from trainers.store.record import Left
-from trainers.transport.process_group_store import ProcessGroupShardServer, ProcessGroupStore
-from trainers.transport.shard_copy import ShardCopy, Shipper
-from trainers.transport.shared_store import ShardServer
+from trainers.parameter_server.process_group import ProcessGroupShardServer, ProcessGroupStore
+from trainers.parameter_server.record import JournalContents
+from trainers.parameter_server.shared_memory import ShardServer
+from trainers.parameter_server.standby import Replicator, StandbyShard
 
 ANSWER_S = 0.5
 """Of a copy, before its shard goes on without it."""
@@ -35,12 +35,12 @@ def live(setup: Setup, index: int, pipe: Connection, begins: bool) -> None:
     else:
         piece, _ = memory_of(setup, index)
         listener, token = create_server(("127.0.0.1", 0)), secrets.randbits(62)
-        copy = ShardCopy(listener, token, {0: piece})
+        copy = StandbyShard(listener, token, {0: piece})
         Thread(target=copy.follow, daemon=True).start()
         pipe.send((listener.getsockname(), token))
 
     def released(why: str) -> bool:
-        (setup.folder / "parted").write_text(why)
+        (setup.folder / "released").write_text(why)
         return True
 
     while True:
@@ -50,8 +50,8 @@ def live(setup: Setup, index: int, pipe: Connection, begins: bool) -> None:
                 copy.end()
                 server = in_a_thread(server_of(setup, index, recovers=True))
             else:
-                shipper = Shipper(*order, server.pieces, released, ANSWER_S)
-                server.ask(shipper.begin)
+                replicator = Replicator(*order, server.pieces, released, ANSWER_S)
+                server.ask(replicator.begin)
             pipe.send("done")
 
 
@@ -80,9 +80,9 @@ class Node:
         self.process.start()
         self.address: Any = None if begins else self.pipe.recv()
 
-    def told(self, order: Any) -> None:
+    def order(self, what: Any) -> None:
         """Have it do something, and wait until it has: `serve`, or to ship to the copy at an address."""
-        self.pipe.send(order)
+        self.pipe.send(what)
         assert self.pipe.recv() == "done"
 
     def send(self, number: int) -> None:
@@ -108,7 +108,7 @@ class Node:
         self.send(signal.SIGKILL)
         self.process.join()
 
-    def left(self) -> tuple[Left, Tensor]:
+    def left(self) -> tuple[JournalContents, Tensor]:
         """What a dead one left: its record and log, and its newest parameters (n,)."""
         assert not self.process.is_alive()
         piece, journal = memory_of(self.setup, self.index)
@@ -130,7 +130,7 @@ class Nodes:
     def new_copy(self) -> None:
         """On a further node; it has all when this returns."""
         self.copy = Node(self._setup(), 1, begins=False)
-        self.serving.told(self.copy.address)
+        self.serving.order(self.copy.address)
 
     def lose_serving(self) -> None:
         """The copy serves in its place, and there is a new one."""
@@ -141,7 +141,7 @@ class Nodes:
     def promote(self) -> None:
         """The copy serves, whatever became of who served."""
         self.serving = self.copy
-        self.serving.told("serve")
+        self.serving.order("serve")
 
     def lose_copy(self) -> None:
         """There is a new one."""

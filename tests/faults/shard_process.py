@@ -15,17 +15,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trainers.optim.rules import build_rule
-from trainers.optim.update import SliceUpdate, spans
+from trainers.optim.slices import spans
+from trainers.optim.update import SliceUpdate
+from trainers.parameter_server.groups import GroupSlice
+from trainers.parameter_server.journal import ShardJournal
+from trainers.parameter_server.memory import MemoryPlan, journal_of, own_ring, read_journal, two_states
+from trainers.parameter_server.process_group import ProcessGroupShardServer, ProcessGroupStore
+from trainers.parameter_server.protocol import ParameterStore
+from trainers.parameter_server.record import JournalContents
+from trainers.parameter_server.shard import Shard, ShardConfig
+from trainers.parameter_server.shared_memory import ShardServer, SharedMemoryStore, mapped_ring
 from trainers.spec import AnyOptimizer, SgdSpec
-from trainers.store.groups import Piece
-from trainers.store.record import Left
-from trainers.store.shard import Shard, ShardConfig
-from trainers.transport.process_group_store import ProcessGroupShardServer, ProcessGroupStore
-from trainers.transport.protocols import ParameterStore
-from trainers.transport.shard_journal import ShardJournal
-from trainers.transport.shard_memory import Plan, journal_of, left_in, own_ring, two_states
-from trainers.transport.shared_store import ShardServer, SharedMemoryStore, mapped_ring
 
 NUMEL = 64 * 50
 POINTS = ("update", "half", "append", "written", "commit", "reply")
@@ -51,16 +51,16 @@ class Setup:
         return spans(NUMEL, self.num_shards)
 
 
-def memory_of(setup: Setup, index: int) -> tuple[Piece, ShardJournal]:
+def memory_of(setup: Setup, index: int) -> tuple[GroupSlice, ShardJournal]:
     """A shard's memory as it lies in the mapped files."""
-    cut, plan = setup.cuts[index], Plan(setup.folder, index, setup.capacity, replicas=2)
-    numel, rule = cut.stop - cut.start, build_rule(setup.rule)
+    cut, plan = setup.cuts[index], MemoryPlan(setup.folder, index, setup.capacity, replicas=2)
+    numel, rule = cut.stop - cut.start, setup.rule.build()
     ring = own_ring(plan, numel) if setup.port else mapped_ring(setup.folder, setup.capacity, NUMEL, cut)
     journal = journal_of(plan, 0, ring_is_read=True)
     assert isinstance(journal, ShardJournal)
     update = SliceUpdate(rule, 0.0, numel, torch.device("cpu"))
     config = ShardConfig(update, lambda examples: setup.learning_rate, setup.quorum)
-    return Piece(cut, Shard(config, ring, two_states(plan, rule.state_names, numel), journal)), journal
+    return GroupSlice(cut, Shard(config, ring, two_states(plan, rule.state_names, numel), journal)), journal
 
 
 def server_of(setup: Setup, index: int, recovers: bool) -> ShardServer | ProcessGroupShardServer:
@@ -68,7 +68,7 @@ def server_of(setup: Setup, index: int, recovers: bool) -> ShardServer | Process
     torch.set_num_threads(1)
     piece, _ = memory_of(setup, index)
     shard = piece.shard
-    left = left_in(shard.journal) if recovers else None
+    left = read_journal(shard.journal) if recovers else None
     if left is not None:
         shard.restore(left)
     else:
@@ -168,7 +168,7 @@ class Shards:
             process.kill()
             process.join()
 
-    def left(self, index: int) -> tuple[Left, Tensor]:
+    def left(self, index: int) -> tuple[JournalContents, Tensor]:
         """What a dead shard left: its record and log, and its newest parameters (n,)."""
         assert not self.processes[index].is_alive()
         piece, journal = memory_of(self.setup, index)

@@ -26,7 +26,7 @@ import torch
 from ray.cluster_utils import Cluster
 
 import trainers
-from benchmarks.processes import free_port
+from benchmarks.measurement.processes import free_port
 from tests.faults.test_workers import EXAMPLES, hurry, strike
 from tests.runtime.raylets import spec
 from tests.runtime.runs import Watched, left_behind, start
@@ -107,7 +107,7 @@ def soak(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, A
             "state": watched.events[-1].data["state"],
             "message": watched.events[-1].data["message"],
             "faults": it.done,
-            "told": [fault["why"] for fault in watched.of("fault")],
+            "causes": [fault["why"] for fault in watched.of("fault")],
             "errors": [line["message"] for line in watched.of("log") if line["level"] == "error"],
             "audited": all(whole(audit) for audit in watched.of("epoch_audit")),
             "epochs": [len(watched.of("epoch_audit")), it.train.epochs],
@@ -123,7 +123,7 @@ def soak(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, A
 
 def follow(watched: Watched) -> bool:
     """Read what there is; whether it is the end."""
-    reader = trainers.JournalReader(watched.folder, watched.events[-1].seq)
+    reader = trainers.EventLogReader(watched.folder, watched.events[-1].seq)
     watched.events += reader.read()
     return watched.events[-1].is_terminal
 
@@ -150,13 +150,13 @@ def same(clean: Path, run: Path) -> bool:
 def goodput(watched: Watched, calm: float | None) -> float:
     """Steps a second to those of the median window, which nothing disturbed: the share of the worker seconds that was
     useful, until no more faults came, if the run lasted so long. Steps that workers made while there was no coordinator
-    count when they are told."""
+    count when they are reported."""
     end = math.inf if calm is None else calm
     steps = [(event.time, event.data["step"]) for event in watched.events if event.type == "step" and event.time < end]
     (begun, first), (ended, last) = steps[0], steps[-1]
     made = Counter[int]()
-    for (_, before), (told, after) in pairwise(steps):
-        made[int((told - begun) / WINDOW_S)] += after - before
+    for (_, before), (reported, after) in pairwise(steps):
+        made[int((reported - begun) / WINDOW_S)] += after - before
     usual = median(made[window] for window in range(int((ended - begun) / WINDOW_S)))
     return float((last - first) / (ended - begun) / (usual / WINDOW_S))
 

@@ -8,38 +8,30 @@ import ray
 import torch
 
 from tests.contracts.hosts import RemoteServer, end_hosts
-from tests.contracts.shards import Setting, Stores, begin_push, push
+from tests.contracts.shards import Setting, Stores, lossy_pushes, push
 from trainers import ClusterInfo
 from trainers.errors import PeerLost
+from trainers.parameter_server import client
+from trainers.parameter_server.protocol import ParameterStore
 from trainers.runtime import object_store
-from trainers.runtime.object_store import Answers
-from trainers.transport import store_client
-from trainers.transport.protocols import ParameterStore
+from trainers.runtime.object_store import ShardWire
 
 PUSHES = 20
 
 
 @pytest.fixture
 def stores(cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
-    monkeypatch.setattr(store_client, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(client, "PATIENCE_S", 0.05)
     yield Stores("object_store", tmp_path, None)
     end_hosts()
 
 
 @pytest.mark.parametrize("quorum", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_each_push_is_applied_once_though_a_fifth_of_what_is_said_is_lost(stores: Stores, quorum: int) -> None:
-    def body(rank: int, store: ParameterStore) -> None:
-        for step in range(PUSHES):
-            params = store.fetch(step).wait().params
-            assert float(params[0]) >= (step if quorum else 2 * step)
-            begin_push(store, 2 * step + rank, 1.0, step + 1)
-        store.leave()
-        assert sorted(p.identity.first for p in store.applied) == list(range(rank, 2 * PUSHES, 2))
-
     with stores.cluster(2, Setting(quorum=quorum)) as cluster:
         hosts = [server.host for server in cluster.servers if isinstance(server, RemoteServer)]
         ray.get([host.drop_replies.remote(seed) for seed, host in enumerate(hosts)])
-        cluster.run(lambda store: body(0, store), lambda store: body(1, store))
+        cluster.run(*[lossy_pushes(rank, PUSHES, quorum) for rank in range(2)])
         updates = PUSHES if quorum else 2 * PUSHES
         assert sum(ray.get([host.lost.remote() for host in hosts])) > updates / 5
         assert torch.equal(cluster.params, torch.full_like(cluster.params, float(updates)))
@@ -64,12 +56,12 @@ def test_a_large_vector_goes_through_the_store_and_workers_share_one_copy_of_a_v
 
 
 def test_messages_that_ray_delivers_out_of_their_order_are_heard_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = Answers()
-    wire.told(1, (b"second", []))
-    wire.told(2, (b"third", []))
-    wire.told(0, (b"first", []))
-    assert [wire.answer() for _ in range(3)] == [b"first", b"second", b"third"]
+    wire = ShardWire()
+    wire.deliver(1, (b"second", []))
+    wire.deliver(2, (b"third", []))
+    wire.deliver(0, (b"first", []))
+    assert [wire.receive() for _ in range(3)] == [b"first", b"second", b"third"]
     monkeypatch.setattr(object_store, "SILENCE_S", 0.0)
     monkeypatch.setattr(object_store, "POLL_S", 0.01)
     with pytest.raises(PeerLost):
-        wire.answer()
+        wire.receive()

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,27 @@ import ray
 import torch
 
 from tests.contracts.shards import begin_push
-from trainers.checkpoint import Position
 from trainers.errors import RunFailed
-from trainers.optim.update import spans
-from trainers.runtime import shard as shard_module
-from trainers.runtime.crew import CONTROL, start_actor
-from trainers.runtime.messages import Exchange, Place, Prepared
-from trainers.runtime.node_folder import node_folder, sweep
-from trainers.runtime.shard import GROUPS, ShardActor
+from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.slices import spans
+from trainers.parameter_server.endpoints import SharedMemoryStoreEndpoint
+from trainers.parameter_server.shared_memory import SharedMemoryStore
+from trainers.runtime.actor_pool import CONTROL, start_actor
+from trainers.runtime.actors import shard as shard_module
+from trainers.runtime.actors.shard import GROUPS, ShardActor
+from trainers.runtime.node_folder import cleanup, node_folder
 from trainers.spec import TrainSpec
-from trainers.store.layout import SHARD_ALIGN
-from trainers.transport.shared_store import SharedMemoryStore
+from trainers.training.messages import RunLayout
+from trainers.training.position import Position
+from trainers.training.version_parts import VersionPart
 
 NUMEL = 2 * SHARD_ALIGN
 CUTS = spans(NUMEL, 2, SHARD_ALIGN)
-EXCHANGE = Exchange("shared_memory", "g0", 0, 3)
+ENDPOINT = SharedMemoryStoreEndpoint(3, "g0")
 START = {"params": np.zeros(NUMEL, np.float32), "m": np.zeros(NUMEL, np.float32)}
-PREPARED = Prepared(
-    Place("shards", "here", "127.0.0.1", 0), 1000, 1000, 1000, NUMEL, tuple((c.start, c.stop) for c in CUTS), "cpu",
-    asdict(Position()),
+LAYOUT = RunLayout(
+    num_examples=1000, minibatches=1000, steps=1000, numel=NUMEL, shards=tuple((c.start, c.stop) for c in CUTS),
+    device="cpu", position=Position(),
 )  # fmt: skip
 
 
@@ -44,6 +46,13 @@ def spec(replicas: int) -> TrainSpec:
     return TrainSpec(data="digits", model="mlp", algorithm="downpour", optimizer=optimizer, ps=ps)  # type: ignore[arg-type]
 
 
+class GuestShard(ShardActor):
+    """A shard in the test's own process, which does not end with its lease."""
+
+    def _own_process(self) -> None:
+        pass
+
+
 class Here:
     """Shard actors in this process, each serving in a thread."""
 
@@ -51,7 +60,7 @@ class Here:
         self.folder, self.replicas = folder, replicas
         self.actors = [self._actor(index) for index in range(2)]
         for actor in self.actors:
-            actor.open(EXCHANGE, PREPARED, {"params": START["params"]})
+            actor.open(ENDPOINT, LAYOUT, {"params": START["params"]})
         self.threads = [self._serve(actor) for actor in self.actors]
 
     def crash(self, index: int) -> None:
@@ -68,10 +77,10 @@ class Here:
         server.close()
         self.threads[index].join()
 
-    def recover(self, index: int, last: dict[str, Any] | None) -> int:
+    def recover(self, index: int, last: VersionPart | None) -> int:
         """Another actor in its place."""
         self.actors[index] = self._actor(index)
-        version = self.actors[index].recover(EXCHANGE, PREPARED, last)
+        version = self.actors[index].recover(ENDPOINT, LAYOUT, last)
         self.threads[index] = self._serve(self.actors[index])
         return version
 
@@ -82,9 +91,7 @@ class Here:
             thread.join()
 
     def _actor(self, index: int) -> ShardActor:
-        actor = object.__new__(ShardActor)
-        actor.job_id, actor.spec, actor.index = "here", spec(self.replicas), index
-        return actor
+        return GuestShard(f"here/shard/{index}", "here", spec(self.replicas), index)
 
     def _serve(self, actor: ShardActor) -> threading.Thread:
         thread = threading.Thread(target=actor.serve, daemon=True)
@@ -155,7 +162,7 @@ def test_a_shard_that_left_nothing_says_so(tmp_path: Path, monkeypatch: pytest.M
         shards.crash(0)
         with pytest.raises(RunFailed, match="no snapshot"):
             shards.recover(0, None)
-        shards.recover(0, shards.actors[1].snapshot(0)[1] | {"start": 0})
+        shards.recover(0, replace(shards.actors[1].snapshot(0)[1], start=0))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -163,29 +170,29 @@ def test_a_new_actor_takes_the_place_of_one_that_was_killed() -> None:
     """While the worker goes on, and the other shard serves."""
     job = "shard-dies"
 
-    def hire(index: int, again: str = "") -> Any:
+    def start(index: int, again: str = "") -> Any:
         name = f"{job}/shard/{index}{again}"  # the dead one's is taken for a while
         return start_actor(ShardActor, name, {"num_cpus": 0}, GROUPS, (name, job, spec(2), index))
 
     def control(method: Any, *arguments: Any) -> Any:
         return ray.get(method.options(concurrency_group=CONTROL).remote(*arguments))
 
-    actors = [hire(index) for index in range(2)]
+    actors = [start(index) for index in range(2)]
     store = None
     try:
-        places = [control(actor.prepare) for actor in actors]
+        locations = [control(actor.prepare) for actor in actors]
         for actor in actors:
-            control(actor.open, EXCHANGE, PREPARED, {"params": START["params"]})
+            control(actor.open, ENDPOINT, LAYOUT, {"params": START["params"]})
             actor.serve.options(concurrency_group="serve").remote()
         store = SharedMemoryStore(node_folder(job) / "g0", 0, CUTS, 2)
         train(store, range(6))
-        os.kill(places[0].pid, signal.SIGKILL)
+        os.kill(locations[0].pid, signal.SIGKILL)
         recovered = threading.Event()
 
         def bring_back() -> None:
             ray.wait([actors[0].version.remote()])
-            actors[0] = hire(0, "-1")
-            assert control(actors[0].recover, EXCHANGE, PREPARED) == 6
+            actors[0] = start(0, "-1")
+            assert control(actors[0].recover, ENDPOINT, LAYOUT) == 6
             actors[0].serve.options(concurrency_group="serve").remote()
             recovered.set()
 
@@ -202,4 +209,4 @@ def test_a_new_actor_takes_the_place_of_one_that_was_killed() -> None:
             store.close()
         for actor in actors:
             ray.kill(actor)
-        sweep(job)
+        cleanup(job)

@@ -13,7 +13,7 @@ from tests.contracts.groups import rendezvous_for
 from tests.contracts.shards import begin_push, push
 from tests.faults.copy_process import Nodes
 from tests.faults.test_shard_deaths import WORKERS, train
-from trainers.store.identity import IdentitySet
+from trainers.parameter_server.push_identity import IdentitySet
 
 
 @pytest.fixture
@@ -42,18 +42,18 @@ def check(nodes: Nodes, acknowledged: list[int]) -> None:
 def test_nodes_lost_at_any_time_lose_nothing(nodes: Nodes, losses: int) -> None:
     """The shard's in turn with its copy's, and with a copy that is only silent, each at a random moment."""
     dice, timers = random.Random(losses), list[threading.Timer]()
-    told_why = list[str]()
+    reasons = list[str]()
 
     def silence() -> None:
         """It says nothing until its shard has gone on without it, for one more worker if for no other."""
         nodes.copy.stopped()
-        nodes.store(WORKERS + len(told_why)).close()
-        told_why.append((nodes.serving.setup.folder / "parted").read_text())
+        nodes.store(WORKERS + len(reasons)).close()
+        reasons.append((nodes.serving.setup.folder / "released").read_text())
         nodes.lose_copy()
 
     kinds = [nodes.lose_serving, nodes.lose_copy, silence]
 
-    def told(number: int) -> None:
+    def before_push(number: int) -> None:
         if number % 8 != 5 or len(timers) == losses:
             return
         for timer in timers:
@@ -61,12 +61,12 @@ def test_nodes_lost_at_any_time_lose_nothing(nodes: Nodes, losses: int) -> None:
         timers.append(threading.Timer(dice.uniform(0, 0.01), kinds[len(timers) % 3]))
         timers[-1].start()
 
-    acknowledged = train(nodes, 8 * losses + 40, told)
+    acknowledged = train(nodes, 8 * losses + 40, before_push)
     for timer in timers:
         timer.join()
     assert len(timers) == losses
     assert acknowledged == list(range(8 * losses + 40))
-    assert {why.partition(" for ")[0] for why in told_why} == {"the copy says nothing"}
+    assert {why.partition(" for ")[0] for why in reasons} == {"the copy says nothing"}
     check(nodes, acknowledged)
 
 
@@ -87,7 +87,7 @@ def test_a_shard_that_was_taken_for_lost_and_wakes_up_serves_nobody(nodes: Nodes
     store.close()
     old.killed()
     left, params = old.left()
-    assert left.record.newest.number <= 2  # written down, and told to nobody
+    assert left.record.newest.number <= 2  # written down, and not acknowledged to anybody
     nodes.serving.killed()
     left, params = nodes.serving.left()
     assert IdentitySet.from_json(left.rows).minibatches(0) == set(range(5))

@@ -12,10 +12,10 @@ from tests.contracts.groups import in_threads, rendezvous_for
 from tests.contracts.shards import begin_push, push
 from tests.faults.copy_process import Nodes
 from tests.faults.shard_process import POINTS, Setup, Shards
+from trainers.parameter_server.protocol import ParameterStore
+from trainers.parameter_server.push_identity import IdentitySet
+from trainers.parameter_server.record import JournalContents
 from trainers.spec import MomentumSpec
-from trainers.store.identity import IdentitySet
-from trainers.store.record import Left
-from trainers.transport.protocols import ParameterStore
 
 WORKERS = 2
 
@@ -26,9 +26,9 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
         yield Setup(tmp_path, rendezvous.port if rendezvous else 0)
 
 
-def train(shards: Shards | Nodes, pushes: int, told: Callable[[int], None]) -> list[int]:
-    """Two workers with so many pushes of ones between them, each fetched for and waited for; `told(number)` is called
-    before each. The numbers of those that were acknowledged."""
+def train(shards: Shards | Nodes, pushes: int, before_push: Callable[[int], None]) -> list[int]:
+    """Two workers divide so many pushes of ones between them, and wait for each; `before_push` is called with its
+    number. Returns the numbers of those that were acknowledged."""
 
     def worker(rank: int, store: ParameterStore) -> list[int]:
         found = []
@@ -36,7 +36,7 @@ def train(shards: Shards | Nodes, pushes: int, told: Callable[[int], None]) -> l
             params = store.fetch(max(0, step - 3)).wait().params
             for cut in shards.setup.cuts:
                 assert bool((params[cut] == params[cut.start]).all())
-            told(number)
+            before_push(number)
             push(store, number, 1.0, step + 1)
             found.append(number)
         store.leave()
@@ -70,7 +70,7 @@ def test_shards_killed_at_any_time_lose_nothing(setup: Setup, kills: int) -> Non
         shards.kill(index)
         shards.bring_back(index)
 
-    def told(number: int) -> None:
+    def before_push(number: int) -> None:
         if number % 6 != 3:
             return
         index = dice.randrange(setup.num_shards)
@@ -84,7 +84,7 @@ def test_shards_killed_at_any_time_lose_nothing(setup: Setup, kills: int) -> Non
         timers[-1].start()
 
     try:
-        acknowledged = train(shards, pushes, told)
+        acknowledged = train(shards, pushes, before_push)
         for timer in timers:
             timer.join()
         assert acknowledged == list(range(pushes))
@@ -114,7 +114,7 @@ def test_a_shard_that_dies_at_a_point_of_an_update_goes_on_from_the_last_whole_v
         assert torch.equal(params, others)
 
 
-def run_with_deaths(shards: Shards, point: str, deaths: int) -> list[tuple[Left, torch.Tensor]]:
+def run_with_deaths(shards: Shards, point: str, deaths: int) -> list[tuple[JournalContents, torch.Tensor]]:
     """One worker's twenty pushes, while the second shard dies `deaths` times. What each shard leaves."""
     store, random_values = shards.store(0), torch.Generator().manual_seed(1)
     if deaths:

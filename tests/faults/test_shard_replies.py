@@ -8,50 +8,41 @@ import pytest
 import torch
 
 from tests.contracts.groups import rendezvous_for
-from tests.contracts.shards import Setting, Stores, begin_push
-from trainers.transport import store_client
-from trainers.transport.protocols import ParameterStore
-from trainers.transport.shard_server import Server
+from tests.contracts.shards import Setting, Stores, lossy_pushes
+from trainers.parameter_server import client
+from trainers.parameter_server.server import Server
 
 PUSHES = 60
 
 
 @pytest.fixture(params=["shared_memory", "process_group"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
-    monkeypatch.setattr(store_client, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(client, "PATIENCE_S", 0.02)
     with rendezvous_for(request.param) as rendezvous:
         yield Stores(request.param, tmp_path, rendezvous)
 
 
 def drop_replies(server: Server, dice: random.Random, dropped: list[bytes]) -> None:
-    """One reply in five gets lost on its way to the bell."""
-    for bell in server.bells.values():
+    """One reply in five gets lost on its way to the channel."""
+    for channel in server.channels.values():
 
-        def ring(message: bytes, *vector: torch.Tensor, ring=bell.ring) -> None:  # type: ignore[no-untyped-def]
+        def ring(message: bytes, *vector: torch.Tensor, ring=channel.send) -> None:  # type: ignore[no-untyped-def]
             if dice.random() < 0.2:
                 dropped.append(message)
             else:
                 ring(message, *vector)
 
-        bell.ring = ring  # type: ignore[method-assign]
+        channel.send = ring  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("quorum", [0, 2])
 def test_each_push_is_applied_once_though_a_fifth_of_the_replies_is_lost(stores: Stores, quorum: int) -> None:
     dropped: list[bytes] = []
 
-    def body(rank: int, store: ParameterStore) -> None:
-        for step in range(PUSHES):
-            params = store.fetch(step).wait().params
-            assert float(params[0]) >= (step if quorum else 2 * step)
-            begin_push(store, 2 * step + rank, 1.0, step + 1)
-        store.leave()
-        assert sorted(p.identity.first for p in store.applied) == list(range(rank, 2 * PUSHES, 2))
-
     with stores.cluster(2, Setting(quorum=quorum)) as cluster:
         for i, server in enumerate(cluster.servers):
             drop_replies(server, random.Random(i), dropped)
-        cluster.run(lambda store: body(0, store), lambda store: body(1, store))
+        cluster.run(*[lossy_pushes(rank, PUSHES, quorum) for rank in range(2)])
         updates = PUSHES if quorum else 2 * PUSHES
         assert len(dropped) > updates / 5
         assert torch.equal(cluster.params, torch.full_like(cluster.params, float(updates)))

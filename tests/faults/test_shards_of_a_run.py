@@ -12,17 +12,23 @@ from tests.faults.test_workers import EXAMPLES, assert_equal, ended_well, has_tr
 from tests.runtime.runs import Watched, start
 from trainers import ClusterInfo
 from trainers.runtime.cluster import NAMESPACE
-from trainers.runtime.coordinator import RETURNS
+from trainers.runtime.control.ending import RETURNS
+
+pytestmark = pytest.mark.long
 
 EPOCHS = 20
 
 
-def kill_shard(watched: Watched, index: int) -> None:
-    """The process that serves a shard now."""
+def shard_process(watched: Watched, index: int) -> int:
+    """That serves a shard now."""
     names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     (name,) = [name for name in names if name.startswith(f"{watched.run.job_id}/shard/{index}")]
     place = ray.get_actor(name, NAMESPACE).place.options(concurrency_group="control").remote()
-    os.kill(ray.get(place).pid, signal.SIGKILL)
+    return int(ray.get(place).pid)
+
+
+def kill_shard(watched: Watched, index: int) -> None:
+    os.kill(shard_process(watched, index), signal.SIGKILL)
 
 
 def train(plan: Path, **fields: Any) -> Any:

@@ -114,7 +114,7 @@ def test_torchvisions_dropouts_are_all_replaced_and_names_stay() -> None:
         model = torchvision.models.get_model(name, num_classes=10)
         names = list(model.state_dict())
         context = replace_dropout(model, 0)
-        assert context.left_alone == ()
+        assert context.not_replaced == ()
         assert list(model.state_dict()) == names
         assert not [m for m in model.modules() if isinstance(m, nn.Dropout | StochasticDepth)]
         assert [m for m in model.modules() if isinstance(m, ExampleDropout)]
@@ -122,5 +122,5 @@ def test_torchvisions_dropouts_are_all_replaced_and_names_stay() -> None:
 
 def test_what_cannot_be_replaced_is_named(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.ModuleDict({"a": nn.AlphaDropout(0.5), "b": nn.MultiheadAttention(4, 2, dropout=0.1), "c": nn.ReLU()})
-    assert replace_dropout(model, 0).left_alone == ("a", "b")
+    assert replace_dropout(model, 0).not_replaced == ("a", "b")
     assert "a, b" in caplog.text

@@ -1,4 +1,4 @@
-"""How paper 4 starts a network, and batch-norm statistics computed anew."""
+"""The initial weights of paper 4, and recomputed batch-norm statistics."""
 
 import math
 

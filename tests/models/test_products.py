@@ -7,9 +7,9 @@ from torch import nn
 
 from trainers.data.batches import Batch
 from trainers.models.dropout import replace_dropout
+from trainers.models.layout import lay_out
 from trainers.models.products import LEAST_WEIGHTS, input_gradient, outputs, weight_gradient
-from trainers.replica import Replica
-from trainers.store.layout import lay_out
+from trainers.models.replica import Replica
 
 SHAPES = [(5, 30, 20), (1, 300, 301), (32, 256, 256), (33, 1029, 1100), (0, 300, 301)]
 """Rows, inputs, outputs; below and above the size from which oneDNN multiplies, in one block and in several."""

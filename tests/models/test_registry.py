@@ -149,7 +149,7 @@ def test_a_users_model_is_told_classes_channels_and_arguments() -> None:
         ("too_few_classes", r"gives \(1, 9\) for one image; it must give logits of shape \(1, 10\)"),
     ],
 )
-def test_mistakes_of_the_users_are_told(function: str, words: str) -> None:
+def test_mistakes_of_the_users_are_reported(function: str, words: str) -> None:
     with pytest.raises(UserCodeFailed, match=words):
         built(f"{USERS}:{function}", (1, 8, 8))
 
@@ -184,7 +184,7 @@ def test_initial_weights_keep_the_last_layer_for_other_classes(
         module = build_model(ModelSpec(name="lenet5", weights=str(path)), 4, (1, 28, 28), 2)
     assert torch.equal(module.get_parameter("conv1.weight"), source.get_parameter("conv1.weight"))
     assert torch.equal(module.get_parameter("fc3.weight"), fresh.get_parameter("fc3.weight"))
-    assert "keep their own start: fc3.weight, fc3.bias" in caplog.text
+    assert "keep their initial values: fc3.weight, fc3.bias" in caplog.text
     report = initialise(module, path)
     assert report.shape_differs == ("fc3.weight", "fc3.bias")
     assert len(report.loaded) == 8

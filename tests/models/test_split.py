@@ -9,9 +9,9 @@ import torchvision.models
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from trainers.algorithms.hybrid import HybridConfig
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.hybrid.model_parallel import layer_slices, shapes
 from trainers.errors import SpecRejected
-from trainers.head import shapes, shares
 from trainers.models.dropout import replace_dropout
 from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.small import ConvNet, LeNet5, Mlp
@@ -42,23 +42,23 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_head_is_the_fully_connected_layers_that_end_the_model(name: str) -> None:
-    """With how many steps unit by unit follow each of them."""
+    """The layers of the head, and how many elementwise layers follow each."""
     build, expected = HEADS[name]
     with torch.device("meta"):
         model = build()
     replace_dropout(model, 0)
     split = split_model(model)
     assert [(layer.name, len(layer.after)) for layer in split.head] == expected
-    in_trunk = {f"{name}." for name, _ in expected}
-    assert not any(name.startswith(tuple(in_trunk)) for name, _ in split.trunk.named_parameters())
+    in_backbone = {f"{name}." for name, _ in expected}
+    assert not any(name.startswith(tuple(in_backbone)) for name, _ in split.backbone.named_parameters())
     first = model.get_submodule(expected[0][0])
     assert split.head[0].inputs == first.in_features
 
 
 def composed(model: nn.Module, images: Tensor) -> Tensor:
-    """Trunk and whole head one after the other."""
+    """The backbone, then all layers of the head."""
     split = split_model(model)
-    x = split.trunk(images)
+    x = split.backbone(images)
     for layer in split.head:
         linear = model.get_submodule(layer.name)
         x = F.linear(x, linear.weight, linear.bias)
@@ -68,7 +68,7 @@ def composed(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class Methods(nn.Module):
-    """Activations as functions, methods and modules in place; one dropout used in trunk and head."""
+    """Activations as functions, methods and modules in place; one dropout used in backbone and head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Methods(nn.Module):
         return torch.tanh(self.c(x).relu())
 
 
-def test_trunk_and_head_compute_what_the_model_does() -> None:
+def test_backbone_and_head_compute_what_the_model_does() -> None:
     torch.manual_seed(0)
     model = Methods()
     draws, images = replace_dropout(model, 5), torch.randn(6, 1, 8, 8)
@@ -146,7 +146,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         (nn.Sequential(nn.Flatten(), nn.Conv1d(1, 2, 1)), "does not end in any"),
         (nn.Sequential(nn.Linear(4, 2), nn.Softmax(1)), "does not end in any"),
@@ -154,8 +154,8 @@ class Tied(nn.Module):
         (Tied(), "used elsewhere"),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_the_field_and_what_would_work(model: nn.Module, told: str) -> None:
-    with pytest.raises(SpecRejected, match=rf"^model.name: .*{told}.*; use .*algorithm sync"):
+def test_what_cannot_be_divided_is_refused_with_the_field_and_what_would_work(model: nn.Module, message: str) -> None:
+    with pytest.raises(SpecRejected, match=rf"^model.name: .*{message}.*; use .*algorithm sync"):
         HybridConfig().check_model(model, 2)
 
 
@@ -191,10 +191,10 @@ def test_how_many_activities_are_exchanged() -> None:
 def test_the_shares_of_all_workers_are_the_layers(size: int) -> None:
     head = layers(40, 33, 17, 11)
     ways = choose_ways(head, paired=True)
-    everyone = [shares(head, ways, rank, size) for rank in range(size)]
+    all_slices = [layer_slices(head, ways, rank, size) for rank in range(size)]
     for i, layer in enumerate(head):
         weight, bias = torch.zeros(layer.outputs, layer.inputs), torch.zeros(layer.outputs)
-        for own in everyone:
+        for own in all_slices:
             shape = shapes(own)
             for name, whole in zip(layer.parameters, (weight, bias), strict=True):
                 part = own[i].of(name, whole)

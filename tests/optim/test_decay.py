@@ -1,4 +1,4 @@
-"""Which parameters do not decay, and where they lie."""
+"""The parameters without weight decay, and their spans."""
 
 import itertools
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from trainers.models.layout import lay_out
 from trainers.optim.decay import exempt_names
 from trainers.spec import Exempt, MomentumSpec, SgdSpec
-from trainers.store.layout import lay_out
 
 
 class Net(nn.Module):

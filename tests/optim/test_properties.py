@@ -1,4 +1,4 @@
-"""What paper 4 states for any rates and any recipe."""
+"""Statements of paper 4 that hold for any rates and any recipe."""
 
 import math
 
@@ -6,10 +6,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainers.optim.rules import build_rule
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import initial_state
 from trainers.optim.scaling import momentum_correction
-from trainers.optim.schedules import build_schedule
-from trainers.optim.update import initial_state
 from trainers.spec import MomentumSpec, TrainSpec
 
 EVERY = settings(derandomize=True, deadline=None, database=None, max_examples=150)
@@ -43,7 +42,7 @@ def test_linear_with_gradual_warmup_is_continuous_at_its_end(
         "epochs": 90,
     }
     spec = TrainSpec.model_validate({**fields, "warmup": {"name": "gradual", "epochs": warmup}})
-    found, plain = (build_schedule(s, num_examples) for s in (spec, TrainSpec.model_validate(fields)))
+    found, plain = (s.learning_rate(num_examples) for s in (spec, TrainSpec.model_validate(fields)))
     end = math.ceil(warmup * num_examples)
     increment = abs(plain(end) - lr) / (warmup * num_examples)
     assert found(end) == plain(end)
@@ -63,15 +62,15 @@ def test_momentum_correction_makes_equation_10_equal_to_9_under_any_positive_rat
     rates: list[float], m: float, seed: int
 ) -> None:
     """Section 3, remark 2: u is the gradient's momentum in (9), v the rate times it in (10)."""
-    nine, ten = build_rule(MomentumSpec(momentum=m)), build_rule(MomentumSpec(momentum=m, equation=10))
+    nine, ten = MomentumSpec(momentum=m).build(), MomentumSpec(momentum=m, equation=10).build()
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn(8, generator=generator, dtype=torch.float64)
     other, before, moved = w.clone(), 0.0, torch.zeros_like(w)
     state, other_state = initial_state(nine, w), initial_state(ten, w)
     for lr in rates:
         g = torch.randn(8, generator=generator, dtype=torch.float64)
-        nine.apply(w, g, state, lr, w, state, momentum_correction(before, lr))
-        ten.apply(other, g, other_state, lr, other, other_state, momentum_correction(before, lr))
+        for rule, buffers in ((nine, Buffers(w, state)), (ten, Buffers(other, other_state))):
+            rule.apply(buffers, g, buffers, lr, momentum_correction(before, lr))
         moved = torch.maximum(moved, lr * state["momentum"].abs())
         before = lr
     assert ((other - w).abs() <= 1e-9 * (1 + len(rates) * moved)).all()

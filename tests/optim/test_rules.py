@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.optim.written import Written, equation_10, tensorflow_rmsprop
-from trainers.optim.rules import build_rule
+from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import TensorGradient
+from trainers.optim.rule import initial_state
 from trainers.optim.scaling import momentum_correction
-from trainers.optim.update import Buffers, Contribution, SliceUpdate, Whole, initial_state, spans
+from trainers.optim.slices import spans
+from trainers.optim.update import Contribution, SliceUpdate
 from trainers.spec import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
 
 CPU = torch.device("cpu")
@@ -67,7 +70,7 @@ def rate(step: int) -> float:
 
 def contribution(g: Tensor, step: int) -> Contribution:
     before = rate(step - 1) if step else 0.0
-    return Contribution(Whole(g), 7, rate(step), correction=momentum_correction(before, rate(step)))
+    return Contribution(TensorGradient(g), 7, rate(step), correction=momentum_correction(before, rate(step)))
 
 
 def gradient(numel: int, step: int) -> Tensor:
@@ -76,13 +79,13 @@ def gradient(numel: int, step: int) -> Tensor:
 
 def ours(spec: AnyOptimizer, numel: int, steps: int, count: int = 1) -> Tensor:
     """The parameters after some steps, updated in `count` slices from one buffer into the other."""
-    rule = build_rule(spec)
+    rule = spec.build()
     versions = [Buffers(gradient(numel, 99), initial_state(rule, torch.zeros(numel))) for _ in range(2)]
     for step in range(steps):
         now, then = versions[step % 2], versions[(step + 1) % 2]
         for cut in spans(numel, count):
             size = cut.stop - cut.start
-            mine, next_ = (Buffers(v.params[cut], {k: s[cut] for k, s in v.state.items()}) for v in (now, then))
+            mine, next_ = now.part(cut), then.part(cut)
             piece = contribution(gradient(numel, step)[cut], step)
             SliceUpdate(rule, spec.weight_decay, size, CPU).apply([piece], mine, next_)
     return versions[steps % 2].params
@@ -110,7 +113,7 @@ def test_the_bits_do_not_depend_on_how_the_vector_is_cut(spec: AnyOptimizer, opt
 @NAMED
 def test_in_place_is_the_same(spec: AnyOptimizer, optimizer: Torch) -> None:
     assert optimizer
-    rule, numel = build_rule(spec), 101
+    rule, numel = spec.build(), 101
     mine = Buffers(gradient(numel, 99), initial_state(rule, torch.zeros(numel)))
     for step in range(3):
         SliceUpdate(rule, spec.weight_decay, numel, CPU).apply([contribution(gradient(numel, step), step)], mine, mine)
@@ -119,22 +122,22 @@ def test_in_place_is_the_same(spec: AnyOptimizer, optimizer: Torch) -> None:
 
 def test_momentum_is_equation_9_of_paper_4() -> None:
     """u <- m u + g; w <- w - lr u: the learning rate is outside of u, so a change of it acts at once."""
-    rule = build_rule(MomentumSpec(momentum=0.5))
+    rule = MomentumSpec(momentum=0.5).build()
     w, state = torch.tensor([1.0]), {"momentum": torch.tensor([4.0])}
-    rule.apply(w, torch.tensor([3.0]), state, 0.1, w, state)
+    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), 0.1)
     assert state["momentum"].tolist() == [5.0]
     torch.testing.assert_close(w, torch.tensor([0.5]))
 
 
 def trained(spec: MomentumSpec, rates: list[float], seed: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Parameters and state in float64 after one update at each of the rates, on a gradient that depends on both."""
-    rule, numel = build_rule(spec), 33
+    rule, numel = spec.build(), 33
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn(numel, generator=generator, dtype=torch.float64)
     state, before = initial_state(rule, w), 0.0
     for lr in rates:
         g = torch.randn(numel, generator=generator, dtype=torch.float64) + 0.1 * w
-        rule.apply(w, g, state, lr, w, state, momentum_correction(before, lr))
+        rule.apply(Buffers(w, state), g, Buffers(w, state), lr, momentum_correction(before, lr))
         before = lr
     return w, state
 
@@ -172,29 +175,30 @@ def test_momentum_correction_is_defined_where_a_rate_is_0(rates: list[float]) ->
 
 def test_equation_10_by_hand() -> None:
     """v = 4 at rate 0.1; the rate rises to 0.2: v <- 0.5 (0.2 / 0.1) 4 + 0.2 3 = 4.6, w <- 1 - 4.6."""
-    rule = build_rule(MomentumSpec(momentum=0.5, equation=10))
+    rule = MomentumSpec(momentum=0.5, equation=10).build()
     w, state = torch.tensor([1.0]), {"velocity": torch.tensor([4.0])}
-    rule.apply(w, torch.tensor([3.0]), state, 0.2, w, state, momentum_correction(0.1, 0.2))
+    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), 0.2, momentum_correction(0.1, 0.2))
     torch.testing.assert_close(state["velocity"], torch.tensor([4.6]))
     torch.testing.assert_close(w, torch.tensor([-3.6]))
 
 
 def test_tensorflows_rmsprop_is_the_program_written_out() -> None:
     """With what paper 3 trained with: rate 0.1, decay 0.9, epsilon 1; ms begins at 1, epsilon is inside the root."""
-    rule = build_rule(RmspropSpec(form="tensorflow", decay=0.9, epsilon=1.0))
+    rule = RmspropSpec(form="tensorflow", decay=0.9, epsilon=1.0).build()
     w = torch.tensor([0.5, -2.0], dtype=torch.float64)
     state = initial_state(rule, w)
     theirs, ms = w.tolist(), [1.0, 1.0]
     for step in range(20):
         g = [math.sin(step + 1.0), 3.0 * math.cos(step)]
-        rule.apply(w, torch.tensor(g, dtype=torch.float64), state, 0.1, w, state)
+        rule.apply(Buffers(w, state), torch.tensor(g, dtype=torch.float64), Buffers(w, state), 0.1)
         for i in range(2):
             ms[i] = 0.9 * ms[i] + 0.1 * g[i] ** 2
             theirs[i] -= 0.1 * g[i] / math.sqrt(ms[i] + 1.0)
     assert w.tolist() == pytest.approx(theirs, rel=1e-12)
-    pytorchs = build_rule(RmspropSpec(decay=0.9, epsilon=1.0))
+    pytorchs = RmspropSpec(decay=0.9, epsilon=1.0).build()
     one, two = torch.tensor([1.0]), torch.tensor([1.0])
-    pytorchs.apply(one, torch.tensor([1.0]), initial_state(pytorchs, one), 0.1, one, initial_state(pytorchs, one))
-    rule.apply(two, torch.tensor([1.0]), initial_state(rule, two), 0.1, two, initial_state(rule, two))
+    for each, x in ((pytorchs, one), (rule, two)):
+        buffers = Buffers(x, initial_state(each, x))
+        each.apply(buffers, torch.tensor([1.0]), buffers, 0.1)
     assert one.item() == pytest.approx(1 - 0.1 / (math.sqrt(0.1) + 1))
     assert two.item() == pytest.approx(1 - 0.1 / math.sqrt(2))

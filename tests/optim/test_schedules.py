@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from trainers.optim.schedules import build_schedule
 from trainers.spec import ScalingSpec, TrainSpec, WarmupSpec
 
 
@@ -16,17 +15,17 @@ def spec(schedule: object, epochs: int = 10) -> TrainSpec:
 
 
 def test_constant() -> None:
-    found = build_schedule(spec("constant"), 100)
+    found = spec("constant").learning_rate(100)
     assert {found(seen) for seen in range(0, 2000, 7)} == {0.4}
 
 
 def test_step_changes_at_the_epochs_and_not_before() -> None:
-    found = build_schedule(spec({"name": "step", "epochs": [2, 3.5], "factor": 0.5}), 100)
+    found = spec({"name": "step", "epochs": [2, 3.5], "factor": 0.5}).learning_rate(100)
     assert [found(seen) for seen in (0, 199, 200, 349, 350, 5000)] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
 
 
 def test_cosine_falls_from_the_first_to_the_last_value_and_stays() -> None:
-    found = build_schedule(spec({"name": "cosine", "final": 0.1}), 100)
+    found = spec({"name": "cosine", "final": 0.1}).learning_rate(100)
     assert found(0) == 0.4
     assert found(500) == pytest.approx(0.4 * 0.55)
     assert found(250) == pytest.approx(0.4 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4))))
@@ -37,14 +36,14 @@ def test_cosine_falls_from_the_first_to_the_last_value_and_stays() -> None:
 
 def test_step_is_paper_4s() -> None:
     """Reduced by 1/10 at the 30th, 60th and 80th epoch of 90."""
-    found = build_schedule(spec("step", 90), 1000)
+    found = spec("step", 90).learning_rate(1000)
     for epoch, expected in [(0, 0.4), (29.9, 0.4), (30, 0.04), (60, 0.004), (80, 0.0004), (89.9, 0.0004)]:
         assert found(round(epoch * 1000)) == pytest.approx(expected)
 
 
 def test_krizhevskys_is_paper_1s() -> None:
     """Multiplied by 250^(-1/3) at 25, 50 and 75 % of 90 epochs: a 250th of the first rate in the last quarter."""
-    found = build_schedule(spec("krizhevsky", 90), 1000)
+    found = spec("krizhevsky", 90).learning_rate(1000)
     assert [found(seen) for seen in (0, 22_499)] == [0.4, 0.4]
     assert found(22_500) == found(44_999) == pytest.approx(0.4 / 250 ** (1 / 3))
     assert found(45_000) == found(67_499) == pytest.approx(0.4 / 250 ** (2 / 3))
@@ -52,7 +51,7 @@ def test_krizhevskys_is_paper_1s() -> None:
 
 
 def test_polynomial_falls_to_the_last_value_and_stays() -> None:
-    found = build_schedule(spec({"name": "polynomial", "power": 3, "final": 0.1}), 100)
+    found = spec({"name": "polynomial", "power": 3, "final": 0.1}).learning_rate(100)
     assert found(0) == pytest.approx(0.4)
     assert found(500) == pytest.approx(0.4 * (0.1 + 0.9 / 8))
     assert found(1000) == found(10**6) == pytest.approx(0.04)
@@ -77,7 +76,7 @@ def scaled(warmup: object, schedule: object = "step", k: int = 256, epochs: int 
 def test_gradual_warmup_is_paper_4s() -> None:
     """From 0.1 by a constant increment an iteration to 3.2 after 5 epochs; then the schedule as it is without."""
     num = 1_281_167
-    found, plain = (build_schedule(scaled(warmup), num) for warmup in ("gradual", "none"))
+    found, plain = (scaled(warmup).learning_rate(num) for warmup in ("gradual", "none"))
     assert found(0) == 0.1
     assert found(5 * num) == plain(5 * num) == pytest.approx(3.2)
     rates = [found(seen) for seen in range(0, 5 * num, 8192)]
@@ -89,7 +88,7 @@ def test_gradual_warmup_is_paper_4s() -> None:
 
 def test_constant_warmup_is_paper_4s() -> None:
     """0.1 for 5 epochs, then 3.2."""
-    found = build_schedule(scaled("constant"), 1000)
+    found = scaled("constant").learning_rate(1000)
     assert {found(seen) for seen in range(5000)} == {0.1}
     assert found(5000) == pytest.approx(3.2)
 
@@ -102,7 +101,7 @@ def test_linear_with_gradual_warmup_is_continuous_at_its_end(schedule: object, s
     epochs, num = dice.randint(8, 100), dice.randint(1000, 100_000)
     warmup = {"name": "gradual", "epochs": dice.choice([5, 1, dice.uniform(0.5, 7.5)])}
     run = scaled(warmup, schedule, dice.randint(9, 300), epochs)
-    found, plain = build_schedule(run, num), build_schedule(run.model_copy(update={"warmup": WarmupSpec()}), num)
+    found, plain = run.learning_rate(num), run.model_copy(update={"warmup": WarmupSpec()}).learning_rate(num)
     end = math.ceil(run.warmup.epochs * num)
     assert found(end) == plain(end)
     assert abs(found(end) - found(end - 1)) <= abs(plain(end) - 0.1) / (run.warmup.epochs * num) * 1.001
@@ -113,12 +112,12 @@ def test_linear_with_gradual_warmup_is_continuous_at_its_end(schedule: object, s
 def test_where_the_rate_is_not_raised_there_is_nothing_to_warm_up(warmup: str) -> None:
     """Paper 4, section 5.3: for models of kn > 256."""
     for k, base in ((8, 256), (2, 256)):
-        found, plain = (build_schedule(scaled(w, k=k, base=base), 1000) for w in (warmup, "none"))
+        found, plain = (scaled(w, k=k, base=base).learning_rate(1000) for w in (warmup, "none"))
         assert all(found(seen) == plain(seen) for seen in range(0, 90_000, 501))
 
 
 def test_with_nothing_new_the_rates_keep_their_bits() -> None:
     for schedule in ("constant", {"name": "step", "epochs": [2, 3.5]}, "cosine"):
-        plain = build_schedule(spec(schedule), 100)
-        told = build_schedule(spec(schedule).model_copy(update={"scaling": ScalingSpec(name="linear")}), 100)
-        assert all(plain(seen) == told(seen) for seen in range(1200))
+        plain = spec(schedule).learning_rate(100)
+        scaled = spec(schedule).model_copy(update={"scaling": ScalingSpec(name="linear")}).learning_rate(100)
+        assert all(plain(seen) == scaled(seen) for seen in range(1200))

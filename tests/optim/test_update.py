@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainers.optim import update
-from trainers.optim.rules import build_rule
-from trainers.optim.update import Buffers, Contribution, SliceUpdate, Whole, aligned, initial_state, spans, within
+from trainers.collectives.reduction_tree import TreeSum
+from trainers.optim import slices, update
+from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import TensorGradient
+from trainers.optim.rule import initial_state
+from trainers.optim.slices import aligned, spans, within
+from trainers.optim.update import Contribution, SliceUpdate
 from trainers.spec import MomentumSpec, SgdSpec
-from trainers.transport.canonical import TreeSum
 
 CPU = torch.device("cpu")
 
@@ -23,20 +26,20 @@ def test_spans_are_contiguous_nearly_equal_and_aligned() -> None:
         ends = [0, *(cut.stop for cut in cuts)]
         assert [cut.start for cut in cuts] == ends[:-1]
         assert ends[-1] == numel
-        assert all(cut.start % update.ALIGN == 0 or cut.start == numel for cut in cuts)
-        assert max(c.stop - c.start for c in cuts) - min(c.stop - c.start for c in cuts) <= 2 * update.ALIGN
-        assert aligned(numel) % update.ALIGN == 0
-        assert 0 <= aligned(numel) - numel < update.ALIGN
+        assert all(cut.start % slices.ALIGN == 0 or cut.start == numel for cut in cuts)
+        assert max(c.stop - c.start for c in cuts) - min(c.stop - c.start for c in cuts) <= 2 * slices.ALIGN
+        assert aligned(numel) % slices.ALIGN == 0
+        assert 0 <= aligned(numel) - numel < slices.ALIGN
 
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     def result() -> Buffers:
-        rule, numel = build_rule(MomentumSpec()), 64 * 20 + 3
+        rule, numel = MomentumSpec().build(), 64 * 20 + 3
         generator = torch.Generator().manual_seed(1)
         now = Buffers(torch.randn(numel, generator=generator), {"momentum": torch.randn(numel, generator=generator)})
         then = Buffers(torch.empty(numel), initial_state(rule, torch.empty(numel)))
         leaves = {(i, i + 1): torch.randn(numel, generator=generator) for i in range(3)}
-        more = [Contribution(TreeSum(3, leaves), 9, 0.1), Contribution(Whole(leaves[0, 1]), 1, 0.2, decays=2)]
+        more = [Contribution(TreeSum(3, leaves), 9, 0.1), Contribution(TensorGradient(leaves[0, 1]), 1, 0.2, decays=2)]
         SliceUpdate(rule, 0.01, numel, CPU).apply(more, now, then)
         return then
 
@@ -50,18 +53,18 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_divided_once_and_decay_added_after() -> None:
     w, g = torch.tensor([2.0]), torch.tensor([10.0])
     then = Buffers(torch.empty(1), {})
-    one = SliceUpdate(build_rule(SgdSpec()), 0.5, 1, CPU)
-    one.apply([Contribution(Whole(g), divisor=5, lr=1.0)], Buffers(w, {}), then)
+    one = SliceUpdate(SgdSpec().build(), 0.5, 1, CPU)
+    one.apply([Contribution(TensorGradient(g), divisor=5, lr=1.0)], Buffers(w, {}), then)
     assert then.params.tolist() == [2.0 - (10 / 5 + 0.5 * 2)]
-    one.apply([Contribution(Whole(g), divisor=5, lr=1.0, decays=3)], Buffers(w, {}), then)
+    one.apply([Contribution(TensorGradient(g), divisor=5, lr=1.0, decays=3)], Buffers(w, {}), then)
     assert then.params.tolist() == [2.0 - (10 / 5 + 3 * 0.5 * 2)]
     assert (w.tolist(), g.tolist()) == ([2.0], [10.0])  # only read
 
 
 def test_an_empty_slice_is_no_trouble() -> None:
     nothing = Buffers(torch.empty(0), {})
-    update_ = SliceUpdate(build_rule(SgdSpec()), 0.1, 0, CPU)
-    update_.apply([Contribution(Whole(torch.empty(0)), 1, 0.1)], nothing, nothing)
+    update_ = SliceUpdate(SgdSpec().build(), 0.1, 0, CPU)
+    update_.apply([Contribution(TensorGradient(torch.empty(0)), 1, 0.1)], nothing, nothing)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -73,13 +76,13 @@ def test_exempt_parts_do_not_decay_and_the_cut_does_not_show(seed: int, monkeypa
     marks = sorted(dice.sample(range(numel // 16), 12))
     exempt = [slice(16 * a, 16 * b) for a, b in zip(marks[::2], marks[1::2], strict=True)]
     w, *g = (torch.randn(numel, generator=generator) for _ in range(3))
-    contributions = [Contribution(Whole(g[0]), 7, 0.1), Contribution(Whole(g[1]), 1, 0.2, decays=2)]
+    contributions = [Contribution(TensorGradient(g[0]), 7, 0.1), Contribution(TensorGradient(g[1]), 1, 0.2, decays=2)]
 
     def run(decay: float, exempt: list[slice], count: int = 1) -> torch.Tensor:
         out = torch.empty(numel)
         for cut in spans(numel, count):
-            mine = SliceUpdate(build_rule(SgdSpec()), decay, cut.stop - cut.start, CPU, within(exempt, cut))
-            parts = [replace(c, gradient=Whole(c.gradient.vector[cut])) for c in contributions]  # type: ignore[attr-defined]
+            mine = SliceUpdate(SgdSpec().build(), decay, cut.stop - cut.start, CPU, within(exempt, cut))
+            parts = [replace(c, gradient=TensorGradient(c.gradient.vector[cut])) for c in contributions]  # type: ignore[attr-defined]
             mine.apply(parts, Buffers(w[cut], {}), Buffers(out[cut], {}))
         return out
 

@@ -19,7 +19,7 @@ from ray._private.state import state
 from ray.cluster_utils import Cluster
 
 import trainers
-from benchmarks.processes import free_port
+from benchmarks.measurement.processes import free_port
 from tests.faults import test_workers
 from tests.faults.test_workers import EXAMPLES, coordinator, fault, has_trained, hurry, resized, strike
 from tests.runtime.runs import Watched, start
@@ -82,11 +82,34 @@ def composed(folder: Path) -> dict[str, Any]:
         alone = {"workers": {"count": 2, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
         other = start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one")
         other.end()
-        return told(watched) | {
+        return outcome(watched) | {
             "crossed_bytes_a_step": crossed,
             "nodes": Counter(worker["node_id"] for worker in watched.of("actors")[0]["workers"]),
             "equal": same_bits(folder / "run", folder / "one"),
         }
+    finally:
+        raylets.close()
+
+
+def stopped(folder: Path) -> dict[str, Any]:
+    """`sync` on two nodes with two workers each and a coordinator on a third, or on one of them: a worker is stopped,
+    and then the coordinator. Then the same on one node."""
+    raylets = Raylets(2)
+    try:
+        fields: dict[str, Any] = {"workers": {"count": 4, "virtual": 5}, "epochs": 30}
+        watched = start("stopped", spec(folder / "plan", **fields), folder / "run")
+        has_trained(watched)
+        strike(folder / "plan", "stop")
+        fault(watched)
+        resized(watched, 4)
+        has_trained(watched)
+        os.kill(coordinator(watched), signal.SIGSTOP)
+        watched.until(lambda e: e.data.get("reason") == "CoordinatorDied")
+        hurry(folder / "plan")
+        watched.end()
+        alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
+        start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
+        return outcome(watched) | {"equal": same_bits(folder / "run", folder / "one")}
     finally:
         raylets.close()
 
@@ -111,7 +134,7 @@ def object_store(folder: Path) -> dict[str, Any]:
         hurry(folder / "plan")
         watched.end()
         places = {kind: [one["node_id"] for one in actors[kind]] for kind in ("workers", "shards")}
-        return told(watched) | places | {"pushed_bytes": sum(step["pushed_bytes"] for step in watched.of("step"))}
+        return outcome(watched) | places | {"pushed_bytes": sum(step["pushed_bytes"] for step in watched.of("step"))}
     finally:
         raylets.close()
 
@@ -121,7 +144,7 @@ def downpour_shard(folder: Path) -> dict[str, Any]:
     one of them is removed."""
     raylets = Raylets(3)
     try:
-        return told_of_shards(loses_a_shard(raylets, "downpour", "downpour", folder))
+        return outcome_of_shards(loses_a_shard(raylets, "downpour", "downpour", folder))
     finally:
         raylets.close()
 
@@ -131,7 +154,7 @@ def sync_shard(folder: Path) -> dict[str, Any]:
     parameters: nobody has the batch-norm statistics of the worker that is lost."""
     raylets = Raylets(3)
     try:
-        found = told_of_shards(loses_a_shard(raylets, "sync", SYNC, folder))
+        found = outcome_of_shards(loses_a_shard(raylets, "sync", SYNC, folder))
         alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
         start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
         return found | {"equal": same_bits(folder / "sync", folder / "one", but="running_")}
@@ -170,7 +193,7 @@ def headless(algorithm: Any, folder: Path) -> dict[str, Any]:
         watched.end()
         alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 60}
         start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
-        return told_of_shards(watched) | {"starts": len(watched.of("actors"))}
+        return outcome_of_shards(watched) | {"starts": len(watched.of("actors"))}
     finally:
         raylets.close()
 
@@ -193,7 +216,7 @@ def uncopied(folder: Path) -> dict[str, Any]:
         alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
         start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
         kept = watched.of("checkpoint")[0]["examples"]
-        return told(watched) | {
+        return outcome(watched) | {
             "goes_on": kept < again["examples"] <= before,
             "workers": [len(actors["workers"]) for actors in watched.of("actors")],
             "equal": same_bits(folder / "run", folder / "one", but="running_"),
@@ -231,13 +254,13 @@ def loses_a_shard(raylets: Raylets, name: str, algorithm: Any, folder: Path) -> 
     return watched
 
 
-def told_of_shards(watched: Watched) -> dict[str, Any]:
-    """As `told`, and who came and went."""
+def outcome_of_shards(watched: Watched) -> dict[str, Any]:
+    """As `outcome`, with the lost updates and the resizes."""
     lost = watched.of("result")[0]["lost_updates"]
-    return told(watched) | {"lost_updates": lost, "resizes": watched.of("resize")}
+    return outcome(watched) | {"lost_updates": lost, "resizes": watched.of("resize")}
 
 
-def told(watched: Watched) -> dict[str, Any]:
+def outcome(watched: Watched) -> dict[str, Any]:
     """How a run ended, and what its audits say."""
     last = {audit["epoch"]: audit for audit in watched.of("epoch_audit")}
     audits = [(audit["trained"], audit["lost"], audit["duplicated"]) for audit in last.values()]
@@ -264,6 +287,7 @@ def same_bits(one: Path, other: Path, but: str = "nothing") -> bool:
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "composed": composed,
+    "stopped": stopped,
     "object_store": object_store,
     "downpour_shard": downpour_shard,
     "sync_shard": sync_shard,

@@ -10,7 +10,7 @@ import ray
 from ray.util.placement_group import placement_group_table
 
 import trainers
-from trainers import Event, JournalReader, Run, TrainSpec
+from trainers import Event, EventLogReader, Run, TrainSpec
 from trainers.runtime.node_folder import where
 
 WITHIN_S = 90.0
@@ -25,7 +25,7 @@ def spec(**fields: Any) -> TrainSpec:
 
 @dataclass
 class Watched:
-    """A run under way, and what it has told."""
+    """A run under way, and the events that were read of its log."""
 
     run: Run
     folder: Path
@@ -33,7 +33,7 @@ class Watched:
 
     def until(self, holds: Callable[[Event], bool], within_s: float = WITHIN_S) -> Event:
         """Read events until one of them is the one."""
-        reader = JournalReader(self.folder, self.events[-1].seq if self.events else 0)
+        reader = EventLogReader(self.folder, self.events[-1].seq if self.events else 0)
         deadline = time.monotonic() + within_s
         while True:
             for event in reader.read():
@@ -56,10 +56,10 @@ def start(job_id: str, train: TrainSpec, folder: Path) -> Watched:
     return Watched(trainers.start_run(job_id, train, folder), folder)
 
 
-def finished(job_id: str, train: TrainSpec, folder: Path) -> Watched:
+def finished(job_id: str, train: TrainSpec, folder: Path, within_s: float = WITHIN_S) -> Watched:
     """Run it to its end."""
     watched = start(job_id, train, folder)
-    watched.end()
+    watched.end(within_s)
     return watched
 
 

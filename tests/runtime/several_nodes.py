@@ -11,7 +11,7 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 import trainers
-from benchmarks.processes import free_port
+from benchmarks.measurement.processes import free_port
 from tests.runtime.runs import finished, spec
 
 NODES = (1, 2, 2)  # logical CPUs

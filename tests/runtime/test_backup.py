@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.slowdown import slowed
+from benchmarks.measurement.slowdown import slowed
 from tests.runtime.runs import gone_soon, spec, start
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 BACKUP = {"name": "sync", "form": "parameter_server", "backup": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.slow)])
 def test_a_slow_worker_is_dropped_and_its_examples_return_to_the_epoch(tmp_path: Path, transport: str) -> None:
     fields = {"algorithm": BACKUP, "workers": {"count": 3, "cpus": 1}, "transport": transport}

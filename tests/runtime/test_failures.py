@@ -61,7 +61,7 @@ def test_a_killed_coordinator_is_swept(tmp_path: Path) -> None:
     run.until(lambda event: event.type == "step")
     (actors,) = run.of("actors")
     os.kill(actors["coordinator"]["pid"], signal.SIGKILL)
-    trainers.sweep_run("headless")
+    trainers.cleanup_run("headless")
     gone_soon("headless", [a["pid"] for a in (*actors["workers"], *actors["shards"])])
 
 

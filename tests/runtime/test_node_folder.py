@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from trainers.runtime import node_folder as module
-from trainers.runtime.node_folder import node_folder, sweep, where
+from trainers.runtime.node_folder import cleanup, node_folder, where
 
 HOLD = """
 import sys, time
@@ -43,7 +43,7 @@ def test_two_rays_on_one_machine_may_have_runs_of_the_same_id(session: SimpleNam
     theirs = node_folder("job")
     assert theirs != ours
     assert not list(theirs.iterdir())
-    sweep("job")
+    cleanup("job")
     assert not theirs.exists()
     assert (ours / "vector").exists()
 
@@ -51,7 +51,7 @@ def test_two_rays_on_one_machine_may_have_runs_of_the_same_id(session: SimpleNam
 def test_the_same_run_has_the_same_folder_until_it_is_swept(session: SimpleNamespace) -> None:
     (node_folder("job") / "vector").touch()
     assert list(node_folder("job").iterdir())
-    sweep("job")
+    cleanup("job")
     assert not where("job").exists()
     assert not list(node_folder("job").iterdir())
 
@@ -76,7 +76,7 @@ def test_what_the_other_side_of_a_run_sweeps_is_made_anew(session: SimpleNamespa
     (node_folder("job") / "vector").touch()
     held = module._held.copy()
     module._held.clear()  # as another process of the same run
-    sweep("job")
+    cleanup("job")
     module._held.update(held)
     assert not list(node_folder("job").iterdir())
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 NUMEL = 2700
 """Parameters of the model that is trained, about."""
 
 
-def told(scenario: str, folder: Path) -> dict[str, Any]:
+def played(scenario: str, folder: Path) -> dict[str, Any]:
     """What `tests.runtime.raylets` prints."""
     command = [sys.executable, "-m", "tests.runtime.raylets", scenario, str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
@@ -26,7 +26,7 @@ def told(scenario: str, folder: Path) -> dict[str, Any]:
 
 def test_sync_on_two_nodes_has_the_bits_of_one_and_loses_a_worker_and_a_node(tmp_path: Path) -> None:
     """V = 5 on two workers a node: 10 P bytes a step between the nodes, of which a process group alone sends 18 P."""
-    found = told("composed", tmp_path)
+    found = played("composed", tmp_path)
     assert found["end"]["state"] == "SUCCEEDED", found
     assert sorted(found["nodes"].values()) == [2, 2]
     # One is killed. Of a node's workers Ray may tell seconds apart, when the second has been missed already; and who
@@ -40,9 +40,18 @@ def test_sync_on_two_nodes_has_the_bits_of_one_and_loses_a_worker_and_a_node(tmp
     assert 9 * NUMEL < found["crossed_bytes_a_step"] < 12 * NUMEL
 
 
+def test_processes_that_are_stopped_on_other_nodes_are_found_and_replaced(tmp_path: Path) -> None:
+    found = played("stopped", tmp_path)
+    assert found["end"]["state"] == "SUCCEEDED", found
+    assert len(found["faults"]) == 1, found["faults"]
+    assert found["faults"][0].endswith("its process is stopped")
+    assert found["audited"]
+    assert found["equal"]
+
+
 @pytest.mark.slow
 def test_downpour_through_the_object_store_loses_a_worker_a_shard_and_a_node(tmp_path: Path) -> None:
-    found = told("object_store", tmp_path)
+    found = played("object_store", tmp_path)
     assert found["end"]["state"] == "SUCCEEDED", found
     assert len(set(found["workers"])) == 2
     assert len(set(found["shards"])) == 1
@@ -58,7 +67,7 @@ def test_downpour_through_the_object_store_loses_a_worker_a_shard_and_a_node(tmp
 def test_another_coordinator_takes_over_shards_of_several_nodes_also_one_that_was_a_copy(
     tmp_path: Path, algorithm: str
 ) -> None:
-    found = told(f"headless_{algorithm}", tmp_path)
+    found = played(f"headless_{algorithm}", tmp_path)
     assert found["end"]["state"] == "SUCCEEDED", found
     assert found["starts"] == 1, "nobody went back to a checkpoint"
     assert len(found["faults"]) == 2, found["faults"]  # the worker and the shard of the node
@@ -72,7 +81,7 @@ def test_a_shard_that_is_lost_with_its_node_and_has_no_copy_costs_what_came_afte
     tmp_path: Path,
 ) -> None:
     """There is no room for a third worker any more: it begins again with two."""
-    found = told("uncopied", tmp_path)
+    found = played("uncopied", tmp_path)
     assert found["end"]["state"] == "SUCCEEDED", found
     assert found["goes_on"], found
     assert found["workers"] == [3, 2]
@@ -85,7 +94,7 @@ def test_a_shard_that_is_lost_with_its_node_and_has_no_copy_costs_what_came_afte
 @pytest.mark.parametrize("algorithm", ["downpour", "sync"])
 def test_a_run_goes_on_when_the_node_of_a_shard_is_removed(tmp_path: Path, algorithm: str) -> None:
     """With the worker that was there; the others live on."""
-    found = told(f"{algorithm}_shard", tmp_path)
+    found = played(f"{algorithm}_shard", tmp_path)
     assert found["end"]["state"] == "SUCCEEDED", found
     assert len(found["faults"]) == 2, found["faults"]
     assert [(len(resize["left"]), resize["joined"]) for resize in found["resizes"]] == [(1, [])]

@@ -25,7 +25,7 @@ def on_the_local_transport(train: TrainSpec, **options: int) -> dict[str, torch.
     """The parameters of the same spec, trained in this process."""
     data = open_dataset(train.data, train.seed, None)
     local = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
-    outcome = (run_through_shards if train.algorithm.uses_parameter_server else run_all_reduce)(local, **options)
+    outcome = (run_through_shards if train.algorithm.traits.uses_parameter_server else run_all_reduce)(local, **options)
     return local.layout.named(outcome.params)
 
 
@@ -64,6 +64,7 @@ def test_sync_has_the_same_bits_on_any_workers_form_and_transport(
         pytest.param("object_store", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_what_is_kept_of_each_epoch_is_what_the_epoch_ended_with(tmp_path: Path, transport: str) -> None:
     """Epochs of a few milliseconds: the next is long under way when the coordinator hears of the end of one."""
     kept = []
@@ -181,6 +182,7 @@ def test_mixed_with_one_group_has_the_bits_of_the_local_transport(tmp_path: Path
     assert_same_bits(parameters(tmp_path), on_the_local_transport(train, lease_size=12))
 
 
+@pytest.mark.long
 def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     """A user's own model, on 2 workers and on 1, and through shards: parameters and running statistics. With the whole
     recipe, so that all of it reaches the shards: scaled decay, what does not decay, the rate before."""
@@ -214,7 +216,7 @@ def test_statistics_computed_anew_go_into_evaluation_and_model_and_leave_the_tra
 
 def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, cluster: ClusterInfo) -> None:
     train = spec(algorithm={"name": "downpour", "max_staleness": 4}, epochs=4, data="digits", batch=16)
-    run = finished("told", train, tmp_path)
+    run = finished("log", train, tmp_path)
     kinds = {event.type for event in run.events}
     assert kinds >= {"state", "actors", "step", "epoch", "evaluation", "checkpoint", "result"}
     assert [event.seq for event in run.events] == list(range(1, len(run.events) + 1))
@@ -230,8 +232,8 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
     assert result["test_error_median"] == statistics.median(errors)
     assert len(list((tmp_path / "checkpoints").iterdir())) <= train.checkpoint.keep_last
     (actors,) = run.of("actors")
-    assert [worker["name"] for worker in actors["workers"]] == ["told/worker/0", "told/worker/1"]
-    gone_soon("told", [a["pid"] for a in (*actors["workers"], *actors["shards"], actors["coordinator"])])
+    assert [worker["name"] for worker in actors["workers"]] == ["log/worker/0", "log/worker/1"]
+    gone_soon("log", [a["pid"] for a in (*actors["workers"], *actors["shards"], actors["coordinator"])])
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,7 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
         pytest.param({"name": "parallel_sgd", "start": "sorted"}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_cancel_stops_cleanly_with_a_checkpoint_that_goes_on_bit_for_bit(tmp_path: Path, algorithm: object) -> None:
     """Cancelled somewhere in the middle and taken up again on another number of workers: the undisturbed result."""
     fields = {
@@ -285,6 +288,7 @@ def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
         pytest.param({"name": "downpour", "push": "layerwise", "backprop": {"groups": 2}}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Path, algorithm: object) -> None:
     fields = {"algorithm": algorithm, "epochs": 12, "data": "digits", "batch": 8, "workers": 2}
     if isinstance(algorithm, dict) and ("group" in algorithm or "backup" in algorithm):
@@ -314,6 +318,7 @@ def test_another_algorithm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert second.of("evaluation")[-1]["test_loss"] < first.of("evaluation")[0]["test_loss"]
 
 
+@pytest.mark.long
 def test_evaluation_by_the_clock_does_not_change_the_result(tmp_path: Path) -> None:
     fields = {"epochs": 25, "data": "digits", "batch": 8, "workers": {"count": 2, "virtual": 3}}
     run = finished("often", spec(**fields, evaluate={"every_s": 0.1}), tmp_path)

@@ -5,16 +5,19 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.jobs import JobManager, JobView
-from service.store import Store
+from service.database.job_store import Store
+from service.jobs.assembly import build_manager
+from service.jobs.manager import JobManager, JobView, ManagerConfig
+from service.tracking.tracker import Tracking
 from tests.service import postgres
 from tests.service.fakes import FakeRun, FakeRuns
 from trainers.events import Event, State
 
-Managed = Callable[[], AbstractAsyncContextManager[JobManager]]
+Managed = Callable[..., AbstractAsyncContextManager[JobManager]]
 DATABASES = ("sqlite", "postgresql")
 NUMBERS = itertools.count()
 
@@ -50,9 +53,10 @@ def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     """Opens a manager; called again, one that finds what the first left."""
 
     @asynccontextmanager
-    async def open_manager() -> AsyncIterator[JobManager]:
+    async def open_manager(tracking: Tracking | None = None, **options: Any) -> AsyncIterator[JobManager]:
         store = Store.open(url)
-        manager = JobManager(store, runs, tmp_path / "runs", tmp_path, poll_s=0.01)
+        config = ManagerConfig(tmp_path / "runs", tmp_path, poll_s=0.01, **options)
+        manager = build_manager(store, runs, config, tracking=tracking)
         await manager.start()
         try:
             yield manager

@@ -9,7 +9,7 @@ from typing import Any
 from trainers.errors import MillraceError, SpecRejected
 from trainers.events import Event, State
 from trainers.runtime.cluster import Resources
-from trainers.runtime.journal import Journal
+from trainers.runtime.event_log import EventLog
 from trainers.spec import TrainSpec
 
 
@@ -21,7 +21,7 @@ class FakeRun:
         self.job_id = job_id
         self.spec = spec
         self.run_dir = run_dir
-        self.journal = Journal(run_dir)
+        self.journal = EventLog(run_dir)
         self.alive = True
         self.cancels = 0
         self.pauses = 0
@@ -135,7 +135,7 @@ class FakeRuns:
         run = self.runs.get(job_id)
         return run if run is not None and run.alive else None
 
-    def sweep_run(self, job_id: str) -> None:
+    def cleanup_run(self, job_id: str) -> None:
         self.swept.append(job_id)
         if (run := self.find_run(job_id)) is not None:
             run.die()

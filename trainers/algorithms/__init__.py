@@ -1,4 +1,4 @@
-"""The algorithms: one file each, its config and its step. A new algorithm is one new file in this folder."""
+"""The algorithms: a folder each, with its config and its step. A new algorithm is one new folder here."""
 
 import importlib
 import pkgutil
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from trainers.algorithms.base import AlgorithmConfig
+from trainers.algorithms.config import AlgorithmConfig
 
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if _module.ispkg:
+        importlib.import_module(f"{__name__}.{_module.name}.config")
 
 CONFIGS: dict[str, type[AlgorithmConfig]] = {
     cls.model_fields["name"].default: cls

@@ -1,40 +1,28 @@
-"""What every algorithm shares: its config's root, what it is given, and what it must do.
-
-Imports no torch: the spec is read in processes that have none.
-"""
+"""The interface between a worker's training loop and the algorithms."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from trainers.data.batches import Batch
-    from trainers.data.partition import Partitioning
-    from trainers.optim.rules import UpdateRule
-    from trainers.optim.schedules import Schedule
-    from trainers.optim.update import Buffers
-    from trainers.replica import Replica
-    from trainers.store.layout import Layout
-    from trainers.transport.protocols import Collectives, ParameterStore
+from trainers.collectives.protocol import Collectives
+from trainers.data.batches import Batch
+from trainers.models.replica import Replica
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import UpdateRule
+from trainers.optim.schedules import Schedule
+from trainers.parameter_server.protocol import ParameterStore
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """One virtual worker's share of a step."""
+    """The examples that one virtual worker trains in one step."""
 
     index: int
-    """Its number in the epoch: examples index * n to (index + 1) * n of the epoch's permutation."""
+    """Number of the minibatch in the epoch: it holds examples index * n to (index + 1) * n of the permutation."""
     virtual_rank: int
     batch: Batch | None
-    """None where the epoch ended before it: it contributes nothing."""
+    """None if the epoch has no examples left for this virtual worker, which then contributes nothing to the step."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +31,18 @@ class Work:
 
     epoch: int
     minibatches: tuple[Minibatch, ...]
-    whole: int
-    """Examples in the minibatches of all workers together, kn; for an asynchronous worker its own, or its group's."""
+    total_examples: int
+    """Examples over which the gradient of the step is averaged: kn, those of all workers, for a synchronous algorithm;
+    those of the worker or of its group for an asynchronous one."""
     ends_lease: bool = False
-    """Whether what has been accrued must be pushed now, because the next minibatches are not its neighbours."""
-    together: int = 1
-    """Minibatches that this worker's group computes in the step, neighbours from its first worker's on."""
+    """Whether the accumulated gradient must be pushed after this step: the next minibatches belong to another lease and
+    do not adjoin these, and a push covers one contiguous range."""
+    group_minibatches: int = 1
+    """Minibatches that the worker's group computes in the step; they adjoin each other, the first worker's first."""
     ends_epoch: bool = False
-    """Whether this is the last step of an epoch; for synchronous algorithms."""
+    """Whether this is the last step of an epoch. Set for synchronous algorithms only."""
     sizes: tuple[int, ...] = ()
-    """Examples in the minibatch of each virtual worker; for synchronous algorithms."""
+    """Examples in the minibatch of each virtual worker, by virtual rank. Set for synchronous algorithms only."""
 
     @property
     def examples(self) -> int:
@@ -62,33 +52,38 @@ class Work:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What came of one step on one worker."""
+    """The result of one step on one worker."""
 
     loss: float
-    """Sum over its examples."""
+    """Summed over the worker's examples."""
     examples: int
     learning_rate: float
     dropped: int = 0
-    """Minibatches whose gradients came too late and count for nothing: their examples are still to be trained."""
+    """Minibatches whose gradients came too late and were discarded: their examples still have to be trained."""
     delays: tuple[int, ...] = ()
-    """Of each group of layers that goes backward later than forward: by how many minibatches. Empty where none does."""
+    """For each group of layers, how many minibatches its backward pass is behind its forward pass. Empty unless
+    back-propagation is asynchronous."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: the first version of everything, and how far the training is."""
+    """The state in which a run starts or resumes."""
 
-    whole: Buffers
-    """Parameters and optimiser state, (P,) each, on the CPU."""
+    buffers: Buffers
+    """Parameters and optimizer state, (P,) each, on the CPU."""
     examples: int = 0
+    """Examples trained so far."""
     learning_rate: float = 0.0
-    """Of the last update; 0 where there was none."""
+    """Learning rate of the last update; 0 if there was none."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm works with on one worker. Collectives, a store or both, as its config asks for; of a group only
-    the first worker has a store."""
+    """What an algorithm works with on one worker.
+
+    It has collectives, a store or both, as the traits of the algorithm ask for. Within a group only the first worker
+    has a store.
+    """
 
     replica: Replica
     rule: UpdateRule
@@ -96,145 +91,49 @@ class Context:
     schedule: Schedule
     num_virtual: int
     start: Start
-    shares: tuple[int, ...] = ()
-    """Examples that each virtual worker computes in an epoch."""
+    partition_sizes: tuple[int, ...] = ()
+    """Examples that each virtual worker trains in an epoch, by virtual rank."""
     collectives: Collectives | None = None
     store: ParameterStore | None = None
     exempt: tuple[slice, ...] = ()
-    """Parts of the flat vector without weight decay."""
+    """The spans of the flat vector without weight decay."""
     per_worker: int = 0
-    """n: examples of a virtual worker's minibatch, but for the last ones of an epoch."""
+    """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
     groups: tuple[slice, ...] = ()
-    """The groups of parameters that are pushed and fetched by themselves, as `AlgorithmConfig.parameter_groups` has
-    them."""
+    """The spans of the flat vector that are pushed and fetched separately (`AlgorithmConfig.parameter_groups`)."""
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """One worker's side of a parallel SGD."""
 
+    @abstractmethod
     def step(self, work: Work) -> StepReport:
         """Train one step."""
-        ...
 
-    def whole(self) -> Buffers | None:
-        """Parameters and state, (P,) each, gathered from all workers; None where the shards hold them. All call it."""
-        ...
+    def gather_state(self) -> Buffers | None:
+        """Parameters and optimizer state, (P,) each, gathered from all workers; None where the shards hold them.
 
-    def newest(self, before: int = 0) -> Buffers | None:
-        """The version after the last step that was finished here, or the one `before` (0 or 1), whole, without a word
-        to the others, of whom some may be dead; None where that takes them, or where the shards hold it."""
-        ...
+        Collective: every worker of the run calls it.
+        """
+        return None
 
+    def local_state(self, lag: int = 0) -> Buffers | None:
+        """Parameters and optimizer state, (P,) each, after the last completed step, or `lag` (0 or 1) steps before it.
+
+        Needs no communication, so it also works while other workers are dead. None where this worker's memory does
+        not hold all of it, or where the shards do.
+        """
+        return None
+
+    @abstractmethod
     def finish(self) -> None:
-        """Say good-bye to the others once the last step is done."""
-        ...
+        """Leave the group, or the store, once the last step is done."""
 
 
-class AlgorithmConfig(BaseModel, ABC):
-    """Root of the configs in this folder; the field `name` of each tells them apart in a spec."""
+def oldest_clock(clock: int, max_staleness: int | None) -> int:
+    """The clock that the slowest worker must have reached before a worker at `clock` may fetch; 0: any (Ho et al.
+    2013).
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
-
-    name: str
-    """The word that stands for the algorithm in a spec."""
-
-    source: ClassVar[str] = ""
-    """Paper and section."""
-
-    @property
-    @abstractmethod
-    def uses_parameter_server(self) -> bool:
-        """Whether a run of this algorithm starts shards."""
-
-    @property
-    @abstractmethod
-    def is_synchronous(self) -> bool:
-        """Whether which examples a step trains follows from its number, so that no lease is needed."""
-
-    @property
-    def uses_collectives(self) -> bool:
-        """Whether the workers of a group exchange tensors among themselves."""
-        return not self.uses_parameter_server
-
-    @property
-    def num_backup(self) -> int:
-        """Workers whose gradients a step goes without: those that come last are dropped."""
-        return 0
-
-    @property
-    def takes_fewer(self) -> bool:
-        """Whether a run may begin with fewer workers than it asks for: the rest find their places later."""
-        return self.is_synchronous or not (self.uses_collectives or self.num_backup)
-
-    def quorum(self, num_virtual: int) -> int:
-        """Minibatches whose mean makes an update; 0: every push to the shards is an update of its own."""
-        return num_virtual if self.is_synchronous else 0
-
-    def groups(self, nodes: Sequence[str]) -> list[list[int]]:
-        """The workers, by rank, that go on step by step together; `nodes`: where each of them is."""
-        ranks = list(range(len(nodes)))
-        return [ranks] if self.is_synchronous else [[rank] for rank in ranks]
-
-    def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
-        """How the flat vector is divided into groups of parameters that are pushed and fetched by themselves; none: it
-        is one. Built alike in every process.
-
-        Raises:
-            ValueError: The model does not allow what a field asks for; which field, and what would work.
-        """
-        return ()
-
-    @property
-    def divides_by_staleness(self) -> bool:
-        """Whether the shards divide an update's learning rate by its staleness."""
-        return False
-
-    def check_workers(self, num_workers: int) -> None:
-        """Refuse a number of workers that a field does not go with.
-
-        Raises:
-            ValidationError: Of the field (`refused`), with what would work.
-        """
-
-    def check_model(self, model: nn.Module, num_workers: int) -> None:
-        """Refuse a model that the algorithm cannot train, on so many workers.
-
-        Raises:
-            SpecRejected: With the field and what would work.
-        """
-
-    def check_virtual(self, num_workers: int, num_virtual: int) -> None:
-        """Refuse a number of virtual workers that a field does not go with.
-
-        Raises:
-            ValidationError: Of the field (`refused`), with what would work.
-        """
-
-    def refused(self, field: str, why: str) -> ValidationError:
-        """The error of one of its fields that only the rest of the spec shows to be wrong."""
-        kind = PydanticCustomError("value_error", "{why}", {"why": why})
-        detail = InitErrorDetails(type=kind, loc=(field,), input=getattr(self, field))
-        return ValidationError.from_exception_data(self.name, [detail])
-
-    @property
-    def keeps_partitions(self) -> bool:
-        """Whether each virtual worker trains the same examples in every epoch."""
-        return False
-
-    @property
-    def holds_examples(self) -> bool:
-        """Whether a worker holds only the examples of its own virtual workers, which may move between epochs."""
-        return False
-
-    def partitioning(self, seed: int, shares: tuple[int, ...]) -> Partitioning:
-        """How they are divided and move; `shares`: how many each virtual worker holds."""
-        raise NotImplementedError(f"{self.name} has all examples at hand")
-
-    def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
-        """Vectors (P,) of a version that only this algorithm knows, beside the parameters and the state that the
-        update rule keeps under the names `rule`."""
-        return ()
-
-    @abstractmethod
-    def build(self, context: Context) -> Algorithm:
-        """The algorithm on one worker."""
+    max_staleness: how far the slowest worker may be behind; None: any number.
+    """
+    return 0 if max_staleness is None else max(0, clock - max_staleness)

@@ -1,1 +1,1 @@
-"""What a layer costs: counted in FLOPs, parameters and activities, and timed on the devices that are there."""
+"""The cost of layers: counted in FLOPs, parameters and activities, and timed on the available devices."""

@@ -1,4 +1,4 @@
-"""What is counted and what is timed, as plain numbers. Imports no torch, so that a command line can show them."""
+"""The counted and timed costs of layers, as plain numbers. Imports no torch, so that a command line can show them."""
 
 from typing import Literal
 
@@ -12,13 +12,13 @@ LayerName = Literal["convolution", "fully_connected"]
 
 
 class Figures(BaseModel):
-    """Root of them all: frozen, its fields documented."""
+    """Base class of the values in this file: frozen, with documented fields."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class Images(Figures):
-    """What a model is given and what it tells apart."""
+    """The input of a model and the number of classes that it distinguishes."""
 
     shape: tuple[int, int, int]
     """C, H, W."""
@@ -26,9 +26,9 @@ class Images(Figures):
 
 
 def images_of(model: ModelSpec, data: DataSpec | None = None) -> Images | None:
-    """The images of a set that is known by name; without a set, those that a model by name is usually given.
+    """The images of a dataset that is known by name; without a dataset, those usual for the model.
 
-    None where only reading the set would tell.
+    None if their size is known only when the dataset is read.
     """
     if data is None:
         small = IMAGES["mnist"] if model.name in ("lenet5", "convnet", "mlp") else IMAGES["imagenet"]
@@ -40,35 +40,35 @@ def images_of(model: ModelSpec, data: DataSpec | None = None) -> Images | None:
     return Images(shape=(channels, side or height, side or width), classes=classes)
 
 
-class Share(Figures):
-    """A part of the whole model, 0 to 1."""
+class CostShare(Figures):
+    """The fraction of a model that a layer, or all layers of a kind, account for; 0 to 1."""
 
     computation: float
-    """Of the FLOPs, forward and backward."""
+    """Fraction of the FLOPs, forward and backward."""
     parameters: float
     activities: float
 
 
-class Cost(Figures):
-    """What a part of a model takes for one image."""
+class ImageCost(Figures):
+    """The cost of a part of a model for one image."""
 
     forward_flops: int = 0
-    """Multiplications and additions of convolutions and matrix products; whatever else a layer does is left out."""
+    """Multiplications and additions of convolutions and matrix products; other operations are not counted."""
     backward_flops: int = 0
-    """Likewise, for the gradients with respect to the weights and, but for the first layer, to the layer's input."""
+    """Likewise, for the gradients with respect to the weights and, except in the first layer, the layer's input."""
     parameters: int = 0
     activities: int = 0
-    """Numbers that it puts out."""
+    """Elements of its output."""
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
+    def __add__(self, other: "ImageCost") -> "ImageCost":
+        return ImageCost(**{name: getattr(self, name) + getattr(other, name) for name in ImageCost.model_fields})
 
-    def share_of(self, whole: "Cost") -> Share:
-        """Its part of `whole`; 0 of nothing."""
-        return Share(
-            computation=(self.forward_flops + self.backward_flops) / max(1, whole.forward_flops + whole.backward_flops),
-            parameters=self.parameters / max(1, whole.parameters),
-            activities=self.activities / max(1, whole.activities),
+    def share_of(self, total: "ImageCost") -> CostShare:
+        """The fraction of `total` that this is; 0 where that is 0."""
+        return CostShare(
+            computation=(self.forward_flops + self.backward_flops) / max(1, total.forward_flops + total.backward_flops),
+            parameters=self.parameters / max(1, total.parameters),
+            activities=self.activities / max(1, total.activities),
         )
 
 
@@ -76,10 +76,10 @@ class LayerCost(Figures):
     """One layer of a model."""
 
     name: str
-    """As in `named_modules`; what lies in no layer is the model's own, without a name."""
+    """As in `named_modules`; empty for parameters that belong to the model itself and not to a layer."""
     kind: Kind
-    cost: Cost
-    share: Share
+    cost: ImageCost
+    share: CostShare
 
 
 class ModelCost(Figures):
@@ -88,37 +88,37 @@ class ModelCost(Figures):
     model: str
     images: Images
     layers: tuple[LayerCost, ...]
-    kinds: dict[Kind, Share]
-    """Of all layers of a kind together (paper 1, section 3)."""
-    whole: Cost
+    kinds: dict[Kind, CostShare]
+    """Fractions of all layers of a kind together (paper 1, section 3)."""
+    whole: ImageCost
 
 
-def model_cost(model: str, images: Images, counted: list[tuple[str, Kind, Cost]]) -> ModelCost:
-    """The layers with their shares."""
-    whole, kinds = Cost(), dict[Kind, Cost]()
+def model_cost(model: str, images: Images, counted: list[tuple[str, Kind, ImageCost]]) -> ModelCost:
+    """The cost of a model, from the counted cost of its layers."""
+    total, kinds = ImageCost(), dict[Kind, ImageCost]()
     for _, kind, cost in counted:
-        whole, kinds[kind] = whole + cost, kinds.get(kind, Cost()) + cost
-    layers = (LayerCost(name=name, kind=kind, cost=cost, share=cost.share_of(whole)) for name, kind, cost in counted)
-    shares = {kind: cost.share_of(whole) for kind, cost in kinds.items()}
-    return ModelCost(model=model, images=images, layers=tuple(layers), kinds=shares, whole=whole)
+        total, kinds[kind] = total + cost, kinds.get(kind, ImageCost()) + cost
+    layers = (LayerCost(name=name, kind=kind, cost=cost, share=cost.share_of(total)) for name, kind, cost in counted)
+    shares = {kind: cost.share_of(total) for kind, cost in kinds.items()}
+    return ModelCost(model=model, images=images, layers=tuple(layers), kinds=shares, whole=total)
 
 
 class TimingPlan(Figures):
     """What is timed, and where (paper 2, section 3.2)."""
 
     batches: tuple[PositiveInt, ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 128), min_length=1)
-    """Images that go through the convolution at once."""
+    """Batch sizes of the convolution."""
     sizes: tuple[PositiveInt, ...] = Field(default=(256, 512, 1024, 2048, 4096, 8192), min_length=1)
     """n of the fully connected layer's n x n matrix."""
     repeats: int = Field(default=10, ge=1)
     device: Device = "auto"
-    """`auto`: the CPU and every kind of GPU that is there."""
+    """`auto`: the CPU and one GPU of each available kind."""
     threads: int | None = Field(default=None, ge=1)
-    """Of torch on the CPU; none: as many as it takes by itself."""
+    """Threads of torch on the CPU; null: torch's default."""
 
 
-class Timing(Figures):
-    """One forward pass, over all repeats."""
+class PassTiming(Figures):
+    """The time of one forward pass, over all repeats."""
 
     size: int
     """Images, or n of an n x n matrix."""
@@ -127,53 +127,53 @@ class Timing(Figures):
     """Standard deviation."""
 
 
-class Line(Figures):
-    """A straight line through means, by least squares."""
+class FittedLine(Figures):
+    """A straight line through the mean times, by least squares."""
 
     slope_s: float
-    """Seconds an image, or seconds a number of the matrix."""
+    """Seconds per image, or seconds per element of the matrix."""
     intercept_s: float
     r2: float
-    """Share of the variance that the line explains."""
+    """Fraction of the variance that the line explains."""
 
 
-class Curve(Figures):
+class TimingCurve(Figures):
     """One layer on one device."""
 
     layer: LayerName
     device: str
     """`cpu`, `cuda:0`."""
     hardware: str
-    """Its maker's name for it."""
-    timings: tuple[Timing, ...]
-    line: Line | None
-    """Over the images, or over n squared; none through a single size."""
+    """The manufacturer's name of the device."""
+    timings: tuple[PassTiming, ...]
+    line: FittedLine | None
+    """Over the batch size, or over n squared; null for a single size."""
 
 
 class Ratio(Figures):
-    """How many times longer the CPU takes than a GPU."""
+    """How many times as long the CPU takes as a GPU."""
 
     layer: LayerName
     device: str
     """The GPU."""
     by_size: dict[int, float]
     slopes: float | None
-    """Of the two slopes."""
+    """Ratio of the slopes of the two lines."""
 
 
 class Timings(Figures):
-    """All that was timed."""
+    """The result of a timing plan."""
 
     plan: TimingPlan
     threads: int
-    """Of torch on the CPU."""
-    curves: tuple[Curve, ...]
+    """Threads of torch on the CPU."""
+    curves: tuple[TimingCurve, ...]
     ratios: tuple[Ratio, ...]
-    """Empty where there is no GPU, or no CPU beside it."""
+    """Empty unless both the CPU and a GPU were timed."""
 
 
 def work(layer: LayerName, size: float) -> float:
-    """What the time of a layer should be proportional to: images, or numbers of the matrix (paper 2, section 3.2)."""
+    """What the time of a layer should be proportional to: images, or elements of the matrix (paper 2, section 3.2)."""
     return size if layer == "convolution" else size**2
 
 
@@ -184,13 +184,13 @@ def slope_words(layer: LayerName, slope_s: float) -> str:
     return f"{1e9 * slope_s:.3g} ns a number of the matrix"
 
 
-def ratios(curves: tuple[Curve, ...]) -> tuple[Ratio, ...]:
-    """CPU over GPU, for each layer and each GPU."""
+def ratios(curves: tuple[TimingCurve, ...]) -> tuple[Ratio, ...]:
+    """The time on the CPU divided by that on a GPU, for each layer and each GPU."""
     on_cpu = {curve.layer: curve for curve in curves if curve.device == "cpu"}
     return tuple(_ratio(on_cpu[curve.layer], curve) for curve in curves if curve.device != "cpu" and on_cpu)
 
 
-def _ratio(cpu: Curve, gpu: Curve) -> Ratio:
+def _ratio(cpu: TimingCurve, gpu: TimingCurve) -> Ratio:
     pairs = zip(cpu.timings, gpu.timings, strict=True)
     return Ratio(
         layer=gpu.layer,

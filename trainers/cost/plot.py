@@ -38,10 +38,10 @@ def _times(axes: Axes, timings: Timings, layer: LayerName) -> None:
         spreads = [1000 * timing.spread_s for timing in curve.timings]
         points = axes.errorbar(sizes, means, spreads, fmt="o", capsize=3, label=f"{curve.device}, {curve.hardware}")
         if curve.line is not None:
-            told = f"slope {slope_words(layer, curve.line.slope_s)}"
+            label = f"slope {slope_words(layer, curve.line.slope_s)}"
             xs = [sizes[0] + (sizes[-1] - sizes[0]) * step / 100 for step in range(101)]
             line = [1000 * (curve.line.intercept_s + curve.line.slope_s * work(layer, x)) for x in xs]
-            axes.plot(xs, line, color=points[0].get_color(), label=told)
+            axes.plot(xs, line, color=points[0].get_color(), label=label)
     axes.set(title=title, xlabel=label, ylabel="ms a forward pass")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")

@@ -1,7 +1,8 @@
-"""The forward passes that paper 2 timed (section 3.2), on the devices that are there.
+"""The forward passes that paper 2 timed (section 3.2), on the available devices.
 
-A convolution of 96 filters of 11 x 11 with stride 4 over grey images of 224 x 224, by images at once; and a fully
-connected layer, a product of an n x n matrix and a vector, by n. (Its 54 places of a filter are 54 x 54.)
+A convolution of 96 filters of 11 x 11 with stride 4 over grey images of 224 x 224, as a function of the batch size; and
+a fully connected layer, the product of an n x n matrix and a vector, as a function of n. (The 54 positions of a filter
+in the paper are 54 x 54.)
 """
 
 import contextlib
@@ -14,29 +15,29 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainers.cost.figures import Curve, LayerName, Line, Timing, TimingPlan, Timings, ratios, work
+from trainers.cost.figures import FittedLine, LayerName, PassTiming, TimingCurve, TimingPlan, Timings, ratios, work
 from trainers.cost.memory import free_bytes
 from trainers.errors import SpecRejected
 
 FILTERS, KERNEL, STRIDE, SIDE = 96, 11, 4, 224
-PLACES = (SIDE - KERNEL) // STRIDE + 1
+POSITIONS = (SIDE - KERNEL) // STRIDE + 1
 WARM_UPS = 2
 FLOAT_BYTES = 4
 COPIES = 2
-"""How often a library may hold what a pass reads and writes: in our order and in its own."""
+"""How many copies of its inputs and outputs a library may hold: in our memory order and in its own."""
 
 Pass = Callable[[], Tensor]
 
 
-def time_layers(plan: TimingPlan, on_pass: Callable[[str, float], None] = lambda told, share: None) -> Timings:
+def time_layers(plan: TimingPlan, on_pass: Callable[[str, float], None] = lambda name, done: None) -> Timings:
     """Time all of a plan, `plan.repeats` passes a size after a few unmeasured ones; on one GPU of each kind.
 
     Args:
-        plan: What, and where.
-        on_pass: Called after each size with what it was and which share of all is done.
+        plan: What is timed, and where.
+        on_pass: Called after each size with its name and the fraction of all sizes that are done.
 
     Raises:
-        SpecRejected: The device is not there, or a size does not fit in its memory.
+        SpecRejected: The device is not available, or a size does not fit in its memory.
     """
     devices = _devices(plan)
     for device in devices:
@@ -48,7 +49,7 @@ def time_layers(plan: TimingPlan, on_pass: Callable[[str, float], None] = lambda
     total, done = len(devices) * sum(map(len, sizes.values())), itertools.count(1)
     with _as_in_a_run(plan.threads):
         found = [
-            _curve(layer, device, sizes[layer], plan.repeats, lambda told: on_pass(told, next(done) / total))
+            _curve(layer, device, sizes[layer], plan.repeats, lambda name: on_pass(name, next(done) / total))
             for layer in sizes
             for device in devices
         ]
@@ -57,17 +58,17 @@ def time_layers(plan: TimingPlan, on_pass: Callable[[str, float], None] = lambda
 
 
 def num_bytes(layer: LayerName, size: int) -> int:
-    """What one pass needs in a device's memory, at most."""
+    """Bytes of the device's memory that one pass needs at most."""
     if layer == "convolution":
-        return size * (SIDE**2 + FILTERS * PLACES**2) * FLOAT_BYTES * COPIES
+        return size * (SIDE**2 + FILTERS * POSITIONS**2) * FLOAT_BYTES * COPIES
     return (size**2 + 2 * size) * FLOAT_BYTES * COPIES
 
 
 def check_memory(plan: TimingPlan, device: torch.device) -> None:
-    """Refuse sizes that this device's memory does not hold, before anything is timed.
+    """Refuse sizes that do not fit in the device's memory, before anything is timed.
 
     Raises:
-        SpecRejected: With the largest size that it holds.
+        SpecRejected: Names the largest size that fits.
     """
     free = free_bytes(device)
     wanted: dict[LayerName, tuple[str, tuple[int, ...]]] = {
@@ -77,22 +78,22 @@ def check_memory(plan: TimingPlan, device: torch.device) -> None:
     for layer, (option, sizes) in wanted.items():
         needs = num_bytes(layer, max(sizes))
         if needs > free:
-            share = free / needs
-            most = int(max(sizes) * (share if layer == "convolution" else share**0.5))
-            told = f"{max(sizes)} takes {needs / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
-            raise SpecRejected(f"{option}: {told}; use sizes up to {most}")
+            fraction = free / needs
+            most = int(max(sizes) * (fraction if layer == "convolution" else fraction**0.5))
+            problem = f"{max(sizes)} takes {needs / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
+            raise SpecRejected(f"{option}: {problem}; use sizes up to {most}")
 
 
-def fit(points: list[tuple[float, float]]) -> Line | None:
-    """The straight line through (x, seconds) by least squares; none through fewer than two x."""
+def fit(points: list[tuple[float, float]]) -> FittedLine | None:
+    """The straight line through (x, seconds) by least squares; None for fewer than two different x."""
     if len({x for x, _ in points}) < 2:
         return None
     xs, ys = zip(*points, strict=True)
     slope, intercept = statistics.linear_regression(xs, ys)
     mean = statistics.fmean(ys)
-    left = sum((y - slope * x - intercept) ** 2 for x, y in points)
+    residual = sum((y - slope * x - intercept) ** 2 for x, y in points)
     spread = sum((y - mean) ** 2 for y in ys)
-    return Line(slope_s=slope, intercept_s=intercept, r2=1 - left / spread if spread else 1.0)
+    return FittedLine(slope_s=slope, intercept_s=intercept, r2=1 - residual / spread if spread else 1.0)
 
 
 def _devices(plan: TimingPlan) -> list[torch.device]:
@@ -107,7 +108,7 @@ def _devices(plan: TimingPlan) -> list[torch.device]:
 
 def _curve(
     layer: LayerName, device: torch.device, sizes: list[int], repeats: int, on_pass: Callable[[str], None]
-) -> Curve:
+) -> TimingCurve:
     timings = []
     for size in sizes:
         try:
@@ -116,11 +117,11 @@ def _curve(
             raise SpecRejected(f"{layer} of size {size}: {device} is out of memory; use smaller sizes") from error
         on_pass(f"{layer.replace('_', ' ')} {size} on {device}")
     line = fit([(work(layer, timing.size), timing.mean_s) for timing in timings])
-    return Curve(layer=layer, device=str(device), hardware=_hardware(device), timings=tuple(timings), line=line)
+    return TimingCurve(layer=layer, device=str(device), hardware=_hardware(device), timings=tuple(timings), line=line)
 
 
 def make_pass(layer: LayerName, size: int, device: torch.device) -> Pass:
-    """A layer with random weights and one input on a device; what is returned computes it once."""
+    """A function that computes one forward pass of a layer with random weights on a device."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         module: nn.Module
@@ -134,8 +135,8 @@ def make_pass(layer: LayerName, size: int, device: torch.device) -> Pass:
 
 
 @torch.inference_mode()
-def _timing(size: int, device: torch.device, forward: Pass, repeats: int) -> Timing:
-    """A GPU works on after a call has returned: the clock stops when it has finished."""
+def _timing(size: int, device: torch.device, forward: Pass, repeats: int) -> PassTiming:
+    """Time a pass. A GPU is still computing when the call returns, so the clock stops when it has finished."""
     seconds = []
     for count in range(WARM_UPS + repeats):
         _wait_for(device)
@@ -144,7 +145,7 @@ def _timing(size: int, device: torch.device, forward: Pass, repeats: int) -> Tim
         _wait_for(device)
         if count >= WARM_UPS:
             seconds.append(time.perf_counter() - begin)
-    return Timing(size=size, mean_s=statistics.fmean(seconds), spread_s=statistics.pstdev(seconds))
+    return PassTiming(size=size, mean_s=statistics.fmean(seconds), spread_s=statistics.pstdev(seconds))
 
 
 def _wait_for(device: torch.device) -> None:
@@ -154,7 +155,7 @@ def _wait_for(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def _as_in_a_run(threads: int | None) -> Iterator[None]:
-    """Threads and kernels as a worker has them: deterministic ones, and no TF32 in the place of float32."""
+    """Threads and kernels as in a worker: deterministic kernels, and no TF32 in place of float32."""
     before, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(threads or before)
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,1 +1,1 @@
-"""Datasets, the random draws of augmentation and order, and minibatches. Imports nothing by itself."""
+"""Datasets, the random draws of augmentation and order, and minibatches. This file imports nothing."""

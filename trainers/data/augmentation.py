@@ -1,7 +1,7 @@
-"""How training images are varied: each example by draws of its own, so that a replay on any worker is exact.
+"""Augmentation of training images. Each example has random draws of its own, so a replay on any worker is exact.
 
-The parameters are drawn for the whole minibatch at once (a pure function of seed, epoch and example) and are the same
-for sets in memory and for streamed ones. Images stay uint8 here; they are normalised afterwards.
+The parameters are a pure function of seed, epoch and example, drawn for a minibatch at once, and are the same for sets
+in memory and for streamed ones. Images stay uint8 here; they are normalised afterwards.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional
 from trainers.data.draws import Float32Array, Int64Array, uniform
 
 STREAM = 1
-"""The stream of draws that belongs to augmentation; dropout has others."""
+"""The stream of random draws that belongs to augmentation; dropout has others."""
 
 TRIES = 10
 """Boxes drawn for a resized crop before the centre is taken, as in torchvision."""
@@ -30,7 +30,7 @@ Images = torch.Tensor | Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to the images of a minibatch.
+    """The augmentation of a minibatch, and the resizing for evaluation.
 
     side: pixels of the square that the model sees; 0: images keep their size, and all have the same.
     resized_crop: whether a training image is a box of random area and aspect, resized, instead of the centre.
@@ -61,12 +61,18 @@ class Augmentation:
         return batch
 
     def evaluate(self, images: Images) -> torch.Tensor:
-        """uint8 (B, C, H, W): nothing random; the centre crop where the model sees a square of `side`."""
+        """uint8 (B, C, H, W): not random; a centre crop if the model takes squares of `side` pixels."""
         if not self.side:
             return _stacked(images)
         if isinstance(images, torch.Tensor):
-            return _centre(images, self.side)
-        return torch.stack([_centre(image, self.side) for image in images])
+            return self._squared(images)
+        return torch.stack([self._squared(image) for image in images])
+
+    def _squared(self, image: torch.Tensor) -> torch.Tensor:
+        """(..., side, side). What has that size keeps it, unless the model was trained on crops of larger images."""
+        if not self.resized_crop and image.shape[-2:] == (self.side, self.side):
+            return image
+        return _centre(image, self.side)
 
 
 def _stacked(images: Images) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What every dataset gives: minibatches in the order of a plan."""
+"""The interface of the datasets: minibatches in the order of a plan."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,10 @@ from typing import Self
 import torch
 
 from trainers.data.draws import Int64Array
+from trainers.data.reading import Reading
 
 Plan = Iterable[tuple[int, Int64Array]]
-"""For each minibatch: the epoch and the ids of its examples, (B,) int64, which may be uneven."""
+"""For each minibatch the epoch and the ids of its examples, (B,) int64; B may differ from one to the next."""
 
 EVALUATION = -1
 """The epoch of a minibatch of the test set."""
@@ -44,23 +45,27 @@ class Dataset(ABC):
 
     @abstractmethod
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """One minibatch for each item of the plan, in its order, augmented.
+        """One augmented minibatch for each item of the plan, in its order.
 
-        In memory, an item is taken from the plan when the consumer asks for its minibatch and no sooner; a streamed
-        set takes items ahead of need.
+        A set in memory takes an item from the plan only when the consumer asks for its minibatch; a streamed set reads
+        the plan ahead.
         """
 
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  # most sets have nothing to do
-        """Called by every worker before the first minibatch of an epoch: where examples move between workers, they do
-        it now."""
+        """Called by every worker before the first minibatch of an epoch; moves examples between workers."""
 
     @abstractmethod
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """The test set in its order, `batch` examples at a time, the last one smaller; never augmented."""
 
+    def reading(self) -> Reading | None:
+        """The example that has been read for longest, where examples are read while it trains. Called from any
+        thread."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
-        """Ends whatever processes there are and lets the memory go; a second call does nothing."""
+        """End the loader processes, if any, and release the memory. Calling it twice is allowed."""
 
     def __enter__(self) -> Self:
         return self

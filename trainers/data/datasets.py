@@ -1,8 +1,8 @@
-"""The front doors of the data: `open_dataset`, and `open_partitioned` for workers that hold only their own examples."""
+"""Opening a dataset: `open_dataset`, and `open_partitioned` for workers that hold only their own examples."""
 
-import fcntl
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,31 +10,41 @@ import torch
 
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import Batch, Dataset
-from trainers.data.examples import Arrays, Source, UInt8Array
+from trainers.data.config import DataSpec
+from trainers.data.examples import Arrays, Ragged, Source, UInt8Array
 from trainers.data.memory import MemoryDataset
-from trainers.data.node_memory import share
-from trainers.data.partition import PartitionedDataset
+from trainers.data.node_memory import alone_on_node, map_shared
+from trainers.data.partitioned.dataset import PartitionedDataset
+from trainers.data.photographs import Note, side_of
 from trainers.data.sources import read_source
-from trainers.data.streamed import StreamedDataset, side_of
+from trainers.data.streamed import StreamedDataset
 from trainers.errors import SpecRejected
-from trainers.spec import DataSpec
 
 __all__ = ["Batch", "Dataset", "open_dataset", "open_partitioned"]
 
 CPU = torch.device("cpu")
 
 
-def open_dataset(data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU) -> Dataset:
-    """The dataset that a spec names.
+def open_dataset(
+    data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU, note: Note = lambda _: None
+) -> Dataset:
+    """Open the dataset that a spec names.
 
-    seed: the run's, for augmentation. folder: a directory in the node's shared memory in which all processes of the
-    run on this node find the set (the caller removes it in the end); None: in private memory. device: where the
-    minibatches are delivered; they are sent there as uint8 and augmented and normalised there.
+    Args:
+        data: the section of the spec.
+        seed: of the run, for augmentation.
+        folder: a directory in the node's shared memory, where all processes of the run on this node map the same copy;
+            the caller removes it in the end; photographs that fit are decoded there. None: the set is read into
+            private memory, and photographs are streamed.
+        device: where minibatches are delivered. They are sent there as uint8, then augmented and normalised.
+        note: is told what takes long, in a few words.
 
-    Raises DataNotFound with the path and the remedy when the set is absent, UserCodeFailed when a function of the
-    user's raises or returns something else, SpecRejected for an unknown name.
+    Raises:
+        DataNotFound: The set is not there; names the path and the remedy.
+        UserCodeFailed: A function of the user's raised or returned something else.
+        SpecRejected: The name is unknown.
     """
-    source = read_source(data) if folder is None else share(data, folder, read_source)
+    source = read_source(data) if folder is None else map_shared(data, folder, read_source, note)
     augmentation = _augmentation(data, seed, source)
     if isinstance(source, Arrays) and source.num_bytes <= data.memory_limit_bytes:
         return MemoryDataset(source, augmentation, device)
@@ -42,35 +52,60 @@ def open_dataset(data: DataSpec, seed: int, folder: Path | None = None, device: 
 
 
 def open_partitioned(
-    data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU
+    data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU, note: Note = lambda _: None
 ) -> PartitionedDataset:
-    """The same set, of which nothing but the test set stays in memory until `hold` is called.
+    """Open the same dataset for a worker that holds only part of the training set.
 
-    The processes that share `folder` read the source one after the other, so that it is not in memory many times over.
+    Only the test set stays in memory until `hold` is called. Processes that are given the same `folder` read the source
+    one after the other, so that it is in memory only once at a time; photographs stay there decoded, for all of them.
 
-    Raises what `open_dataset` raises, and SpecRejected where the set is read example by example.
+    Raises:
+        SpecRejected: The set is read example by example, or its images differ in size; or as `open_dataset`, whose
+            other errors it raises too.
     """
 
     @contextmanager
     def opened() -> Iterator[Arrays]:
-        with _alone(folder):
+        with _exclusive(folder, note):
             source = read_source(data)
             if not isinstance(source, Arrays):
-                raise SpecRejected(
-                    f"algorithm: workers that hold their own examples need an array of images, and {data.name} is read "
-                    "file by file; take sync, downpour, mixed or admm, or give arrays by a function of your own"
-                )
+                source = _decoded(data, source, folder, note)
             yield source
 
     @contextmanager
     def images() -> Iterator[UInt8Array]:
         with opened() as source:
-            yield source.train_images
+            yield _of_one_size(data, source)
 
     with opened() as source:
         augmentation = _augmentation(data, seed, source)
-        rest = replace(source, train_images=source.train_images[:0].copy())
+        rest = replace(source, train_images=_of_one_size(data, source)[:0].copy())
     return PartitionedDataset(rest, augmentation, device, images)
+
+
+def _decoded(data: DataSpec, source: Source, folder: Path | None, note: Note) -> Arrays:
+    """Photographs as arrays, mapped from `folder`, or from a folder that has gone when this returns."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="millrace-photographs-") as passing:
+            return _decoded(data, source, Path(passing), note)
+    decoded = map_shared(data, folder, lambda _: source, note)
+    if not isinstance(decoded, Arrays):
+        raise SpecRejected(
+            f"algorithm: workers that hold their own examples need them in memory, and {data.name} is read one by one, "
+            "or is larger than data.memory_limit_bytes or than there is room for; take sync, downpour, mixed or admm, "
+            "or give arrays by a function of your own"
+        )
+    return decoded
+
+
+def _of_one_size(data: DataSpec, arrays: Arrays) -> UInt8Array:
+    """The training images, (N, C, H, W)."""
+    if isinstance(arrays.train_images, Ragged):
+        raise SpecRejected(
+            f"data: workers that hold their own examples need images of one size, and those of {data.name} differ; "
+            "leave out random_resized_crop, and set data.resize to the side to train on"
+        )
+    return arrays.train_images
 
 
 def _augmentation(data: DataSpec, seed: int, source: Source) -> Augmentation:
@@ -83,13 +118,9 @@ def _augmentation(data: DataSpec, seed: int, source: Source) -> Augmentation:
     )
 
 
-@contextmanager
-def _alone(folder: Path | None) -> Iterator[None]:
-    """No other process that was given the same folder is in here."""
+def _exclusive(folder: Path | None, note: Note) -> AbstractContextManager[None]:
+    """Held by one process at a time among those that are given the same folder."""
     if folder is None:
-        yield
-        return
+        return nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "source.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when its holder dies
-        yield
+    return alone_on_node(folder / "source.lock", note)

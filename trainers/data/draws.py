@@ -1,7 +1,7 @@
-"""Random numbers that are a function of what they are for, not of when they are drawn.
+"""Random numbers that depend on what they are drawn for, not on when they are drawn.
 
 A draw belongs to (seed, epoch, stream, example, unit): whichever process computes the example, in whichever minibatch
-and after whatever failure, it finds the same number. The generator is counter-based (Salmon et al. 2011, "Parallel
+and after whatever failure, it gets the same number. The generator is counter-based (Salmon et al. 2011, "Parallel
 random numbers: as easy as 1, 2, 3"): the finaliser of splitmix64 (Steele et al. 2014) over a counter, in numpy and, bit
 for bit the same, in torch on any device.
 """
@@ -28,14 +28,14 @@ _BITS = 24
 
 
 def permutation(seed: int, epoch: int, num_examples: int) -> Int64Array:
-    """(num_examples,) int64: the one order of the epoch that all workers share (paper 4, section 3, remark 4)."""
+    """(num_examples,) int64: the order of the epoch, the same on all workers (paper 4, section 3, remark 4)."""
     order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
     return order.astype(np.int64, copy=False)
 
 
 def uniform(seed: int, epoch: int, examples: Int64Array, units: int, stream: int) -> Float32Array:
     """(B, units) float32 in [0, 1) for the examples (B,) int64; one row is the same in any minibatch."""
-    with np.errstate(over="ignore"):  # wrapping around is the point
+    with np.errstate(over="ignore"):  # unsigned arithmetic wraps around on purpose
         rows = _mix(np.uint64(_key(seed, epoch, stream)) + examples.astype(np.uint64) * np.uint64(_GOLDEN))
         counters = np.arange(1, units + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
         words = _mix(rows[:, None] + counters)
@@ -46,7 +46,7 @@ def uniform_torch(
     seed: int, epoch: int, examples: torch.Tensor, units: int, stream: int, first: int = 0
 ) -> torch.Tensor:
     """The same bits as `uniform`, computed on the device of `examples` (B,) int64, from unit number `first` on."""
-    import torch  # not at the top: the coordinator shuffles epochs and has no torch
+    import torch  # not at the top: the coordinator draws permutations and has no torch
 
     rows = _mix_torch(examples * _signed(_GOLDEN) + _signed(_key(seed, epoch, stream)))
     counters = torch.arange(first + 1, first + units + 1, dtype=torch.int64, device=examples.device) * _signed(_GOLDEN)
@@ -73,7 +73,7 @@ def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _mix_torch(words: torch.Tensor) -> torch.Tensor:
-    """`_mix` on int64, in place: the caller gives the tensor away."""
+    """`_mix` on int64, in place: the tensor is overwritten."""
     words.bitwise_xor_(_shift(words, 30)).mul_(_signed(_FIRST))
     words.bitwise_xor_(_shift(words, 27)).mul_(_signed(_SECOND))
     return words.bitwise_xor_(_shift(words, 31))

@@ -1,7 +1,8 @@
-"""The two forms in which a source gives its examples, arrays or streams, and what must hold of them."""
+"""The two forms of a source, arrays and streams, and the checks that both have to pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,37 @@ class Normalisation:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
-    """A whole set, held in memory."""
+class Ragged:
+    """Images of different sizes, one after the other."""
 
-    train_images: UInt8Array  # (N, C, H, W)
+    pixels: UInt8Array  # (all bytes,)
+    shapes: Int64Array  # (N, 3): C, H, W
+
+    def take(self, examples: Int64Array) -> list[torch.Tensor]:
+        """Copies of these images, each (C, H, W)."""
+        shapes, ends = self.shapes[examples].tolist(), self._ends[examples].tolist()
+        return [
+            torch.from_numpy(self.pixels[end - channels * height * width : end].copy()).view(channels, height, width)
+            for (channels, height, width), end in zip(shapes, ends, strict=True)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
+    @cached_property
+    def _ends(self) -> Int64Array:
+        ends: Int64Array = self.shapes.prod(axis=1).cumsum()
+        return ends
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A dataset held in memory."""
+
+    train_images: UInt8Array | Ragged  # (N, C, H, W)
     train_labels: Int64Array  # (N,)
-    test_images: UInt8Array
+    test_images: UInt8Array | Ragged
     test_labels: Int64Array
     num_classes: int
     normalisation: Normalisation
@@ -45,9 +71,16 @@ class Arrays:
         """Bytes of all images as uint8."""
         return self.train_images.nbytes + self.test_images.nbytes
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """C, H, W of all images; of the first where they differ."""
+        images = self.train_images
+        channels, height, width = images.shapes[0].tolist() if isinstance(images, Ragged) else images.shape[1:]
+        return channels, height, width
+
 
 @dataclass(frozen=True, eq=False)
-class Streams:
+class StreamedSource:
     """Two torch map-style datasets of (image, label), read example by example."""
 
     train: Any
@@ -55,10 +88,10 @@ class Streams:
     num_classes: int
     normalisation: Normalisation
     one_size: bool
-    """Whether all images have the same size, which they may then keep."""
+    """Whether all images have the same size, so that they need no resizing."""
 
 
-Source = Arrays | Streams
+Source = Arrays | StreamedSource
 
 
 def checked_labels(labels: Any, num_classes: int | None, name: str) -> Int64Array:
@@ -76,7 +109,7 @@ def checked_labels(labels: Any, num_classes: int | None, name: str) -> Int64Arra
 def image_tensor(image: Any, name: str, channels: int | None = None) -> torch.Tensor:
     """uint8 (C, h, w) from a PIL image, a tensor or an array (C, h, w) or (h, w).
 
-    channels: photographs are brought to as many (1 or 3); None: grey ones stay grey, all others become colour.
+    channels: a PIL image is converted to that many channels (1 or 3); None: grey stays grey, all else becomes RGB.
     Raises UserCodeFailed for anything else.
     """
     if hasattr(image, "getbands"):  # PIL
@@ -84,7 +117,9 @@ def image_tensor(image: Any, name: str, channels: int | None = None) -> torch.Te
         photograph: torch.Tensor = functional.pil_to_tensor(image.convert("L" if grey else "RGB"))
         return photograph
     if isinstance(image, np.ndarray):
-        image = torch.from_numpy(np.array(image))  # a copy: a map of a file cannot be written, which torch warns about
+        image = torch.from_numpy(
+            np.array(image)
+        )  # a copy, because torch warns about arrays that cannot be written, such as a read-only map
     if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim not in (2, 3):
         kind = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
         raise UserCodeFailed(
@@ -95,17 +130,17 @@ def image_tensor(image: Any, name: str, channels: int | None = None) -> torch.Te
 
 
 def measured(images: UInt8Array) -> Normalisation:
-    """Mean and deviation of each channel, counted by pixel value, so that no float copy of the set is made."""
+    """Mean and standard deviation of each channel, from counts of pixel values, so that no float copy is made."""
     levels = np.arange(256) / 255
     means, deviations = [], []
     for channel in range(images.shape[1]):
         counts = np.zeros(256, dtype=np.int64)
         for part in _parts(images):
             counts += np.bincount(part[:, channel].ravel(), minlength=256)
-        share = counts / counts.sum()
-        mean = float((share * levels).sum())
+        frequency = counts / counts.sum()
+        mean = float((frequency * levels).sum())
         means.append(mean)
-        deviations.append(float(np.sqrt((share * (levels - mean) ** 2).sum())) or 1.0)
+        deviations.append(float(np.sqrt((frequency * (levels - mean) ** 2).sum())) or 1.0)
     return Normalisation(tuple(means), tuple(deviations))
 
 

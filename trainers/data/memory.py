@@ -1,23 +1,23 @@
-"""Sets that fit in memory: minibatches are cut out of one uint8 array in the calling thread."""
+"""Datasets that fit in memory: minibatches are copied from one uint8 array in the calling thread."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from trainers.data.augmentation import Augmentation
+from trainers.data.augmentation import Augmentation, Images
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.draws import Int64Array
-from trainers.data.examples import Arrays, UInt8Array
+from trainers.data.examples import Arrays, Ragged, UInt8Array
 
 
 class MemoryDataset(Dataset):
-    """Arrays, private or mapped from the node's shared memory, and what is done to a minibatch of them."""
+    """A dataset of arrays, which are private or mapped from the node's shared memory."""
 
     fits_in_memory = True
 
     def __init__(self, arrays: Arrays, augmentation: Augmentation, device: torch.device) -> None:
-        channels, height, width = arrays.train_images.shape[1:]
+        channels, height, width = arrays.image_shape
         self.num_train = len(arrays.train_labels)
         self.num_test = len(arrays.test_labels)
         self.num_classes = arrays.num_classes
@@ -33,23 +33,28 @@ class MemoryDataset(Dataset):
                 yield self._empty(epoch, examples)
                 continue
             pixels, labels = self._training(arrays, examples)
-            images = self._augmentation.train(self._on_device(pixels), epoch, examples)
+            images = self._augmentation.train(pixels, epoch, examples).to(self._device)
             yield Batch(arrays.normalisation(images), self._on_device(labels), epoch, examples)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
             arrays = self._opened()
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
-            images = self._on_device(arrays.test_images.take(examples, axis=0))
-            images = arrays.normalisation(self._augmentation.evaluate(images))
-            yield Batch(images, self._on_device(arrays.test_labels.take(examples)), EVALUATION, examples)
+            images = self._augmentation.evaluate(self._taken(arrays.test_images, examples)).to(self._device)
+            yield Batch(
+                arrays.normalisation(images), self._on_device(arrays.test_labels.take(examples)), EVALUATION, examples
+            )
 
     def close(self) -> None:
         self._arrays = None
 
-    def _training(self, arrays: Arrays, examples: Int64Array) -> tuple[UInt8Array, Int64Array]:
-        """Copies of the images (B, C, H, W) and labels (B,) of training examples."""
-        return arrays.train_images.take(examples, axis=0), arrays.train_labels.take(examples)
+    def _training(self, arrays: Arrays, examples: Int64Array) -> tuple[Images, Int64Array]:
+        """Copies of the images and labels (B,) of training examples."""
+        return self._taken(arrays.train_images, examples), arrays.train_labels.take(examples)
+
+    def _taken(self, images: UInt8Array | Ragged, examples: Int64Array) -> Images:
+        """Copies of these images, on the device if they all have one size; others go there when they have."""
+        return images.take(examples) if isinstance(images, Ragged) else self._on_device(images.take(examples, axis=0))
 
     def _empty(self, epoch: int, examples: Int64Array) -> Batch:
         images = torch.empty(0, *self.image_shape, device=self._device)

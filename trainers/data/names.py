@@ -19,7 +19,7 @@ NUM_TRAIN: dict[str, int] = {
     "cifar100": 50_000,
     "imagenet": 1_281_167,
 }
-"""Training examples of the sets that are always the same."""
+"""Training examples of the sets whose size is fixed."""
 
 IMAGES: dict[str, tuple[int, int, int, int]] = {
     "digits": (1, 8, 8, 10),
@@ -29,7 +29,7 @@ IMAGES: dict[str, tuple[int, int, int, int]] = {
     "cifar100": (3, 32, 32, 100),
     "imagenet": (3, 224, 224, 1000),
 }
-"""C, H, W and classes of the sets that are always the same; ImageNet's as the models see them by default."""
+"""C, H, W and classes of the sets whose images have a fixed size; ImageNet's as the models see them by default."""
 
 
 def dataset_names() -> tuple[str, ...]:

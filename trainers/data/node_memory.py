@@ -1,4 +1,4 @@
-"""One copy of a set for all processes of a node: raw files in shared memory, written once, mapped by everyone."""
+"""One copy of a dataset for all processes of a node: raw files in shared memory, written once and mapped by each."""
 
 import fcntl
 import hashlib
@@ -6,82 +6,126 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from trainers.data.examples import Arrays, Normalisation, Source
-from trainers.spec import DataSpec
+from trainers.data.config import DataSpec
+from trainers.data.examples import Arrays, Normalisation, Ragged, Source
+from trainers.data.photographs import Note, decode_into
 
 log = logging.getLogger(__name__)
 
-ARRAYS = {"train_images": np.uint8, "train_labels": np.int64, "test_images": np.uint8, "test_labels": np.int64}
-"""Files of a set and what they hold, row-major."""
+ARRAYS = {"images": np.uint8, "labels": np.int64, "shapes": np.int64}
+"""The files of each half of a set and what they hold, row-major; shapes are there where those of the images differ."""
 
 
-def share(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source]) -> Source:
-    """The set that `data` names, mapped read-only from `folder`; the first process of the node reads and writes it.
+def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source], note: Note = lambda _: None) -> Source:
+    """The dataset of a spec, mapped read-only from `folder`, where the first process of the node writes it.
 
-    The others wait for it under a file lock. A set that is streamed, or for which there is no room, each process reads
-    for itself, without waiting. Raises what `read` raises.
+    The others wait for it under a file lock. If the set is streamed, or there is no room for it, each process reads it
+    for itself, without waiting. `note` is told what takes long. Raises what `read` and `decode_into` raise.
     """
     folder.mkdir(parents=True, exist_ok=True)
     home = folder / f"{data.name.replace(':', '.')}-{_digest(data)}"
-    unshared = home.with_suffix(".unshared")  # a mark for the others
+    unshared = home.with_suffix(".unshared")  # tells the other processes to read for themselves
     if not home.is_dir() and not unshared.exists():
-        with open(home.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when its holder dies
+        with alone_on_node(home.with_suffix(".lock"), note):
             if not home.is_dir() and not unshared.exists():
                 source = read(data)
-                if not isinstance(source, Arrays) or not _write(source, home, data.memory_limit_bytes):
+                if not _write(data, source, home, note):
                     unshared.touch()
                     return source
     return _map(home) if home.is_dir() else read(data)
 
 
+@contextmanager
+def alone_on_node(path: Path, note: Note) -> Iterator[None]:
+    """Held by one process of the node at a time; the others say that they wait."""
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when its holder dies
+        except BlockingIOError:
+            note("waits for another process to read the dataset")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _digest(data: DataSpec) -> str:
-    """What distinguishes two sets that lie in the same folder."""
-    identity = json.dumps([data.name, data.root, data.limit, data.memory_limit_bytes])
+    """Distinguishes datasets in the same folder."""
+    what = data.model_dump(include={"name", "root", "limit", "memory_limit_bytes", "random_resized_crop", "resize"})
+    identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def _write(arrays: Arrays, home: Path, limit_bytes: int) -> bool:
-    """Whether the set now lies in `home`: written beside it and renamed, so that a killed writer leaves no half set."""
-    if arrays.num_bytes > limit_bytes:
-        return False
+def _write(data: DataSpec, source: Source, home: Path, note: Note) -> bool:
+    """Write a set beside `home` and rename it, so that a killed writer leaves nothing incomplete.
+
+    Returns whether it is one that is held in memory and there was room for it.
+    """
     part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: the lock is ours
     part.mkdir()
     try:
-        if shutil.disk_usage(part).free < arrays.num_bytes * 1.02:
-            raise OSError(f"needs {arrays.num_bytes} bytes")
-        for name in ARRAYS:
-            np.ascontiguousarray(getattr(arrays, name)).tofile(part / name)
+        if isinstance(source, Arrays):
+            shapes = _write_arrays(part, source, data.memory_limit_bytes)
+        else:
+            shapes = decode_into(part, data, source, note)
     except OSError as error:
-        log.warning("no room to share the dataset in %s (%s); this process keeps a copy of its own", home.parent, error)
+        log.warning("no room to share the dataset in %s (%s); each process reads it for itself", home.parent, error)
+        shapes = None
+    if shapes is None:
         shutil.rmtree(part, ignore_errors=True)
         return False
     about = {
-        "shapes": {name: getattr(arrays, name).shape for name in ARRAYS},
-        "num_classes": arrays.num_classes,
-        "mean": arrays.normalisation.mean,
-        "std": arrays.normalisation.std,
+        "shapes": shapes,
+        "num_classes": source.num_classes,
+        "mean": source.normalisation.mean,
+        "std": source.normalisation.std,
     }
     (part / "about.json").write_text(json.dumps(about))
     os.rename(part, home)
     return True
 
 
+def _write_arrays(part: Path, arrays: Arrays, limit_bytes: int) -> dict[str, tuple[int, ...]] | None:
+    """The shape of each file by its name; None for a set that is larger than the limit."""
+    if arrays.num_bytes > limit_bytes:
+        return None
+    if shutil.disk_usage(part).free < arrays.num_bytes * 1.02:
+        raise OSError(f"needs {arrays.num_bytes} bytes")
+    files = {
+        "train_images": arrays.train_images,
+        "train_labels": arrays.train_labels,
+        "test_images": arrays.test_images,
+        "test_labels": arrays.test_labels,
+    }
+    for name, array in files.items():
+        assert not isinstance(array, Ragged)  # those come from files, one by one
+        np.ascontiguousarray(array).tofile(part / name)
+    return {name: array.shape for name, array in files.items() if not isinstance(array, Ragged)}
+
+
 def _map(home: Path) -> Arrays:
-    """The arrays of `home` as read-only maps, which outlive the files' names."""
+    """The arrays of `home` as read-only maps, which stay valid when the files are unlinked."""
     about = json.loads((home / "about.json").read_text())
     maps = {
-        name: np.memmap(home / name, dtype=dtype, mode="r", shape=tuple(about["shapes"][name]))
-        for name, dtype in ARRAYS.items()
+        name: np.asarray(np.memmap(home / name, ARRAYS[name.partition("_")[2]], mode="r", shape=tuple(shape)))
+        for name, shape in about["shapes"].items()
+    }
+    images = {
+        half: Ragged(maps[f"{half}_images"], maps[f"{half}_shapes"])
+        if f"{half}_shapes" in maps
+        else maps[f"{half}_images"]
+        for half in ("train", "test")
     }
     return Arrays(
-        **{name: np.asarray(array) for name, array in maps.items()},
+        train_images=images["train"],
+        train_labels=maps["train_labels"],
+        test_images=images["test"],
+        test_labels=maps["test_labels"],
         num_classes=about["num_classes"],
         normalisation=Normalisation(tuple(about["mean"]), tuple(about["std"])),
     )

@@ -1,7 +1,8 @@
 """Where examples come from: scikit-learn, torchvision's own dataset classes, or a function of the user's."""
 
 import fcntl
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -10,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from trainers import usercode
+from trainers import user_code
+from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
-from trainers.data.examples import Arrays, Normalisation, Source, Streams, UInt8Array, checked_labels
+from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
-from trainers.spec import DataSpec
 
 
 def read_source(data: DataSpec) -> Source:
@@ -23,7 +24,7 @@ def read_source(data: DataSpec) -> Source:
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
     """
-    if usercode.is_user_name(data.name):
+    if user_code.is_user_name(data.name):
         return _limited(read_user(data), data.limit)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
@@ -35,25 +36,39 @@ def read_source(data: DataSpec) -> Source:
 
 
 def _limited(source: Source, limit: int | None) -> Source:
-    """Only the first `limit` training examples."""
+    """Only the first `limit` training examples; of a set that is sorted by class, as folders are, random ones of every
+    class, always the same."""
     if limit is None:
         return source
     if isinstance(source, Arrays):
+        assert not isinstance(source.train_images, Ragged)  # nobody reads such at once
         return replace(source, train_images=source.train_images[:limit], train_labels=source.train_labels[:limit])
     from torch.utils.data import Subset
 
-    return replace(source, train=Subset(source.train, range(min(limit, len(source.train)))))
+    chosen: Sequence[int] = range(min(limit, len(source.train)))
+    if hasattr(source.train, "samples"):
+        chosen = _stratified(np.asarray(source.train.targets), limit)
+    return replace(source, train=Subset(source.train, chosen))
+
+
+def _stratified(labels: Any, count: int) -> list[int]:
+    """So many examples, of each class as many as of any other, as far as there are."""
+    order = permutation(0, 0, len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels)
+    turns = np.concatenate([np.arange(size) for size in sizes])  # of each in its class
+    return sorted(int(i) for i in by_class[np.argsort(turns, kind="stable")][:count])
 
 
 def _digits(data: DataSpec) -> Arrays:
     """scikit-learn's digits, 0..16 stretched to 0..255; every fifth or so of each class is a test image.
 
-    The split is one of the project: always the same, whatever the seed of the run.
+    The split is fixed and does not depend on the seed of the run.
     """
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None
-    # The file is read where it lies: what else the package imports takes seconds, longer than the training of a test.
+    # Read the file directly: importing scikit-learn takes seconds, longer than a test trains.
     rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", np.int64, delimiter=",")
     images = np.rint(rows[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)  # (1797, 1, 8, 8), 0..16 before
     labels = rows[:, -1]  # (1797,)
@@ -67,7 +82,7 @@ def _digits(data: DataSpec) -> Arrays:
 
 @dataclass(frozen=True)
 class _Known:
-    """A set of torchvision's that lies in memory."""
+    """A dataset of torchvision that is held in memory."""
 
     class_name: str
     num_classes: int
@@ -107,16 +122,16 @@ def _channels_first(images: Any) -> UInt8Array:
     return array[:, None] if array.ndim == 3 else np.ascontiguousarray(array.transpose(0, 3, 1, 2))
 
 
-def _imagenet(data: DataSpec) -> Streams:
+def _imagenet(data: DataSpec) -> StreamedSource:
     """ILSVRC 2012 through torchvision's ImageNet; its archives cannot be downloaded without an account."""
     from torchvision.datasets import ImageNet
 
     with _opening(data, can_download=False):
         train, test = ImageNet(data.root, split="train"), ImageNet(data.root, split="val")
-    return Streams(train, test, len(train.classes), IMAGENET, one_size=False)
+    return StreamedSource(train, test, len(train.classes), IMAGENET, one_size=False)
 
 
-def _image_folder(data: DataSpec) -> Streams:
+def _image_folder(data: DataSpec) -> StreamedSource:
     """root/train/<class>/*.jpg and root/val/<class>/*.jpg through torchvision's ImageFolder."""
     from torchvision.datasets import ImageFolder
 
@@ -124,17 +139,33 @@ def _image_folder(data: DataSpec) -> Streams:
     for folder in folders:
         if not folder.is_dir():
             raise _not_found(data, f"there is no folder {folder}", can_download=False)
+    for folder in folders:
+        _check_classes(folder)
     with _opening(data, can_download=False):
         train, test = (ImageFolder(str(folder)) for folder in folders)
     if train.classes != test.classes:
         odd = sorted(set(train.classes) ^ set(test.classes))
         raise SpecRejected(f"{data.root}: train and val have different classes, for instance {', '.join(odd[:3])}")
-    return Streams(train, test, len(train.classes), IMAGENET, one_size=False)
+    return StreamedSource(train, test, len(train.classes), IMAGENET, one_size=False)
+
+
+def _check_classes(folder: Path) -> None:
+    """Raises SpecRejected where a folder has no classes, or a class no image."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
+
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    if not classes:
+        raise SpecRejected(f"{folder}: there are no folders in it; each class has one, with its images")
+    for path in classes:
+        names = (name for _, _, files in os.walk(path, followlinks=True) for name in files)
+        if not any(has_file_allowed_extension(name, IMG_EXTENSIONS) for name in names):
+            kinds = ", ".join(extension.removeprefix(".") for extension in IMG_EXTENSIONS)
+            raise SpecRejected(f"{path}: no image ({kinds}) is in the folder of this class; add some, or remove it")
 
 
 @contextmanager
 def _opening(data: DataSpec, can_download: bool = True) -> Iterator[None]:
-    """Whatever torchvision raises for files that are absent becomes DataNotFound; one process at a time downloads."""
+    """Turn what torchvision raises for missing files into DataNotFound; one process at a time downloads."""
     try:
         if data.download and can_download:
             Path(data.root).mkdir(parents=True, exist_ok=True)

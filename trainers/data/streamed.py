@@ -1,37 +1,43 @@
-"""Sets that do not fit in memory: decoded, cropped and mirrored by DataLoader processes, normalised here."""
+"""Datasets that do not fit in memory: decoded, cropped and mirrored by DataLoader processes, normalised here."""
 
+import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from trainers import usercode
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
+from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
-from trainers.data.examples import Arrays, Source, image_tensor
+from trainers.data.examples import Arrays, Ragged, Source, image_tensor
+from trainers.data.loader_files import begin_files, end_files, is_running
+from trainers.data.photographs import read_example
+from trainers.data.reading import Reading, ReadingBoard
 from trainers.data.sources import read_source
 from trainers.errors import MillraceError, RunFailed, SpecRejected, UserCodeFailed
-from trainers.spec import DataSpec
-
-DEFAULT_SIDE = 224
-"""Pixels that photographs of different sizes are brought to where the spec gives no `random_resized_crop`."""
 
 PREFETCH = 4
-"""Minibatches that each process computes ahead of need."""
+"""Minibatches that each process prepares in advance."""
+
+PARENT_LOOK_S = 1.0
 
 Loaded = tuple[torch.Tensor, torch.Tensor, int, Int64Array]
 """uint8 images (B, C, H, W), labels (B,), epoch and examples (B,)."""
 
 
 class StreamedDataset(Dataset):
-    """Two halves, each with loader processes of its own from its first minibatch to `close()`.
+    """A training and a test half, each with loader processes of its own from its first minibatch to `close()`.
 
-    Each process opens the source for itself from the spec: a user's dataset need not be picklable, and no array is
-    sent through a pipe. `loader_processes` 0 computes in the calling thread. One plan runs at a time on each half; a
-    plan is read ahead by up to PREFETCH minibatches a process.
+    Each process opens the source for itself from the spec, so a user's dataset need not be picklable and no array is
+    sent through a pipe. With `loader_processes: 0` the calling thread does the work. Each half runs one plan at a time
+    and reads it ahead by up to PREFETCH minibatches per process.
     """
 
     fits_in_memory = False
@@ -45,7 +51,7 @@ class StreamedDataset(Dataset):
         self._normalisation = source.normalisation
         self._processes = data.loader_processes
         self._device = device
-        self._loaders: dict[bool, _Loader] = {}
+        self._loaders: dict[bool, _PlanLoader] = {}
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         return self._normalised(self._train, plan)
@@ -59,24 +65,22 @@ class StreamedDataset(Dataset):
         for loader in self._loaders.values():
             loader.close()
 
+    def reading(self) -> Reading | None:
+        under_way = [found for half in (self._train, self._test) if (found := half.board.longest()) is not None]
+        return max(under_way, key=lambda found: found.seconds, default=None)
+
     def _normalised(self, half: "Examples", plan: Plan) -> Iterator[Batch]:
         if half.training not in self._loaders:
-            self._loaders[half.training] = _Loader(half, self._processes)
+            self._loaders[half.training] = _PlanLoader(half, self._processes)
         for images, labels, epoch, examples in self._loaders[half.training].run(plan):
             normalised = self._normalisation(images.to(self._device))
             yield Batch(normalised, labels.to(self._device), epoch, examples)
 
 
-def side_of(data: DataSpec, source: Source) -> int:
-    """Pixels of the square that the model sees, 0 where the images have one size and keep it."""
-    one_size = isinstance(source, Arrays) or source.one_size
-    return data.random_resized_crop or (0 if one_size else DEFAULT_SIDE)
-
-
 class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):
-    """One half of a set as DataLoader sees it: an index is a whole item of the plan, an element a whole minibatch.
+    """One half of a dataset for DataLoader: an index is an item of the plan, an element a complete minibatch.
 
-    Only the spec travels to a loader process; the source is opened there at the first minibatch.
+    Only the spec is sent to a loader process; the source is opened there at the first minibatch.
     """
 
     def __init__(self, data: DataSpec, source: Source, augmentation: Augmentation, training: bool) -> None:
@@ -85,8 +89,11 @@ class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):
         self._data = data
         self._source: Source | None = source
         self._augmentation = augmentation
+        self.board = ReadingBoard(data.loader_processes)
         channels, height, width = self._first(source).shape
         self.image_shape = (channels, augmentation.side or height, augmentation.side or width)
+        if not training:
+            self._example(0)  # what cannot be read in this half is found before training, too
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
@@ -98,7 +105,7 @@ class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):
         return len(source.train if self.training else source.test)
 
     def __getitem__(self, item: tuple[int, Int64Array]) -> Loaded | MillraceError:
-        """A minibatch, or the error with which it failed: as a value it comes through a process with its own words."""
+        """A minibatch, or the error with which it failed: as a value, an error keeps its message between processes."""
         epoch, examples = item
         try:
             return self._minibatch(epoch, examples)
@@ -122,7 +129,11 @@ class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):
 
     def _example(self, i: int) -> tuple[torch.Tensor, int]:
         """Image uint8 (C, h, w) and label of one example, checked."""
-        image, label = self._read(i)
+        self.board.begin(i)
+        try:
+            image, label = self._read(i)
+        finally:
+            self.board.end()
         num_classes = self._opened().num_classes
         if not 0 <= int(label) < num_classes:
             raise UserCodeFailed(f"{self._data.name}: the label of example {i} is {label}, not in 0..{num_classes - 1}")
@@ -133,42 +144,47 @@ class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):
         source = self._opened()
         if isinstance(source, Arrays):
             images = source.train_images if self.training else source.test_images
+            assert not isinstance(images, Ragged)  # these are in memory
             return images[i], (source.train_labels if self.training else source.test_labels)[i]
-        try:
-            image, label = (source.train if self.training else source.test)[i]
-        except Exception as error:
-            if usercode.is_user_name(self._data.name):
-                raise usercode.failed(f"{self._data.name}, example {i},", error) from error
-            raise RunFailed(f"{self._data.name}: example {i} cannot be read: {error}") from error
-        return image, label
+        return read_example(self._data, source, i, self.training)
 
     def _first(self, source: Source) -> torch.Tensor:
         """The first training image, uint8 (C, h, w)."""
-        image = source.train_images[0] if isinstance(source, Arrays) else source.train[0][0]
-        return image_tensor(image, self._data.name)
+        if isinstance(source, Arrays):
+            assert not isinstance(source.train_images, Ragged)
+            return image_tensor(source.train_images[0], self._data.name)
+        return image_tensor(read_example(self._data, source, 0, True)[0], self._data.name)
 
     def _opened(self) -> Source:
-        if self._source is None:  # in a loader process, after its parent has fetched what was to be downloaded
+        if self._source is None:  # in a loader process; its parent has downloaded the data already
             self._source = read_source(self._data.model_copy(update={"download": False}))
         return self._source
 
 
-class _Loader:
-    """A DataLoader whose processes outlive a plan; a new plan throws away what was computed ahead for the last one."""
+class _PlanLoader:
+    """A DataLoader whose processes serve one plan after the other; a new plan discards prefetched minibatches."""
 
     def __init__(self, examples: Examples, processes: int) -> None:
         self._plan = _PlanSampler()
         options: dict[str, Any] = {}
+        self._has_files = processes > 0
         if processes:
-            # never fork: the calling process has threads (Ray's and torch's), whose locks a fork would copy
-            options = {"multiprocessing_context": "spawn", "persistent_workers": True, "prefetch_factor": PREFETCH}
+            begin_files()
+            # Forked from a process that has imported torch for all of them, but never from the calling one, which has
+            # threads (Ray's and torch's), whose locks a fork would copy.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([__name__])
+            options = {"multiprocessing_context": context, "persistent_workers": True, "prefetch_factor": PREFETCH}
+            options |= {"worker_init_fn": partial(_end_with_parent, os.getpid())}
         self._loader: DataLoader[Any] | None = DataLoader(
             examples,
             sampler=self._plan,
-            batch_size=None,  # an element is a whole minibatch already
-            collate_fn=_as_it_is,
+            batch_size=None,  # an element is a minibatch already
+            collate_fn=_identity,
             num_workers=processes,
-            generator=torch.Generator().manual_seed(examples.seed),  # else one number is taken from torch's own stream
+            generator=torch.Generator().manual_seed(
+                examples.seed
+            ),  # else DataLoader draws from torch's global generator
             **options,
         )
         self._running: Iterator[Loaded | MillraceError] | None = None
@@ -188,8 +204,8 @@ class _Loader:
             except StopIteration:
                 return
             except (RuntimeError, ConnectionError, EOFError) as error:
-                # torch has no class of its own for a loader that was killed, and where its sockets close before
-                # it counts as dead, lets through what taking its tensors said
+                # torch has no error class for a loader process that was killed. If its sockets close before torch
+                # notices its death, the error is that of receiving its tensors.
                 if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                     raise
                 raise RunFailed(f"a data loading process ended ({error}); is there memory for it?") from error
@@ -198,14 +214,21 @@ class _Loader:
             yield loaded
 
     def close(self) -> None:
-        """Ends the processes: the loader and its iterator have no other owner, and join them when they go."""
+        """End the processes."""
+        # Torch does so when the iterator is deleted; but where a loader has failed, the error's traceback still has it.
+        shut_down = getattr(self._running, "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
         self._loader = None
         self._running = None
         self._plan.items = ()
+        if self._has_files:
+            self._has_files = False
+            end_files()
 
 
 class _PlanSampler(Sampler[Any]):
-    """Hands out the items of the plan in force."""
+    """Hands out the items of the current plan."""
 
     def __init__(self) -> None:
         self.items: Iterable[Any] = ()
@@ -214,5 +237,17 @@ class _PlanSampler(Sampler[Any]):
         return iter(self.items)
 
 
-def _as_it_is(loaded: Any) -> Any:
+def _end_with_parent(parent: int, _: int) -> None:
+    """Have this loader process end when the process that it loads for has, if only while this one was starting: torch
+    looks only for the process that forked it, between two minibatches, and from here on."""
+
+    def watch() -> None:
+        while is_running(parent):
+            time.sleep(PARENT_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
+def _identity(loaded: Any) -> Any:
     return loaded

@@ -1,4 +1,4 @@
-"""A dataset of the user's own: what a `module:function` returned, checked and told in sentences."""
+"""A dataset of the user's own: checks what a `module:function` returned, and explains what is wrong with it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,31 +6,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainers import usercode
+from trainers import user_code
+from trainers.data.config import DataSpec
 from trainers.data.examples import (
     Arrays,
     Normalisation,
     Source,
-    Streams,
+    StreamedSource,
     UInt8Array,
     checked_labels,
     image_tensor,
     measured,
 )
 from trainers.errors import UserCodeFailed
-from trainers.spec import DataSpec
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 GREY = Normalisation((0.449,), (0.226,))
-"""ImageNet's numbers averaged over its channels: for streamed images whose pixels nobody has counted."""
+"""ImageNet's statistics averaged over its channels, for streamed images that are not RGB."""
 
 
 def read_user(data: DataSpec) -> Source:
-    """What the user's function returns for `root`: four arrays, or two map-style datasets.
+    """The source that the user's function returns for `root`: four arrays, or two map-style datasets.
 
     Raises UserCodeFailed when it raises or returns something else.
     """
-    returned = usercode.call(data.name, root=data.root)
+    returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
     if len(parts) == 4:
         return _arrays(data.name, parts)
@@ -57,10 +57,10 @@ def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
     return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
 
 
-def _streams(name: str, train: Any, test: Any) -> Streams:
+def _streams(name: str, train: Any, test: Any) -> StreamedSource:
     """Two map-style datasets; the number of classes comes from `classes` or `targets`.
 
-    Photographs (PIL) are taken to have different sizes, tensors and arrays to have one.
+    PIL images are assumed to differ in size; tensors and arrays are assumed to have one size.
     """
     _both_needed(name, len(train), len(test))
     if hasattr(train, "classes"):
@@ -72,11 +72,11 @@ def _streams(name: str, train: Any, test: Any) -> Streams:
     try:
         image, _ = train[0]
     except Exception as error:
-        raise usercode.failed(f"{name}, example 0,", error) from error
+        raise user_code.failed(f"{name}, example 0,", error) from error
     channels = image_tensor(image, name).shape[0]
     grey = Normalisation(GREY.mean * channels, GREY.std * channels)
     one_size = isinstance(image, torch.Tensor | np.ndarray)
-    return Streams(train, test, num_classes, IMAGENET if channels == 3 else grey, one_size)
+    return StreamedSource(train, test, num_classes, IMAGENET if channels == 3 else grey, one_size)
 
 
 def _both_needed(name: str, num_train: int, num_test: int) -> None:

@@ -1,1 +1,1 @@
-"""Who trains which examples. These modules decide and touch no machine."""
+"""Decides what happens when workers and shards come and go: leases, placement, failures. Touches no machine."""

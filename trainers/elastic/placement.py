@@ -10,30 +10,30 @@ REMEDY = "add a node, or use with_workers"
 
 
 @dataclass(frozen=True)
-class Room:
+class NodeCapacity:
     """What a node has, or what an actor takes: logical CPUs and GPUs."""
 
     cpus: float
     gpus: float = 0.0
 
-    def without(self, one: "Room", count: int) -> "Room":
-        """What is left when so many like `one` are in it."""
-        return Room(self.cpus - count * one.cpus, self.gpus - count * one.gpus)
+    def without(self, one: "NodeCapacity", count: int) -> "NodeCapacity":
+        """What is left when so many actors like `one` are in it."""
+        return NodeCapacity(self.cpus - count * one.cpus, self.gpus - count * one.gpus)
 
-    def times(self, one: "Room", most: int) -> int:
-        """How many like `one` fit into it, up to `most`."""
+    def times(self, one: "NodeCapacity", most: int) -> int:
+        """How many actors like `one` fit into it, up to `most`."""
         counts = [have / take for have, take in ((self.cpus, one.cpus), (self.gpus, one.gpus)) if take]
         return max(0, int(min([most, *(count + 1e-9 for count in counts)])))
 
 
 def with_workers(
-    nodes: dict[str, Room], worker_nodes: Sequence[str], worker: Room, shards: tuple[int, Room]
+    nodes: dict[str, NodeCapacity], worker_nodes: Sequence[str], worker: NodeCapacity, shards: tuple[int, NodeCapacity]
 ) -> list[str]:
     """A node for each shard: those of the workers in turn, but not the first worker's, beside which checkpoints are
     written, where there is another with room (paper 3, section IV.C).
 
-    nodes: All there are. worker_nodes: Of each worker, by rank. worker: What each takes. shards: How many, what each
-    takes.
+    nodes: All of the cluster. worker_nodes: By rank, the node of each worker. worker: What a worker takes. shards: How
+    many there are, and what each takes.
 
     Raises:
         SpecRejected: The shards reserve more than these nodes have left.
@@ -49,10 +49,12 @@ def with_workers(
     return found
 
 
-def own(nodes: dict[str, Room], workers: tuple[int, Room], shards: tuple[int, Room]) -> list[str]:
+def own(
+    nodes: dict[str, NodeCapacity], workers: tuple[int, NodeCapacity], shards: tuple[int, NodeCapacity]
+) -> list[str]:
     """A node for each shard, in turn among nodes that the workers do without.
 
-    nodes: All there are. workers, shards: How many, and what each takes.
+    nodes: All of the cluster. workers, shards: How many there are, and what each takes.
 
     Raises:
         SpecRejected: There are no such nodes, or too few.
@@ -75,16 +77,20 @@ def own(nodes: dict[str, Room], workers: tuple[int, Room], shards: tuple[int, Ro
     return found
 
 
-def for_copy(nodes: Mapping[str, Room], shard: str, workers: Collection[str], held: Sequence[str]) -> str | None:
-    """The node of a shard's second copy; none where there is no other than the shard's own.
+def for_copy(
+    nodes: Mapping[str, NodeCapacity], shard: str, workers: Collection[str], held: Sequence[str]
+) -> str | None:
+    """The node of a shard's second copy; None if there is none beside the shard's own.
 
-    nodes: Those that may be used. shard: The shard's. workers: Those with workers, which are preferred. held: Of each
-    shard and each copy that there is, so that they spread.
+    nodes: Those that may be used. shard: The node of the shard. workers: The nodes with workers, which are preferred.
+    held: The node of each shard and each copy that there is, so that they spread.
     """
-    others = [node for node, room in nodes.items() if node != shard and room.cpus > 0]  # one with none is for no work
+    others = [
+        node for node, room in nodes.items() if node != shard and room.cpus > 0
+    ]  # a node without CPUs is not meant for work
     return min(others, key=lambda node: (node not in workers, held.count(node)), default=None)
 
 
 def _in_turn(room: dict[str, int], count: int) -> list[str]:
-    """The nodes by turns, each as often as it has room, up to `count`."""
+    """The nodes in turn, each as often as it has room, up to `count`."""
     return [node for turn in range(count) for node, most in room.items() if turn < most][:count]

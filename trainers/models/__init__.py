@@ -1,1 +1,1 @@
-"""Models by name, their initial weights, and dropout that can be replayed. Imports nothing by itself."""
+"""Models by name, their initial weights, and dropout that can be replayed. This file imports nothing."""

@@ -1,25 +1,25 @@
-"""A model as a chain of groups of layers, each of which takes nothing but what the one before it gives."""
+"""A model as a chain of groups of layers, each of which takes only the output of the one before it."""
 
 from collections.abc import Iterable
 
 from torch import Tensor, fx, nn
 
-from trainers.models.dropout import ExampleDropout
+from trainers.models.tracing import trace
 
 
 class LayerGroup:
-    """Neighbouring layers of a model: `(x) -> y` with the model's own modules and parameters."""
+    """Adjacent layers of a model: `(x) -> y` with the model's own modules and parameters."""
 
     def __init__(
-        self, interpreter: fx.Interpreter, takes: fx.Node, nodes: list[fx.Node], names: tuple[str, ...]
+        self, interpreter: fx.Interpreter, input_node: fx.Node, nodes: list[fx.Node], names: tuple[str, ...]
     ) -> None:
         self.interpreter = interpreter
-        self.takes = takes
+        self.input_node = input_node
         self.nodes = nodes
         self.names = names  # of its parameters
 
     def __call__(self, x: Tensor) -> Tensor:
-        env = self.interpreter.env = {self.takes: x}
+        env = self.interpreter.env = {self.input_node: x}
         for node in self.nodes:
             env[node] = self.interpreter.run_node(node)
         self.interpreter.env = {}
@@ -27,24 +27,19 @@ class LayerGroup:
         return y
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, ExampleDropout) or super().is_leaf_module(m, module_qualified_name)
-
-
 def cut_chain(model: nn.Module, num_groups: int) -> list[LayerGroup]:
-    """The model cut into groups with about as many layers (modules or single parameters that are trained) each.
+    """Cut a model into groups of about equally many layers (modules or single parameters that are trained).
 
-    A cut lies directly before a layer, where one tensor is all that the rest needs of what was computed; so branches
-    that meet again, as a residual block's, stay together, and a parameter is never on both sides. While torch.fx traces
-    no other thread of the process may call a module.
+    A cut lies directly before a layer, at a point where everything after it depends on a single tensor computed before
+    it. So branches that meet again, as in a residual block, stay together, and no parameter is on both sides of a cut.
+    While torch.fx traces the model, no other thread of the process may call a module.
 
     Raises:
-        ValueError: The model cannot be traced by torch.fx, or is no chain of so many groups; with what would work.
+        ValueError: torch.fx cannot trace the model, or it is not a chain of that many groups; says what would work.
     """
     try:
-        graph = _Tracer().trace(model)
-    except Exception as error:  # whatever the model's own code makes of a tracer
+        graph = trace(model)
+    except Exception as error:  # the model's own code may raise anything when it is traced
         raise ValueError(f"backprop: torch.fx cannot trace the model ({error}); leave backprop out") from error
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
@@ -57,12 +52,12 @@ def cut_chain(model: nn.Module, num_groups: int) -> list[LayerGroup]:
         )
     chosen = _balanced(cuts, [sum(node in layers for node in nodes[:cut]) for cut in cuts], len(layers), num_groups)
     interpreter = fx.Interpreter(fx.GraphModule(model, graph))
-    groups, takes = list[LayerGroup](), inputs[0]
+    groups, input_node = list[LayerGroup](), inputs[0]
     for start, stop in zip([0, *chosen], [*chosen, _end(graph, nodes)], strict=True):
         part = nodes[start:stop]
         trained = dict.fromkeys(name for node in part for name in layers.get(node, ()))
-        groups.append(LayerGroup(interpreter, takes, part, tuple(trained)))
-        takes = part[-1]
+        groups.append(LayerGroup(interpreter, input_node, part, tuple(trained)))
+        input_node = part[-1]
     return groups
 
 
@@ -80,11 +75,13 @@ def _trained(model: nn.Module, node: fx.Node) -> tuple[str, ...]:
 
 
 def _cuts(inputs: list[fx.Node], nodes: list[fx.Node], layers: dict[fx.Node, tuple[str, ...]]) -> list[int]:
-    """Where the nodes may be cut: before these indices."""
+    """The indices of the nodes before which the chain may be cut."""
     if len(inputs) != 1:
         return []
-    place = {node: i for i, node in enumerate(nodes)}
-    last = {node: max((place.get(user, len(nodes)) for user in node.users), default=-1) for node in (*inputs, *nodes)}
+    position = {node: i for i, node in enumerate(nodes)}
+    last = {
+        node: max((position.get(user, len(nodes)) for user in node.users), default=-1) for node in (*inputs, *nodes)
+    }
     found = []
     for cut in range(1, len(nodes)):
         live = [node for node in (*inputs, *nodes[:cut]) if last[node] >= cut]
@@ -96,7 +93,7 @@ def _cuts(inputs: list[fx.Node], nodes: list[fx.Node], layers: dict[fx.Node, tup
 
 
 def _balanced(cuts: list[int], layers_before: list[int], num_layers: int, num_groups: int) -> list[int]:
-    """`num_groups` - 1 of the cuts, each as near as may be to its share of the layers."""
+    """Choose `num_groups` - 1 of the cuts, so that the groups have as nearly equal numbers of layers as possible."""
     chosen, first = [], 0
     for k in range(1, num_groups):
         open_ = range(first, len(cuts) - (num_groups - 1 - k))
@@ -107,6 +104,6 @@ def _balanced(cuts: list[int], layers_before: list[int], num_layers: int, num_gr
 
 
 def _end(graph: fx.Graph, nodes: list[fx.Node]) -> int:
-    """How many of the nodes it takes to the model's result."""
+    """The number of nodes up to and including the one that computes the model's output."""
     (output,) = (node for node in graph.nodes if node.op == "output")
     return nodes.index(output.args[0]) + 1

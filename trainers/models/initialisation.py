@@ -1,4 +1,4 @@
-"""How paper 4 starts a network (section 5.1). Draws come from torch's own generator, which the caller seeds."""
+"""Initial weights after paper 4 (section 5.1). Draws come from torch's own generator, which the caller seeds."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from trainers.errors import SpecRejected
 def he_initialise(name: str, model: nn.Module, num_classes: int) -> None:
     """Convolutions after He et al. 2015 (fan out, for ReLU), the last layer from a Gaussian with 0.01, their biases 0.
 
-    The last layer is the fully connected one, or the convolution, with an output a class that stands last.
+    The last layer is the last fully connected layer or convolution that has one output per class.
     """
     weighted = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     last = [layer for layer in weighted if num_classes == layer.weight.shape[0]][-1:]

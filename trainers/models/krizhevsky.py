@@ -48,7 +48,7 @@ def _normalisation() -> nn.Module:
 
 
 def _side(pixels: int) -> int:
-    """Of the last maps; ValueError where nothing is left."""
+    """Side of the last feature maps. Raises ValueError if nothing is left of the image."""
     side = (pixels + 2 * 2 - 11) // 4 + 1
     for _ in range(3):
         side = (side - 3) // 2 + 1

@@ -1,6 +1,10 @@
-"""The models that have a name. Imports no torch, so that the service can list them."""
+"""The models and losses that have a name. Imports no torch, so that the service can list them."""
 
 from functools import cache
+from typing import Literal
+
+LossName = Literal["cross_entropy", "logistic"]
+"""What a loss can be called in a spec."""
 
 OWN: dict[str, str] = {
     "lenet5": "LeCun et al. 1998 with ReLU and max pooling; 61,706 parameters on 28x28 grey images",

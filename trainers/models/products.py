@@ -1,8 +1,8 @@
-"""The three products of a fully connected layer, y = x W^T + b, by the faster of the two libraries that torch has.
+"""The three products of a fully connected layer, y = x W^T + b, by the faster of the two libraries of torch.
 
-On a CPU torch multiplies float32 through MKL, which does not use all the vector instructions of processors that are
-not Intel's; oneDNN, through which it convolves, does: layers of a few million weights take half the time (AMD EPYC,
-one thread). Which library is taken depends on the shapes alone, so that every worker gets the same bits.
+On a CPU torch multiplies float32 through MKL, which does not use all the vector instructions of processors that are not
+Intel's; oneDNN, which torch uses for convolutions, does: layers of a few million weights take half the time (AMD EPYC,
+one thread). Which library is used depends on the shapes alone, so that every worker gets the same bits.
 """
 
 import torch
@@ -13,7 +13,7 @@ LEAST_WEIGHTS = 64 * 1024
 """Below this size a call of oneDNN costs more than it saves."""
 
 BLOCK = 1024 * 1024
-"""Elements of a weight's gradient that are multiplied at once and moved to their place from the cache."""
+"""Elements of a weight's gradient that are computed at once, so that they are copied to their place from the cache."""
 
 
 def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,7 +36,7 @@ def input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
 
 
 def weight_gradient(dy: Tensor, x: Tensor, into: Tensor, add: bool = False) -> None:
-    """dy^T x: (outputs, inputs), written to `into`, or added to what is there."""
+    """dy^T x, (outputs, inputs), written or added to `into`."""
     if not _through_onednn(x, into):
         if add:
             into.addmm_(dy.t(), x)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainers import usercode
+from trainers import user_code
 from trainers.errors import SpecRejected, UserCodeFailed
+from trainers.models.config import ModelSpec
 from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
-from trainers.spec import ModelSpec
 
 Shape = tuple[int, int, int]
 """C, H, W of an image."""
@@ -30,14 +30,14 @@ _OWN: dict[str, Callable[..., nn.Module]] = {
 def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: int) -> nn.Module:
     """The model of a spec with its initial weights, on the CPU, in training mode; (B, C, H, W) to logits (B, classes).
 
-    The weights are a function of `seed` alone, or come from `model.weights`; torch's own generator is left as it was.
-    One image of zeros is sent through, so that a model that cannot work on this data is refused here.
+    The weights depend on `seed` alone, or come from `model.weights`; torch's own generator is left unchanged. One image
+    of zeros is passed through the model, so that a model that cannot work on this data is refused here.
 
     Raises SpecRejected (unknown name, arguments, images or weights that do not fit) and UserCodeFailed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if usercode.is_user_name(model.name):
+        if user_code.is_user_name(model.name):
             module = _user(model, num_classes, image_shape)
         elif model.name in _OWN:
             module = _own(model, num_classes, image_shape)
@@ -66,7 +66,7 @@ def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
 
 
 def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
-    """A classification model of torchvision's, its first convolution brought to the channels of the images."""
+    """A classification model of torchvision, its first convolution adapted to the channels of the images."""
     import torchvision.models
 
     arguments = {**_defaults(model.name, image_shape), **model.kwargs}
@@ -83,7 +83,7 @@ def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.M
 
 
 def _defaults(name: str, image_shape: Shape) -> dict[str, Any]:
-    """Arguments without which a model would not be a plain classifier of these images."""
+    """Arguments that make a torchvision model a plain classifier of these images."""
     if name in ("googlenet", "inception_v3"):  # one output, not three; and the initialisation without SciPy
         return {"aux_logits": False, "init_weights": True}
     if name.startswith("vit_"):
@@ -94,10 +94,10 @@ def _defaults(name: str, image_shape: Shape) -> dict[str, Any]:
 
 
 def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> None:
-    """Replaces a first convolution over three colours by one over grey: its filters summed over the colours.
+    """Make the first convolution accept one grey channel: its filters are summed over the three colours.
 
-    It computes what the model would for the same grey image in all three channels, so the variance of the initial
-    weights fits the model's own initialisation. Raises SpecRejected when there is no such convolution.
+    The result is what the model computes for the same grey image in all three channels, so the variance of the initial
+    weights fits the model's own initialisation. Raises SpecRejected if there is no such convolution.
     """
     for layer in module.modules():
         if not isinstance(layer, nn.Conv2d):
@@ -109,29 +109,29 @@ def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> Non
         return
     raise SpecRejected(
         f"model {name} cannot be made for images of {channels} channels; "
-        "give a model of your own as module:function (it is told in_channels)"
+        "give a model of your own as module:function (it is called with in_channels)"
     )
 
 
 def _user(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
-    module = usercode.call(model.name, num_classes=num_classes, in_channels=image_shape[0], **model.kwargs)
+    module = user_code.call(model.name, num_classes=num_classes, in_channels=image_shape[0], **model.kwargs)
     if not isinstance(module, nn.Module):
         raise UserCodeFailed(f"{model.name} returned {type(module).__name__}; it must return a torch.nn.Module")
     return module.cpu()
 
 
 def _try(model: ModelSpec, module: nn.Module, num_classes: int, image_shape: Shape) -> None:
-    """One image of zeros through the model: in evaluation mode, so that no statistics move."""
+    """Pass one image of zeros through the model, in evaluation mode, so that no batch-norm statistics change."""
     try:
         with torch.no_grad():
             output = module.eval()(torch.zeros(1, *image_shape))
     except Exception as error:
-        if usercode.is_user_name(model.name):
-            raise usercode.failed(f"{model.name}, on one image of {_size(image_shape)},", error) from error
+        if user_code.is_user_name(model.name):
+            raise user_code.failed(f"{model.name}, on one image of {_size(image_shape)},", error) from error
         raise _unfit(model, image_shape, error) from error
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != (1, num_classes):
-        kind = UserCodeFailed if usercode.is_user_name(model.name) else SpecRejected
+        kind = UserCodeFailed if user_code.is_user_name(model.name) else SpecRejected
         raise kind(f"model {model.name} gives {shape} for one image; it must give logits of shape (1, {num_classes})")
 
 

@@ -1,17 +1,37 @@
-"""Small models of our own: lenet5, convnet, mlp. Their parameters have plain names, as in any torch module."""
+"""Small models: lenet5, convnet, mlp. Their parameters have plain names, as in any torch module."""
 
 import torch
 from torch import nn
 
 
 def _checked(image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The same shape; ValueError for images of which two poolings leave nothing."""
+    """The same shape. Raises ValueError for images too small for two poolings."""
     if min(image_shape[1:]) < 4:
         raise ValueError("two poolings by two leave nothing of images below 4x4 pixels")
     return image_shape
 
 
-class LeNet5(nn.Module):
+class _TwoConvolutions(nn.Module):
+    """Two convolutions with ReLU and max pooling, and three fully connected layers; subclasses set the sizes."""
+
+    conv1: nn.Conv2d
+    conv2: nn.Conv2d
+    pool: nn.MaxPool2d
+    fc1: nn.Linear
+    fc2: nn.Linear
+    fc3: nn.Linear
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to (B, classes), logits."""
+        x = self.pool(torch.relu(self.conv1(images)))
+        x = self.pool(torch.relu(self.conv2(x)))
+        x = torch.relu(self.fc1(x.flatten(1)))
+        x = torch.relu(self.fc2(x))
+        logits: torch.Tensor = self.fc3(x)
+        return logits
+
+
+class LeNet5(_TwoConvolutions):
     """LeNet-5 (LeCun et al. 1998, section II.B) as it is used today.
 
     Differs from the paper: ReLU instead of a scaled tanh; max pooling without weights instead of trained
@@ -35,21 +55,12 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, num_classes)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) to (B, classes), logits."""
-        x = self.pool(torch.relu(self.conv1(images)))
-        x = self.pool(torch.relu(self.conv2(x)))
-        x = torch.relu(self.fc1(x.flatten(1)))
-        x = torch.relu(self.fc2(x))
-        logits: torch.Tensor = self.fc3(x)
-        return logits
 
-
-class ConvNet(nn.Module):
+class ConvNet(_TwoConvolutions):
     """Two convolutions and three fully connected layers: on 28x28 4.3 M parameters, 98 % of them fully connected.
 
-    The proportions are those of AlexNet, on which papers 1 and 3 show where data parallelism is dear: few
-    parameters and most of the work in the convolutions, the reverse in the fully connected layers.
+    The proportions are those of AlexNet, with which papers 1 and 3 show where data parallelism is expensive: the
+    convolutions have few parameters and most of the computation, the fully connected layers the reverse.
     """
 
     def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
@@ -61,15 +72,6 @@ class ConvNet(nn.Module):
         self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), 1024)
         self.fc2 = nn.Linear(1024, 1024)
         self.fc3 = nn.Linear(1024, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) to (B, classes), logits."""
-        x = self.pool(torch.relu(self.conv1(images)))
-        x = self.pool(torch.relu(self.conv2(x)))
-        x = torch.relu(self.fc1(x.flatten(1)))
-        x = torch.relu(self.fc2(x))
-        logits: torch.Tensor = self.fc3(x)
-        return logits
 
 
 class Mlp(nn.Module):

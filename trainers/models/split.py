@@ -1,9 +1,8 @@
-"""A model in two parts: the trunk, which makes activities of images, and the fully connected layers that end it, its
-head (paper 1, section 3). The trunk has most of the computation, the head most of the parameters."""
+"""A model in two parts: the backbone, which turns images into activities, and the head, the fully connected layers at
+the end (paper 1, section 3). The backbone has most of the computation, the head most of the parameters."""
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,13 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.errors import SpecRejected
 from trainers.models.dropout import ExampleDropout
+from trainers.models.tracing import trace
 
 Way = Literal["outputs", "inputs"]
 """How a layer is divided among workers: each has some of its outputs, or the weights of some of its inputs."""
 
 Elementwise = Callable[[Tensor, int], Tensor]
-"""(B, u) to (B, u), unit by unit; the number is that of the first of the u units in its layer."""
+"""An elementwise function of u units, (B, u) to (B, u), and of the index of the first of them in its layer."""
 
 MODULES = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid,
@@ -32,16 +32,13 @@ FUNCTIONS = (
 )  # fmt: skip
 METHODS = ("relu", "sigmoid", "tanh")
 
-TRACING = threading.Lock()
-"""torch.fx replaces `nn.Module.__call__` while it follows a model: one thread of a process at a time."""
-
 
 @dataclass(frozen=True)
 class FullyConnected:
-    """One layer of the head, and what follows it unit by unit: activation, dropout."""
+    """One layer of the head, and the elementwise layers after it: activation, dropout."""
 
     name: str
-    """Of the module; its parameters are `name.weight` (outputs, inputs) and, where it has one, `name.bias`."""
+    """Name of the module; its parameters are `name.weight` (outputs, inputs) and, where it has one, `name.bias`."""
     inputs: int
     outputs: int
     has_bias: bool
@@ -55,22 +52,23 @@ class FullyConnected:
 
 @dataclass(frozen=True)
 class Split:
-    """Both parts; they share the modules of the model."""
+    """The two parts of a model; they share its modules."""
 
-    trunk: nn.Module
+    backbone: nn.Module
     """Images (B, C, H, W) to activities (B, inputs of the first layer of the head)."""
     head: tuple[FullyConnected, ...]
     """From the first layer to the last."""
 
 
 def split_model(model: nn.Module) -> Split:
-    """The head is the longest chain of fully connected layers, activations and dropout that ends the model and begins
-    with a fully connected layer; the trunk is all that comes before.
+    """Split a model into its backbone and its head.
 
-    What the chain may hold keeps the number of axes, so that a model which ends in (B, classes) has a head on vectors.
+    The head is the longest chain of fully connected layers, activations and dropout at the end of the model that starts
+    with a fully connected layer; the backbone is everything before it. None of these layers changes the number of axes,
+    so a model that ends in (B, classes) has a head that works on (B, units) throughout.
 
     Raises:
-        SpecRejected: The model does not end so, or cannot be followed by `torch.fx`.
+        SpecRejected: The model does not end in a fully connected layer, or torch.fx cannot trace it.
     """
     graph = _traced(model)
     (output,) = (node for node in graph.nodes if node.op == "output")
@@ -94,10 +92,11 @@ def split_model(model: nn.Module) -> Split:
 
 
 def choose_ways(head: Sequence[FullyConnected], paired: bool) -> tuple[Way, ...]:
-    """How each layer is divided. Not `paired`: all by outputs.
+    """How each layer of a head is divided.
 
-    `paired`: a layer by inputs may follow one by outputs, whose outputs then need no exchange; of all choices the one
-    that exchanges the fewest activities.
+    paired: whether a layer that is divided by outputs may be followed by one divided by inputs, which then needs no
+        exchange in between; of all such choices the one that exchanges the fewest activities is taken. Otherwise all
+        layers are divided by outputs.
     """
     ways: tuple[Way, ...] = ("outputs", "inputs") if paired else ("outputs",)
     every = itertools.product(ways, repeat=len(head))
@@ -106,31 +105,23 @@ def choose_ways(head: Sequence[FullyConnected], paired: bool) -> tuple[Way, ...]
 
 
 def exchanged(head: Sequence[FullyConnected], ways: Sequence[Way]) -> int:
-    """Activities and their gradients an example that K workers exchange between the layers; each worker sends
-    (K - 1)/K of them for 1/K of the examples that it computes."""
+    """Activities and gradients of activities per example that K workers exchange between the layers of the head.
+
+    Each worker sends (K - 1)/K of them, for 1/K of the examples that it computes.
+    """
     total = 0
     for layer, way, following in zip(head, ways, [*ways[1:], None], strict=True):
-        if (
-            way == "inputs"
-        ):  # the sum of all workers' parts, on every worker; and so for the gradient, if one comes back
+        if way == "inputs":  # an all-reduce of the partial sums, and of the gradient where a layer follows
             total += layer.outputs * (2 if following is None else 4)
-        elif following == "outputs":  # gathered; the gradient is summed and scattered
+        elif following == "outputs":  # an all-gather, and a reduce-scatter of the gradient
             total += layer.outputs * 2
     return total
 
 
-class _Tracer(fx.Tracer):
-    """Dropout that looks up its examples is a leaf."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, ExampleDropout) or super().is_leaf_module(m, module_qualified_name)
-
-
 def _traced(model: nn.Module) -> fx.Graph:
     try:
-        with TRACING:
-            return _Tracer().trace(model)
-    except Exception as error:  # whatever the model's own code comes to when it is given a symbol
+        return trace(model)
+    except Exception as error:  # the model's own code may raise anything when it is traced
         raise SpecRejected(
             f"model.name: hybrid cannot tell the layers of this model apart, because what it does depends on its "
             f"values ({error}); use a model without such branches, or algorithm sync"
@@ -146,7 +137,7 @@ def _is_linear(model: nn.Module, node: fx.Node) -> bool:
 
 
 def _belongs(model: nn.Module, node: fx.Node) -> bool:
-    """Whether a node may be part of a head: it has one input, and keeps units apart or is fully connected."""
+    """Whether a node may be part of a head: it has one input, and is elementwise or fully connected."""
     if not node.args or node.all_input_nodes != [node.args[0]]:
         return False
     if node.op == "call_module":
@@ -169,7 +160,7 @@ def _layers(model: nn.Module, graph: fx.Graph, chain: Sequence[fx.Node]) -> Iter
 
 
 def _elementwise(model: nn.Module, graph: fx.Graph, node: fx.Node) -> Elementwise:
-    """What a node computes, never in place: its input is kept for the backward pass."""
+    """What a node computes, never in place, because the backward pass needs its input."""
     module = _module(model, node)
     if isinstance(module, ExampleDropout):
         same = [other for other in graph.nodes if _module(model, other) is module]
@@ -178,17 +169,17 @@ def _elementwise(model: nn.Module, graph: fx.Graph, node: fx.Node) -> Elementwis
         module = copy.copy(module)
         if hasattr(module, "inplace"):
             vars(module)["inplace"] = False
-        return partial(_ignoring_place, module)
+        return partial(_ignoring_offset, module)
     function = getattr(torch, str(node.target)) if node.op == "call_method" else node.target
     options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
-    return partial(_ignoring_place, partial(_call, function, node.args[1:], options))
+    return partial(_ignoring_offset, partial(_call, function, node.args[1:], options))
 
 
 def _drop(dropout: ExampleDropout, call: int, x: Tensor, first: int) -> Tensor:
     return dropout.drop(x, call, first)
 
 
-def _ignoring_place(function: Callable[[Tensor], Tensor], x: Tensor, first: int) -> Tensor:
+def _ignoring_offset(function: Callable[[Tensor], Tensor], x: Tensor, first: int) -> Tensor:
     return function(x)
 
 
@@ -198,7 +189,11 @@ def _call(function: Any, more: tuple[Any, ...], options: dict[str, Any], x: Tens
 
 
 def _check_owns_parameters(model: nn.Module, graph: fx.Graph, head: Sequence[FullyConnected]) -> None:
-    """Whether nothing else in the model uses the parameters of the head."""
+    """Refuse a head whose parameters are used elsewhere in the model.
+
+    Raises:
+        SpecRejected: Names the layer.
+    """
     names = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     used: list[int] = []
     for node in graph.nodes:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from trainers.disk import writing
 from trainers.errors import SpecRejected
 
 log = logging.getLogger(__name__)
@@ -18,31 +19,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of the tensors of a file of initial weights."""
+    """Which tensors of a file of initial weights were used."""
 
     loaded: tuple[str, ...]
     """Taken from the file."""
 
     shape_differs: tuple[str, ...]
-    """In both, with other shapes (a last layer for other classes): the model kept its own start."""
+    """In both, with different shapes (a last layer for other classes): the model keeps its own initial values."""
 
     missing: tuple[str, ...]
-    """In the model only: it kept its own start."""
+    """Only in the model, which keeps its own initial values."""
 
     unused: tuple[str, ...]
-    """In the file only."""
+    """Only in the file."""
 
 
 def save_weights(
     path: Path, weights: nn.Module | Mapping[str, torch.Tensor], header: dict[str, str] | None = None
 ) -> None:
-    """Writes parameters and buffers under their names in `state_dict`, whole or not at all (a rename)."""
+    """Write parameters and buffers under their names in `state_dict`, atomically (by a rename). Raises DiskFull."""
     state = weights.state_dict() if isinstance(weights, nn.Module) else weights
-    # a clone each: safetensors refuses tensors that share memory, as tied weights do
+    # a copy of each: safetensors refuses tensors that share memory, as tied weights do
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    save_file(plain, part, header)
-    os.replace(part, path)
+    try:
+        with writing(path):
+            save_file(plain, part, header)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -57,9 +62,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def initialise(module: nn.Module, path: Path) -> LoadReport:
-    """Loads by name what has the same shape; everything else keeps its own start, which is logged.
+    """Load the tensors whose name and shape match; the others keep their initial values, which is logged.
 
-    Raises SpecRejected when there is no such file or when no parameter of the model is in it.
+    Raises SpecRejected if there is no such file or no parameter of the model is in it.
     """
     tensors, state = load_weights(path), module.state_dict()
     common = [name for name in state if name in tensors]
@@ -81,5 +86,7 @@ def initialise(module: nn.Module, path: Path) -> LoadReport:
             state[name].copy_(tensors[name])
     kept = report.shape_differs + report.missing
     if kept:
-        log.warning("%s: %d tensors loaded; these keep their own start: %s", path.name, len(loaded), ", ".join(kept))
+        log.warning(
+            "%s: %d tensors loaded; these keep their initial values: %s", path.name, len(loaded), ", ".join(kept)
+        )
     return report

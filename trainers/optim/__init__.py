@@ -1,1 +1,1 @@
-"""Update rules and schedules: pure functions and elementwise state."""
+"""Optimizers, learning-rate schedules and scaling rules: pure functions, and state that is updated elementwise."""

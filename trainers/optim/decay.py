@@ -1,16 +1,16 @@
-"""Which parameters weight decay leaves alone."""
+"""The parameters without weight decay."""
 
 from collections.abc import Iterable
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers.spec import Exempt
+from trainers.optim.optimizers.config import Exempt
 
 
 def exempt_names(model: nn.Module, exempt: Iterable[Exempt]) -> set[str]:
-    """Names of the parameters of a model that do not decay: gamma and beta of batch normalisation (paper 4, section
-    5.1), and the biases of whatever layer."""
+    """Names of the parameters without weight decay: gamma and beta of batch normalisation (paper 4, section 5.1), and
+    the biases of all layers, as `exempt` asks for."""
     kinds, found = set(exempt), set[str]()
     if "batch_norm" in kinds:
         for prefix, module in model.named_modules():

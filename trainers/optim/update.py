@@ -1,79 +1,46 @@
-"""The update of a slice in one pass: sum, divide, decay and rule, chunk by chunk, while the chunk is in the cache.
+"""The update of a slice in one pass: sum, division, weight decay and rule for one chunk after the other, in the cache.
 
-A gradient of many megabytes read once and written once is as fast as the memory; each whole-vector operation more
-would cost another trip to it.
+This reads a gradient of many megabytes only once, at the speed of the memory. Operations on the whole vector would each
+read and write it again.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from trainers.optim.rules import State, UpdateRule
+from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import Gradient
+from trainers.optim.rule import UpdateRule
+from trainers.optim.slices import within
 
 CHUNK = 128 * 1024
-"""Elements a chunk on a CPU: half a dozen such vectors of float32 stay within the shared cache, and the cost of
-calling torch (2 us an operation) is spread over enough of them. Measured against 16 K to 512 K elements."""
-
-ALIGN = 64
-"""Slices and chunks begin at multiples of this many elements, so that every element goes through the same vector
-instructions however the vector is divided, and gets the same bits."""
-
-
-class Gradient(Protocol):
-    """A sum of gradients over a slice, handed out piece by piece."""
-
-    def piece(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the slice, (stop - start,) float32; valid until the next call."""
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A gradient that lies ready in memory, (n,) float32."""
-
-    vector: Tensor
-
-    def piece(self, start: int, stop: int) -> Tensor:
-        return self.vector[start:stop]
+"""Elements per chunk on a CPU: half a dozen such float32 vectors fit in the shared cache, and the overhead of torch (2
+us per operation) is small against the work. Measured against 16 K to 512 K elements."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One update to come: a gradient, what to divide it by, and its learning rate."""
+    """What one update needs: a gradient, what to divide it by, and the learning rate."""
 
     gradient: Gradient
     divisor: int
-    """Examples in the sum where it is a sum over examples; 1 where it is a mean already."""
+    """Number of examples if the gradient is a sum over examples; 1 if it is a mean already."""
     lr: float
     decays: int = 1
-    """How many times the weight decay counts: the number of minibatches whose gradients were accrued."""
+    """Factor of the weight decay: the number of minibatches whose gradients were accumulated."""
     correction: float = 1.0
-    """`momentum_correction` of the learning rate before and `lr`."""
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """One whole version of a slice: parameters (n,) and the rule's state beside them."""
-
-    params: Tensor
-    state: State
-
-    @property
-    def vectors(self) -> list[Tensor]:
-        """Parameters, then the state in the order of its names."""
-        return [self.params, *(self.state[name] for name in sorted(self.state))]
+    """`momentum_correction` from the last learning rate to `lr`."""
 
 
 class SliceUpdate:
-    """Applies contributions, one after the other for each element, to a slice of n elements."""
+    """Applies contributions to a slice of n elements, one after the other."""
 
     def __init__(
         self, rule: UpdateRule, weight_decay: float, numel: int, device: torch.device, exempt: Sequence[slice] = ()
     ) -> None:
-        """exempt: parts of the slice that do not decay."""
+        """exempt: parts of the slice without weight decay."""
         self.rule = rule
         self.weight_decay = weight_decay
         self.numel = numel
@@ -83,49 +50,28 @@ class SliceUpdate:
         self.exempt = {start: within(exempt, slice(start, start + self.chunk)) for start in starts}
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
-        """Write the version after `current` into `following`. Several contributions in one call give the same bits as
-        one call for each."""
-        for start in range(0, self.numel, self.chunk):
-            stop = min(start + self.chunk, self.numel)
-            w, state = current.params[start:stop], {k: s[start:stop] for k, s in current.state.items()}
-            out_w, out_state = following.params[start:stop], {k: s[start:stop] for k, s in following.state.items()}
-            for contribution in contributions:
-                g = self._finished(contribution, w, start, stop)
-                self.rule.apply(w, g, state, contribution.lr, out_w, out_state, contribution.correction)
-                w, state = out_w, out_state
+        """Apply the contributions to `current` and write the result into `following`.
 
-    def _finished(self, contribution: Contribution, w: Tensor, start: int, stop: int) -> Tensor:
-        g = piece = contribution.gradient.piece(start, stop)
-        scratch = self.scratch[: stop - start]
+        Several contributions in one call give the same bits as one call for each.
+        """
+        for start in range(0, self.numel, self.chunk):
+            chunk = slice(start, min(start + self.chunk, self.numel))
+            newest, target = current.part(chunk), following.part(chunk)
+            for contribution in contributions:
+                g = self._mean_gradient(contribution, newest.params, chunk)
+                self.rule.apply(newest, g, target, contribution.lr, contribution.correction)
+                newest = target
+
+    def _mean_gradient(self, contribution: Contribution, w: Tensor, chunk: slice) -> Tensor:
+        """The gradient of a chunk, divided by the examples in it, with the weight decay of the parameters w added."""
+        g = piece = contribution.gradient.piece(chunk.start, chunk.stop)
+        scratch = self.scratch[: chunk.stop - chunk.start]
         if contribution.divisor != 1:
             g = torch.div(g, contribution.divisor, out=scratch)
         if self.weight_decay:
             g = torch.add(g, w, alpha=self.weight_decay * contribution.decays, out=scratch)
-            # Added everywhere, then taken back where it is not wanted: whether an element goes through a vector
-            # instruction must not depend on its neighbours, and a division has the same bits either way.
-            for part in self.exempt[start]:
+            # Added to every element and then taken back where it is not wanted: whether an element goes through a
+            # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
+            for part in self.exempt[chunk.start]:
                 torch.div(piece[part], contribution.divisor, out=scratch[part])
         return g
-
-
-def initial_state(rule: UpdateRule, like: Tensor) -> State:
-    """A rule's state before the first update, beside the slice `like`."""
-    return {name: torch.full_like(like, rule.first_value) for name in rule.state_names}
-
-
-def within(parts: Sequence[slice], cut: slice) -> tuple[slice, ...]:
-    """What of the parts lies in `cut`, counted from its start."""
-    clipped = ((max(part.start, cut.start), min(part.stop, cut.stop)) for part in parts)
-    return tuple(slice(a - cut.start, b - cut.start) for a, b in clipped if a < b)
-
-
-def aligned(numel: int, to: int = ALIGN) -> int:
-    """`numel` rounded up to a multiple of `to`."""
-    return -(-numel // to) * to
-
-
-def spans(numel: int, count: int, to: int = ALIGN) -> list[slice]:
-    """[0, numel) in `count` contiguous slices of nearly equal size, cut at multiples of `to`."""
-    units = -(-numel // to)
-    cuts = [min(units * i // count * to, numel) for i in range(count + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(cuts)]

@@ -1,1 +1,1 @@
-"""Ray lives here and nowhere else in trainers: the actors of a run, its checkpoints and its event log."""
+"""The Ray side of training, and the only part of trainers that imports Ray: actors, their control, the event log."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainers.errors import RunFailed, SpecRejected
 from trainers.events import Event, Result
 from trainers.runtime.cluster import embedded
-from trainers.runtime.journal import FILE_NAME, JournalReader
+from trainers.runtime.event_log import FILE_NAME, EventLogReader
 from trainers.spec import TrainSpec
 
 POLL_S = 0.05
@@ -41,7 +41,7 @@ def train(
         raise SpecRejected(f"run_dir: {folder} holds a run already; name another folder")
     with nullcontext() if ray.is_initialized() else embedded():
         run = start_run(job_id, spec.resolved(Path.cwd()), folder)
-        reader, result, checked_s = JournalReader(folder), None, time.monotonic()
+        reader, result, checked_s = EventLogReader(folder), None, time.monotonic()
         while True:
             for event in reader.read():
                 if on_event is not None:
@@ -54,6 +54,6 @@ def train(
                     return result
             if time.monotonic() - checked_s > 1:
                 checked_s = time.monotonic()
-                if not run.is_alive() and not list(JournalReader(folder, reader.after).read()):
+                if not run.is_alive() and not list(EventLogReader(folder, reader.after).read()):
                     raise RunFailed("the run's coordinator died")
             time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""The Ray that runs happen on: an embedded one, a head of its own that outlives us, or one that is there already.
+"""The Ray that runs happen on: an embedded one, a head of its own that outlives this process, or one that exists.
 
 Ray is imported inside functions, so that reading this file costs nothing. Nothing here ends a process that it did not
 start: the head is remembered by process id and start time in `cluster.json` of the state directory.
@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,24 +21,30 @@ from pathlib import Path
 from typing import Any
 
 from trainers.errors import ClusterUnavailable
+from trainers.runtime.leftovers import own_temporary_folder, remove_own, temporary_folder
+from trainers.runtime.processes import descendants, kill_all, start_ticks, wait_for_all
 from trainers.spec import TrainSpec
 
 NAMESPACE = "millrace"
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 5.0
+STARTS = 2
+"""How often Ray is started before it counts as failed. It gives up after 30 s, which a busy machine exceeds."""
+START_TIMEOUT_S = 600.0
+"""How long a head that is alive may take until it is ready; 5 s are usual, and 75 s were seen under a load of 30."""
 CONNECT_TIMEOUT_S = 3.0
 RAY_ENVIRONMENT = {
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # or a call of Ray's while none is connected would start a second cluster unasked
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
     "RAY_prestart_worker_first_driver": "0",  # processes that no actor of ours would take
+    "RAY_gcs_server_port_wait_time_s": "120",  # 20 by default, which a busy machine exceeds
     "RAY_worker_niceness": "0",  # by default Ray's own daemons go before the training
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a sweep has logs of its own
     "TUNE_WARN_THRESHOLD_S": "5",
 }
 ONLOOKER = re.compile(rb"(?![^\0]*raylet\0).*(dashboard|monitor\.py|DashboardAgent)", re.DOTALL)
-"""Command lines of these; the raylet's names its agents, but what it starts inherits its priority."""
+"""The command lines of processes of Ray's that only look on. The raylet's own command line names its agents too, but
+must not match: the processes that it starts inherit its priority."""
 ONLOOKERS_NICENESS = 10
-LONGEST_TEMP = 40  # bytes; Ray adds 62 of its own, and a unix socket's path holds 107
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Resources:
 
 def needs(spec: TrainSpec) -> Resources:
     """What must be free for a run to start."""
-    shards = spec.ps.shards * spec.ps.cpus if spec.algorithm.uses_parameter_server else 0.0
+    shards = spec.ps.shards * spec.ps.cpus if spec.algorithm.traits.uses_parameter_server else 0.0
     return Resources(spec.workers.count * spec.workers.cpus + shards, spec.workers.count * spec.workers.gpus)
 
 
@@ -86,24 +91,56 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
 
     Args:
         num_cpus: Logical CPUs; by default as many as the machine has.
-        at_least: But not fewer than these by default: logical CPUs only count who may start.
+        at_least: The fewest by default: logical CPUs do no more than limit how many actors may start.
     """
-    temp = _temp_dir()
+    info, temp = _start_embedded(num_cpus or max(default_cpus(), at_least))
     try:
-        info = _init(
-            address="local",
-            num_cpus=num_cpus or max(default_cpus(), at_least),
-            include_dashboard=True,
-            dashboard_host=LOOPBACK,
-            _temp_dir=str(temp),
-        )
         _give_way(os.getpid())
         yield info
     finally:
-        processes = _descendants(os.getpid()) if _initialised() else []
+        processes = descendants(os.getpid()) if _initialised() else []
         detach()
-        _kill(processes)  # Ray leaves its dashboard's helpers to notice by themselves, seconds later
-        shutil.rmtree(temp, ignore_errors=True)
+        kill_all(processes)  # Ray leaves its dashboard's helpers to notice by themselves, seconds later
+        remove_own(temp)
+
+
+def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path]:
+    """A Ray for this process, and its temporary folder. What a start that failed has left is removed."""
+    for left in reversed(range(STARTS)):
+        temp, before = own_temporary_folder(), descendants(os.getpid())
+        try:
+            with _temporary_files_in(temp):
+                info = _init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    include_dashboard=True,
+                    dashboard_host=LOOPBACK,
+                    _temp_dir=str(temp),
+                )
+        except ClusterUnavailable:
+            _ray().shutdown()
+            kill_all([process for process in descendants(os.getpid()) if process not in before])
+            remove_own(temp)
+            if not left:
+                raise
+        else:
+            return info, temp
+    raise AssertionError("the last attempt returns or raises")
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """What is started meanwhile puts its temporary files there: processes that are killed leave some, and the folder is
+    removed with its Ray."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def attach(address: str, json_logs: bool = False) -> ClusterInfo:
@@ -158,13 +195,13 @@ class _Head:
 
     pid: int
     started: int
-    """Clock ticks from the machine's start to the process's: a process id that was given out again differs."""
+    """When the process started, in clock ticks since the machine did: a later process with the same id differs."""
     temp_dir: str
     dashboard_url: str
 
     @property
     def alive(self) -> bool:
-        return _start_ticks(self.pid) == self.started
+        return start_ticks(self.pid) == self.started
 
     @property
     def address(self) -> str | None:
@@ -177,19 +214,27 @@ def start_head(state_dir: Path, num_cpus: int | None = None) -> ClusterInfo:
     """A Ray head as a process of its own that outlives this one; finds the living one at the second call."""
     with _locked(state_dir):
         head = _read(state_dir)
-        if head is None or not head.alive:
-            if head is not None:
-                shutil.rmtree(head.temp_dir, ignore_errors=True)
-            head = _spawn_head(state_dir, num_cpus or default_cpus())
-            (state_dir / "cluster.json").write_text(json.dumps(asdict(head)))
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while (address := head.address) is None:
-            if not head.alive or time.monotonic() > deadline:
-                _forget(state_dir, head)
-                raise ClusterUnavailable(f"Ray's head did not start: {_last_lines(state_dir / 'ray-head.log')}")
-            time.sleep(0.05)
-        _give_way(head.pid)
-        return ClusterInfo(address=address, dashboard_url=head.dashboard_url)
+        for _ in range(STARTS):
+            if head is None or not head.alive:
+                if head is not None:
+                    shutil.rmtree(head.temp_dir, ignore_errors=True)
+                head = _spawn_head(state_dir, num_cpus or default_cpus())
+                (state_dir / "cluster.json").write_text(json.dumps(asdict(head)))
+            if (address := _address_of(head)) is not None:
+                _give_way(head.pid)
+                return ClusterInfo(address=address, dashboard_url=head.dashboard_url)
+            _forget(state_dir, head)
+        raise ClusterUnavailable(f"Ray's head did not start: {_last_lines(state_dir / 'ray-head.log')}")
+
+
+def _address_of(head: _Head) -> str | None:
+    """The address of a head, once it is ready; None if it ends before, or takes too long."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while (address := head.address) is None:
+        if not head.alive or time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)
+    return address
 
 
 def stop_head(state_dir: Path) -> bool:
@@ -204,9 +249,9 @@ def stop_head(state_dir: Path) -> bool:
 
 
 def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
-    temp, dashboard, client = _temp_dir(), _free_port(), _free_port()
+    temp, dashboard, client = str(temporary_folder()), _free_port(), _free_port()
     ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
-    env = {**os.environ, **RAY_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **RAY_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "TMPDIR": temp}
     log = state_dir / "ray-head.log"
     output = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -222,15 +267,15 @@ def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
     }  # fmt: skip
     arguments = [*ray, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
     pid = os.posix_spawn(sys.executable, arguments, env, file_actions=output, setsid=True)
-    return _Head(pid, _start_ticks(pid) or 0, str(temp), f"http://{LOOPBACK}:{dashboard}")
+    return _Head(pid, start_ticks(pid) or 0, temp, f"http://{LOOPBACK}:{dashboard}")
 
 
 def _forget(state_dir: Path, head: _Head) -> None:
     if head.alive:
-        processes = [(head.pid, head.started), *_descendants(head.pid)]
+        processes = [(head.pid, head.started), *descendants(head.pid)]
         os.kill(head.pid, signal.SIGTERM)  # Ray would now drain the node for half a minute
-        _wait(processes)
-        _kill(processes)
+        wait_for_all(processes)
+        kill_all(processes)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(head.pid, os.WNOHANG)
     shutil.rmtree(head.temp_dir, ignore_errors=True)
@@ -255,26 +300,29 @@ def _locked(state_dir: Path) -> Iterator[None]:
 
 def _ray() -> Any:
     """Ray, imported when it is first needed; half of it is untyped."""
+    os.environ.update(RAY_ENVIRONMENT)  # some of it is read at the import
     import ray
 
     return ray
 
 
 def _init(**options: Any) -> ClusterInfo:
-    os.environ.update(RAY_ENVIRONMENT)
     ray = _ray()
     logging.getLogger("ray").setLevel(logging.ERROR)  # before it announces its token
     try:
         context = ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
-        raise ClusterUnavailable(f"Ray did not start or connect: {error}") from error
+    except Exception as error:  # Ray raises plain ones too, where a machine is too busy for it
+        text = " ".join(str(error).split())
+        raise ClusterUnavailable(
+            f"Ray did not start or connect: {text}; is the machine very busy, or its disk or memory full?"
+        ) from error
     url = context.dashboard_url
     return ClusterInfo(str(context.address_info["address"]), f"http://{url}" if url else "")
 
 
 def _use_token() -> None:
-    """Show the token that this user has to a cluster that may ask for it; Ray does so only where it found the cluster
-    by itself. Whatever RAY_AUTH_MODE says counts more."""
+    """Show this user's token to a cluster that may ask for it; Ray does so by itself only if it has found the cluster
+    by itself. RAY_AUTH_MODE takes precedence."""
     _ray()
     logging.getLogger("ray").setLevel(logging.ERROR)  # it would announce the token
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -290,11 +338,6 @@ def _resources(amounts: dict[str, float]) -> Resources:
     return Resources(cpus=amounts.get("CPU", 0.0), gpus=amounts.get("GPU", 0.0))
 
 
-def _temp_dir() -> Path:
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="millrace-", dir=base if len(base) + 18 <= LONGEST_TEMP else "/tmp"))
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
@@ -306,56 +349,11 @@ def _last_lines(log: Path) -> str:
     return " | ".join(lines[-5:]) or "it wrote nothing"
 
 
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the state on; none for a process that is gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
-    return None if fields[0] == "Z" else fields
-
-
-def _start_ticks(pid: int) -> int | None:
-    fields = _stat(pid)
-    return None if fields is None else int(fields[19])
-
-
-def _descendants(pid: int) -> list[tuple[int, int]]:
-    """Process id and start of all processes below `pid`."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if name.isdigit() and (fields := _stat(int(name))) is not None:
-            children.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
-    found: list[tuple[int, int]] = []
-    ahead = [pid]
-    while ahead:
-        below = children.get(ahead.pop(), [])
-        found += below
-        ahead += [child for child, _ in below]
-    return found
-
-
 def _give_way(root: int) -> None:
-    """Have the onlookers among a Ray's processes (dashboard, its agent, monitors) run when the training leaves time: a
-    worker that one of them interrupts keeps all the others waiting."""
-    for pid, _ in _descendants(root):
+    """Lower the priority of those of Ray's processes that only look on (dashboard, its agent, monitors): a worker that
+    one of them interrupts keeps all the other workers waiting."""
+    for pid, _ in descendants(root):
         with contextlib.suppress(OSError):  # it has ended
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             for thread in os.listdir(f"/proc/{pid}/task") if ONLOOKER.match(command) else ():
                 os.setpriority(os.PRIO_PROCESS, int(thread), ONLOOKERS_NICENESS)
-
-
-def _kill(processes: list[tuple[int, int]]) -> None:
-    """SIGKILL to what is left of the processes, and wait until they are gone."""
-    for pid, started in processes:
-        if _start_ticks(pid) == started:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    _wait(processes)
-
-
-def _wait(processes: list[tuple[int, int]]) -> None:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while any(_start_ticks(pid) == started for pid, started in processes) and time.monotonic() < deadline:
-        time.sleep(0.02)

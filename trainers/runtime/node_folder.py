@@ -1,7 +1,8 @@
 """A run's folder on a node, in memory that its processes share.
 
-Its name says of which Ray the run is, so that two of them on one machine may have runs of the same id. Whoever uses it
-holds a lock on it; the kernel lets go when the holder dies, so one that nobody holds is what killed processes left.
+Its name contains the Ray session, so that two Rays on one machine may have runs with the same id. Every process that
+uses the folder holds a lock on it. The kernel releases the lock when the process dies, so a folder that is not locked
+was left by processes that were killed.
 """
 
 import fcntl
@@ -12,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import ray
+
+from trainers.data.loader_files import remove_forsaken_files
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_MEMORY_BYTES = 1024**3
@@ -24,30 +27,37 @@ _held: dict[Path, int] = {}
 
 
 def where(job_id: str) -> Path:
-    """The path of a run's folder, whether it is there or not. The same for all processes of the connected Ray."""
+    """The path of a run's folder, whether it exists or not. The same for all processes of the connected Ray."""
     session = ray.get_runtime_context().get_session_name()
     return _root() / f"{PREFIX}{job_id}-{hashlib.sha256(session.encode()).hexdigest()[:8]}"
 
 
 def node_folder(job_id: str) -> Path:
-    """The run's folder, made if need be and held for as long as this process lives or until it sweeps."""
+    """The run's folder. It is made if need be, and locked until this process ends or cleans up."""
     path = where(job_id)
     while not _holds(path):
         if not path.exists():
-            _sweep_forsaken(path.parent)
+            _clean_up_forsaken(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):  # swept between the two lines: once more
+        with suppress(FileNotFoundError):  # another process has removed it meanwhile: try again
             _release(path)
             _held[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(_held[path], fcntl.LOCK_SH)
     return path
 
 
-def sweep(job_id: str) -> None:
+def cleanup(job_id: str) -> None:
     """Remove the run's folder on this node, if there is one."""
     path = where(job_id)
     shutil.rmtree(path, ignore_errors=True)
     _release(path)
+
+
+def leave(job_id: str) -> None:
+    """Hold the run's folder no more. It is removed if nobody else on this node does."""
+    path = where(job_id)
+    _release(path)
+    _clean_up_forsaken(path.parent)
 
 
 def _root() -> Path:
@@ -56,7 +66,7 @@ def _root() -> Path:
 
 
 def _holds(path: Path) -> bool:
-    """Whether this process holds the folder that lies there now, and not one that lay there before."""
+    """Whether this process has locked the folder that is there now, and not an earlier one of the same path."""
     try:
         return path in _held and os.path.samestat(os.stat(path), os.fstat(_held[path]))
     except FileNotFoundError:
@@ -68,10 +78,11 @@ def _release(path: Path) -> None:
         os.close(_held.pop(path))
 
 
-def _sweep_forsaken(root: Path) -> None:
-    """Remove the folders, of any Ray, that no process holds."""
+def _clean_up_forsaken(root: Path) -> None:
+    """Remove the folders, of any Ray, that no process has locked, and the files of loader processes that are gone."""
+    remove_forsaken_files()
     for path in root.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # held, gone, or another user's
+        with suppress(OSError):  # in use, removed already, or another user's
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

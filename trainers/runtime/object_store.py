@@ -2,12 +2,12 @@
 
 A vector is put into the store of its sender's node, one flat buffer for a shard's slice or a group's part of it, and
 its receiver's raylet pulls it; the workers of a node that fetch the same version share one copy of it. Messages are
-calls of the shard's actor, which alone is called: a worker tells it something, and has always one call open that
-answers with what the shard has to say. So nothing but Ray's own ports is needed between the nodes.
+calls of the shard's actor; workers are never called. A worker calls `tell` to send something, and keeps one call of
+`listen` open, which returns what the shard has to send. So nothing but Ray's own ports is needed between the nodes.
 
-Ray may run calls out of their order, so each wire numbers its own. A call that fails ends the wire: the worker connects
-again and repeats what it has no answer to, as on every transport, and the shard's journal of identities keeps it from
-being applied twice. A shard is missed when Ray says that its actor died; a worker when it has no call open.
+Ray may run calls out of order, so each wire numbers its own. A call that fails ends the wire: the worker connects
+again and repeats whatever was not answered, as on every transport, and the shard applies each push identity once. A
+shard counts as lost when Ray reports that its actor died, a worker when it has had no call open for some time.
 """
 
 import itertools
@@ -26,41 +26,41 @@ import torch
 from torch import Tensor
 
 from trainers.errors import PeerLost
+from trainers.links.tcp import Wire
+from trainers.parameter_server.groups import GroupSlice
+from trainers.parameter_server.tcp import WiredServer, WiredStore
+from trainers.parameter_server.wire_format import REPLY
 from trainers.runtime.cluster import NAMESPACE
-from trainers.store.groups import Piece
-from trainers.transport.store_messages import REPLY
-from trainers.transport.tcp import Wire
-from trainers.transport.wired_store import WiredServer, WiredStore
 
-Behind = list[Any]
-"""What travels behind a message: nothing, or a vector: a reference to it, or where it is small itself."""
+Payload = list[Any]
+"""What accompanies a message: nothing, or one vector: a reference to it, or where it is small the vector itself."""
 
-Letter = tuple[bytes, Behind]
+StoreMessage = tuple[bytes, Payload]
 
 SMALL_BYTES = 64 * 1024
 """A vector up to this size travels in the call, where the object store would only cost time."""
 
 POLL_S = 1.0
-"""How long a worker's open call stays open when there is nothing to say."""
+"""How long a call of `listen` stays open when there is nothing to send."""
 
 SILENCE_S = 5.0
-"""A worker that has had no call open for so long is missed."""
+"""A worker that has had no call open for so long counts as lost."""
 
 RETRY_S = 0.05
-"""Between two attempts to reach a shard that is not there."""
+"""Between two attempts to reach a shard that does not answer."""
 
 
-def behind(vector: Tensor) -> Behind:
+def payload_of(vector: Tensor) -> Payload:
     """A copy of (n,) float32 for a call."""
     values = vector.detach().numpy()
     return [values.copy() if values.nbytes <= SMALL_BYTES else ray.put(values)]
 
 
-def fill(vector: Tensor, what: Behind) -> None:
-    """Copy into (n,) float32 what came: memory of the store is shared, and must not be written.
+def copy_payload(vector: Tensor, what: Payload) -> None:
+    """Copy a payload into (n,) float32: memory of the object store is shared and must not be written.
 
     Raises:
-        PeerLost: Whoever sent it died before it was here.
+        PeerLost: The sender died before the vector was here.
     """
     (value,) = what
     try:
@@ -70,25 +70,25 @@ def fill(vector: Tensor, what: Behind) -> None:
     np.copyto(vector.numpy(), values)
 
 
-class Calls(Wire):
+class WorkerWire(Wire):
     """A worker's end."""
 
     def __init__(self, shard: Any, peer: str) -> None:
-        """shard: the handle of an actor that has a `Reception`, as `tell` and `listen`."""
+        """shard: the handle of an actor that has a `WireHub`, as `tell` and `listen`."""
         self.shard, self.peer = shard, peer
         self.wire = secrets.randbits(62)
         self.numbers = itertools.count()
-        self.unheard: deque[Any] = deque()  # calls that may not have run
-        self.arrived: SimpleQueue[Letter | None] = SimpleQueue()  # None: there will be no more
+        self.unconfirmed: deque[Any] = deque()  # calls that may not have run
+        self.arrived: SimpleQueue[StoreMessage | None] = SimpleQueue()  # None: there will be no more
         self.patience_s: float | None = None
-        self.behind: Behind = []
+        self.payload: Payload = []
         self.over = False
         threading.Thread(target=self._listen, name=f"from {peer}", daemon=True).start()
 
-    def ring(self, message: bytes, vector: Tensor | None = None) -> None:
-        self._tell(message, [] if vector is None else behind(vector))
+    def send(self, message: bytes, vector: Tensor | None = None) -> None:
+        self._tell(message, [] if vector is None else payload_of(vector))
 
-    def answer(self) -> bytes:
+    def receive(self) -> bytes:
         try:
             letter = self.arrived.get(timeout=self.patience_s)
         except Empty:
@@ -96,14 +96,14 @@ class Calls(Wire):
         if letter is None:
             self.arrived.put(None)  # for who asks again
             raise PeerLost(f"{self.peer} is gone")
-        message, self.behind = letter
+        message, self.payload = letter
         return message
 
     def receive_into(self, vector: Tensor) -> None:
-        what, self.behind = self.behind, []
-        fill(vector, what)
+        what, self.payload = self.payload, []
+        copy_payload(vector, what)
 
-    def be_patient(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         self.patience_s = seconds
 
     def finish(self, timeout_s: float) -> None:
@@ -115,9 +115,9 @@ class Calls(Wire):
             self._tell(b"", [])
             self.arrived.put(None)
 
-    def _tell(self, message: bytes, what: Behind) -> None:
+    def _tell(self, message: bytes, what: Payload) -> None:
         call = self.shard.tell.options(concurrency_group="tell")
-        self.unheard.append(call.remote(self.wire, next(self.numbers), message, what))
+        self.unconfirmed.append(call.remote(self.wire, next(self.numbers), message, what))
 
     def _listen(self) -> None:
         over = False
@@ -133,52 +133,52 @@ class Calls(Wire):
         self.arrived.put(None)
 
     def _check(self) -> None:
-        """Forget the calls that were heard; raise what one of them failed with."""
-        while self.unheard and ray.wait([self.unheard[0]], timeout=0)[0]:
-            ray.get(self.unheard.popleft())
+        """Forget the calls that have run; raise the error of one that failed."""
+        while self.unconfirmed and ray.wait([self.unconfirmed[0]], timeout=0)[0]:
+            ray.get(self.unconfirmed.popleft())
 
 
-class Answers(Wire):
+class ShardWire(Wire):
     """The shard's end, inside its actor."""
 
     peer = "a worker"
 
     def __init__(self) -> None:
         self.news = threading.Condition()
-        self.early: dict[int, Letter] = {}  # by number
+        self.early: dict[int, StoreMessage] = {}  # by number
         self.next = 0
-        self.arrived: deque[Letter] = deque()
-        self.leaving: list[Letter] = []
+        self.arrived: deque[StoreMessage] = deque()
+        self.leaving: list[StoreMessage] = []
         self.over = False
         self.open = 0  # calls
         self.open_s = time.monotonic()  # when one was open last
-        self.behind: Behind = []
+        self.payload: Payload = []
 
-    def ring(self, message: bytes, vector: Tensor | None = None) -> None:
-        self.send(message, [] if vector is None else behind(vector))
+    def send(self, message: bytes, vector: Tensor | None = None) -> None:
+        self.send_stored(message, [] if vector is None else payload_of(vector))
 
-    def send(self, message: bytes, what: Behind) -> None:
-        """`ring`, of a vector that is in the store already."""
+    def send_stored(self, message: bytes, what: Payload) -> None:
+        """`send`, of a vector that is in the store already."""
         with self.news:
             self.leaving.append((message, what))
             self.news.notify_all()
 
-    def answer(self) -> bytes:
+    def receive(self) -> bytes:
         with self.news:
             while not self.arrived:
                 if self.over or self.is_silent:
                     raise PeerLost(f"{self.peer} is gone")
                 self.news.wait(POLL_S)
-            message, self.behind = self.arrived.popleft()
+            message, self.payload = self.arrived.popleft()
         if not message:
             raise PeerLost(f"{self.peer} has closed")
         return message
 
     def receive_into(self, vector: Tensor) -> None:
-        what, self.behind = self.behind, []
-        fill(vector, what)
+        what, self.payload = self.payload, []
+        copy_payload(vector, what)
 
-    def be_patient(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """A worker may be silent as long as it lives."""
 
     def finish(self, timeout_s: float) -> None:
@@ -194,11 +194,11 @@ class Answers(Wire):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its worker is to be taken for dead."""
+        """Whether its worker counts as dead."""
         return time.monotonic() - self.open_s > SILENCE_S
 
-    def told(self, number: int, letter: Letter) -> None:
-        """The worker's message of this number."""
+    def deliver(self, number: int, letter: StoreMessage) -> None:
+        """The worker's message with this number has arrived."""
         with self.news:
             self.early[number] = letter
             while self.next in self.early:
@@ -206,8 +206,8 @@ class Answers(Wire):
                 self.next += 1
             self.news.notify_all()
 
-    def listened(self) -> tuple[list[Letter], bool]:
-        """What there is to say, once there is; and whether that was the last."""
+    def poll(self) -> tuple[list[StoreMessage], bool]:
+        """What there is to send, as soon as there is something; and whether that was the last."""
         with self.news:
             self.open += 1
             self.open_s = time.monotonic()
@@ -219,36 +219,36 @@ class Answers(Wire):
             return letters, self.over
 
 
-class Reception:
+class WireHub:
     """The wires of one shard. An actor that has it passes `tell` and `listen` on to it."""
 
     def __init__(self, take: Callable[[Wire], None]) -> None:
-        """take: what is done with a new wire."""
+        """take: called with each new wire."""
         self.take = take
         self.lock = threading.Lock()
-        self.wires: dict[int, Answers] = {}
+        self.wires: dict[int, ShardWire] = {}
         self.ended: set[int] = set()
 
-    def tell(self, wire: int, number: int, message: bytes, what: Behind) -> None:
-        """A worker says something."""
+    def tell(self, wire: int, number: int, message: bytes, what: Payload) -> None:
+        """A message from a worker."""
         found = self._find(wire)
         if found is not None:
-            found.told(number, (message, what))
+            found.deliver(number, (message, what))
 
-    def listen(self, wire: int) -> tuple[list[Letter], bool]:
-        """A worker asks for what there is to say to it."""
+    def listen(self, wire: int) -> tuple[list[StoreMessage], bool]:
+        """What there is to send to a worker, and whether that was the last."""
         found = self._find(wire)
         if found is None:
             return [], True
-        letters, over = found.listened()
+        letters, over = found.poll()
         if over:
             with self.lock:
                 self.wires.pop(wire, None)
                 self.ended.add(wire)
         return letters, over
 
-    def _find(self, wire: int) -> Answers | None:
-        """A wire, new if nobody has named it before; none if it has ended."""
+    def _find(self, wire: int) -> ShardWire | None:
+        """The wire of a number, a new one at first; None if it has ended."""
         with self.lock:
             if wire in self.ended:
                 return None
@@ -257,7 +257,7 @@ class Reception:
             for old in [name for name, one in self.wires.items() if one.over and one.is_silent]:
                 del self.wires[old]  # whose worker has died
                 self.ended.add(old)
-            found = self.wires[wire] = Answers()
+            found = self.wires[wire] = ShardWire()
         self.take(found)
         return found
 
@@ -272,26 +272,27 @@ class ObjectStore(WiredStore):
         super().__init__(worker, shards, torch.zeros(num_slots, shards[-1].stop), groups)
         self._join_all()
 
-    def _connect(self, shard: int) -> tuple[Calls, int]:
+    def _connect(self, shard: int) -> tuple[WorkerWire, int]:
         if shard in self.joined:
             self.closed.wait(RETRY_S)
-        return Calls(self.find(shard), f"shard {shard}"), ObjectShardServer.token
+        return WorkerWire(self.find(shard), f"shard {shard}"), ObjectShardServer.token
 
 
 class ObjectShardServer(WiredServer):
     """A shard's side. A version is put into the store once, however many workers fetch it."""
 
-    def __init__(self, pieces: dict[int, Piece]) -> None:
+    def __init__(self, pieces: dict[int, GroupSlice]) -> None:
         super().__init__(None, pieces)
-        self.versions: dict[int, tuple[int, Behind]] = {}  # group -> the last version that was fetched, in the store
+        self.versions: dict[int, tuple[int, Payload]] = {}  # group -> the last version that was fetched, in the store
+        self.wire_hub = WireHub(self.take)
 
     def _send_version(self, worker: int, group: int, row: int, message: bytes) -> None:
-        wire = self.bells[worker]
-        assert isinstance(wire, Answers)
+        wire = self.channels[worker]
+        assert isinstance(wire, ShardWire)
         version = REPLY.unpack(message)[4]
         if self.versions.get(group, (-1, []))[0] != version:
-            self.versions[group] = version, behind(self.pieces[group].shard.ring[row])
-        wire.send(message, self.versions[group][1])
+            self.versions[group] = version, payload_of(self.pieces[group].shard.ring[row])
+        wire.send_stored(message, self.versions[group][1])
 
 
 def named(prefix: str) -> Callable[[int], Any]:

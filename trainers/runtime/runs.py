@@ -7,25 +7,22 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.errors import SpecRejected
-from trainers.runtime import warm
+from trainers.runtime import fork_server
+from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.code_package import package_code
+from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
-from trainers.runtime.crew import gone
-from trainers.runtime.node_folder import sweep
+from trainers.runtime.node_folder import cleanup
 from trainers.spec import TrainSpec
 
 PREFLIGHT_LOOK_S = 0.5
-OURS = ("trainers", "service", "api", "deploy")
-"""Our packages: plain names, which a user's folder must not hide."""
-
-
 COORDINATORS = 100
-"""How often a coordinator that died comes back. What gets nowhere ends sooner, by what it does itself."""
+"""How often a coordinator that died comes back. A run that gets nowhere gives up long before."""
 
 
 class Run:
-    """A run whose coordinator lives, or lived when this was made."""
+    """A run whose coordinator is alive, or was when this was made."""
 
     def __init__(self, job_id: str, coordinator: Any) -> None:
         self.job_id = job_id
@@ -47,11 +44,11 @@ class Run:
             raise error.cause from None
 
     def pause(self) -> None:
-        """Ask for the same, to be taken up again: the log's last word is PAUSED; returns at once."""
+        """Ask for the same, to be resumed later: the log ends with PAUSED; returns at once."""
         self.coordinator.pause.remote()
 
     def is_alive(self) -> bool:
-        """False once Ray knows that the coordinator has died; one that is slow to answer lives."""
+        """False once Ray knows that the coordinator has died; one that is slow to answer is alive."""
         try:
             ray.get(self.coordinator.ping.remote(), timeout=10)
         except ray.exceptions.ActorDiedError:
@@ -64,11 +61,11 @@ class Run:
 def start_run(job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False) -> Run:
     """Start the coordinator of a run; its log begins in `run_dir` a moment later.
 
-    It is detached and lives on this node, where `run_dir` is. `starts_again`: should it fail, it is started once more,
-    so that its log does not end.
+    It is detached and stays on this node, where `run_dir` is. `starts_again`: should the run fail, the caller starts it
+    once more, so that its log does not end.
 
     Raises:
-        SpecRejected: The user's code would hide Millrace's own packages.
+        SpecRejected: The folder with the user's code cannot be packed; why, and what to do.
     """
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Coordinator).options(
@@ -79,35 +76,36 @@ def start_run(job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = 
         max_restarts=COORDINATORS,
         max_concurrency=1000,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
-        runtime_env=warm.environment(None, threads=0),
+        runtime_env=fork_server.environment(None, threads=0),
     )
-    arguments = (job_id, spec, str(run_dir.resolve()), runtime_environment(spec), None, starts_again)
-    return Run(job_id, actor.remote(*arguments))
+    environment = runtime_environment(spec)
+    config = RunConfig(job_id, spec, run_dir.resolve(), environment, starts_again=starts_again)
+    return Run(job_id, actor.remote(config))
 
 
 def find_run(job_id: str) -> Run | None:
-    """The run whose coordinator lives under this id, if there is one."""
+    """The run with this id, if its coordinator is alive."""
     try:
         return Run(job_id, ray.get_actor(f"{job_id}/coordinator", NAMESPACE))
     except ValueError:
         return None
 
 
-def sweep_run(job_id: str, but: str | None = None) -> None:
+def cleanup_run(job_id: str, but: str | None = None) -> None:
     """Kill and remove whatever a run left behind: actors (except `<job_id>/<but>`), placement groups, mapped files."""
-    gone(job_id, but)
+    kill_run(job_id, but)
 
 
 def remove_files(job_id: str) -> None:
     """Remove what a run mapped on this node, and nothing else."""
-    sweep(job_id)
+    cleanup(job_id)
 
 
 def preflight(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> None:
     """Check on the cluster what needs the model and the data; takes seconds and no CPU that others are given.
 
     Args:
-        is_wanted: Asked again and again: a process that Ray cannot start keeps nobody who does not wait any more.
+        is_wanted: Asked again and again. Once it says no, the check is cancelled: Ray may never start its process.
 
     Raises:
         SpecRejected: With the field and the remedy.
@@ -125,37 +123,18 @@ def preflight(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> 
 
 
 def runtime_environment(spec: TrainSpec) -> dict[str, Any] | None:
-    """Of the actors that train: a user's code, and a warm start where that is possible.
+    """The runtime environment of the actors that train: a user's code, and a warm start where that is possible.
 
     Raises:
-        SpecRejected: There is no such folder, or it would hide Millrace's own packages.
+        SpecRejected: The folder with the user's code cannot be packed; why, and what to do.
     """
-    return warm.environment(_code_environment(spec), spec.workers.threads)
-
-
-def _code_environment(spec: TrainSpec) -> dict[str, Any] | None:
-    """A user's folder as Ray's working directory, packed once and fetched by every node.
-
-    Raises:
-        SpecRejected: There is no such folder, or it would hide Millrace's own packages.
-    """
-    if spec.code is None:
-        return None
-    folder = Path(spec.code)
-    if not folder.is_dir():
-        raise SpecRejected(f"code: there is no folder {folder}")
-    for name in OURS:
-        if (folder / name).exists() or (folder / f"{name}.py").exists():
-            raise SpecRejected(f"code: {folder / name} would hide Millrace's own package `{name}`; rename it")
-    from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
-
-    environment: dict[str, Any] = upload_working_dir_if_needed({"working_dir": str(folder)}, include_gitignore=True)
-    return environment
+    code = package_code(Path(spec.code)) if spec.code is not None else None
+    return fork_server.environment(code, spec.workers.threads)
 
 
 def _preflight(spec: TrainSpec) -> None:
-    from trainers.runtime.member import use_code
-    from trainers.setup import preflight as check
+    from trainers.runtime.actors.base import use_code
+    from trainers.training.setup import preflight as check
 
     use_code(spec.code is not None)
     check(spec)

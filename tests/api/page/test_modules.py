@@ -21,8 +21,8 @@ def one(visit: Enter) -> Visit:
 
 
 def test_the_page_knows_the_states_that_there_are(one: Visit) -> None:
-    assert set(one.module("states.js", "m.STATES")) == {state.value for state in State}
-    assert set(one.module("states.js", "m.ENDED")) == {state.value for state in State if state.is_terminal}
+    assert set(one.module("lib/states.js", "m.STATES")) == {state.value for state in State}
+    assert set(one.module("lib/states.js", "m.ENDED")) == {state.value for state in State if state.is_terminal}
 
 
 def test_figures_as_people_read_them(one: Visit) -> None:
@@ -34,18 +34,25 @@ def test_figures_as_people_read_them(one: Visit) -> None:
         (7500, "2 h 5 min"),
         (200_000, "2 d 7 h"),
     ]
-    assert one.module("format.js", "a[0].map(m.duration)", [value for value, _ in asked]) == [text for _, text in asked]
-    assert one.module("format.js", "[m.duration, m.percent, m.figure, m.count].map((f) => f(null))") == [NOTHING] * 4
+    assert one.module("lib/format.js", "a[0].map(m.duration)", [value for value, _ in asked]) == [
+        text for _, text in asked
+    ]
+    assert (
+        one.module("lib/format.js", "[m.duration, m.percent, m.figure, m.count].map((f) => f(null))") == [NOTHING] * 4
+    )
     values = [0, 0.034217, 19.12449, 28740, 12345678, 0.0000123]
-    assert one.module("format.js", "a[0].map(m.figure)", values) == [
+    assert one.module("lib/format.js", "a[0].map(m.figure)", values) == [
         "0", "0.03422", "19.12", "28740", "1.23e+7", "1.23e-5",
     ]  # fmt: skip
 
 
 def test_what_was_trained_again_shows_once(one: Visit) -> None:
     xs, ys = [1, 2, 3, 4, 2.5, 3.5, 5], [10, 20, 30, 40, 25, 35, 50]
-    assert one.module("series.js", "m.rising(a[0], a[1])", xs, ys) == [[1, 2, 2.5, 3.5, 5], [10, 20, 25, 35, 50]]
-    assert one.module("series.js", "m.rising(a[0], a[1])", [1, 2, 2], [1, 2, 3]) == [[1, 2], [1, 3]]
+    assert one.module("lib/metric_series.js", "m.rising(a[0], a[1])", xs, ys) == [
+        [1, 2, 2.5, 3.5, 5],
+        [10, 20, 25, 35, 50],
+    ]
+    assert one.module("lib/metric_series.js", "m.rising(a[0], a[1])", [1, 2, 2], [1, 2, 3]) == [[1, 2], [1, 3]]
 
 
 def test_staleness_is_that_of_the_updates_since_the_last_report(one: Visit) -> None:
@@ -54,14 +61,14 @@ def test_staleness_is_that_of_the_updates_since_the_last_report(one: Visit) -> N
         a[0].forEach((data, i) => c.add({ seq: i, time: i, type: 'step', data }));
         return [c.steps.staleness, c.steps.stalest]; })()"""
     events = [step(i, i) | {"staleness": staleness} for i, staleness in enumerate(told)]
-    assert one.module("series.js", code, events) == [[0, 3, 1.5, None, None], [0, 3, 3, None, None]]
+    assert one.module("lib/metric_series.js", code, events) == [[0, 3, 1.5, None, None], [0, 3, 3, None, None]]
 
 
 def test_a_spike_among_ten_thousand_points_stays(one: Visit) -> None:
     ys = [0.5] * 10_000
     ys[7_531], ys[2_222] = 9.0, -4.0
     lines = [[list(range(10_000)), ys], [[0, 5_000], [1, None]], [[], []]]
-    x, first, second, third = one.module("series.js", "m.aligned(a[0], 300)", lines)
+    x, first, second, third = one.module("lib/metric_series.js", "m.aligned(a[0], 300)", lines)
     assert len(x) == len(first) == 600
     assert x == sorted(x)
     assert (max(first), min(first)) == (9.0, -4.0)
@@ -69,8 +76,8 @@ def test_a_spike_among_ten_thousand_points_stays(one: Visit) -> None:
     assert abs(x[first.index(-4.0)] - 2_222) < 10_000 / 300
     assert {y for y in second if y is not None} == {1}
     assert set(third) == {None}
-    assert one.module("series.js", "m.aligned(a[0])", [[[], []]]) == [[], []]
-    assert one.module("series.js", "m.aligned(a[0], 2)", [[[3], [7]]])[1] == [7, 7, None, None]
+    assert one.module("lib/metric_series.js", "m.aligned(a[0])", [[[], []]]) == [[], []]
+    assert one.module("lib/metric_series.js", "m.aligned(a[0], 2)", [[[3], [7]]])[1] == [7, 7, None, None]
 
 
 def test_a_stream_goes_on_where_it_broke_and_repeats_nothing(one: Visit) -> None:
@@ -89,5 +96,5 @@ def test_a_stream_goes_on_where_it_broke_and_repeats_nothing(one: Visit) -> None
     code = """(async () => { const found = [];
         for await (const batch of m.events('v1/x/events', 0, new AbortController().signal)) found.push(...batch);
         return found.map((event) => [event.seq, event.data.message ?? event.data.state]); })()"""
-    assert one.module("http.js", f"await {code}") == [[1, "é1"], [2, "é2"], [3, "é3"], [6, "FAILED"]]
+    assert one.module("lib/http.js", f"await {code}") == [[1, "é1"], [2, "é2"], [3, "é3"], [6, "FAILED"]]
     assert asked == ["0", "1", "3", "3"]

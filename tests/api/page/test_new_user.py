@@ -8,8 +8,10 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.api.http.test_serve import LIMIT_MB, MILLRACE, Serving, pss_mb
 from tests.api.page.conftest import Visit
-from tests.api.test_serve import LIMIT_MB, MILLRACE, Serving, pss_mb
+
+pytestmark = pytest.mark.long
 
 SOON_MS = 90_000  # Ray starts its first workers meanwhile
 

@@ -16,7 +16,7 @@ RATES = st.sampled_from([1e-12, 0.05, 0.1, 0.2, 1e12]) | st.floats(1e-12, 1e12)
 BATCHES = st.sampled_from([1, 32, 64, 65, 128, 512, 2**40])
 SHARES = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.1001, 1.0])
 LOSSES = st.floats() | st.sampled_from([0.3, 0.5, math.nan, math.inf])
-WORDS = st.sampled_from(["", "LossNotFinite", "DivergesFromBaseline", "a | b\nc", "$\\frac{"])
+WORDS = st.sampled_from(["", "LossNotFinite", "LearnedNothing", "DivergesFromBaseline", "a | b\nc", "$\\frac{"])
 
 POINTS = st.builds(
     Point,

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.storage.storage import Storage
+from service.storage.object_storage import Storage
 
 NUMBERS = itertools.count()
 KINDS = ("file", "memory", "s3")

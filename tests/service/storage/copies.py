@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from service.storage.object_storage import Storage
 from service.storage.restore import restore
-from service.storage.storage import Storage
 from service.storage.upload import Upload
 
 

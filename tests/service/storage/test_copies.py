@@ -17,15 +17,15 @@ from pydantic import ValidationError
 from service.errors import CopyDamaged, StorageFull
 from service.storage import upload as uploading
 from service.storage.manifest import Manifest
+from service.storage.object_storage import Storage
 from service.storage.restore import restore
 from service.storage.run_files import run_files
-from service.storage.storage import Storage
 from tests.service.storage.copies import contents, download, upload, write_checkpoint, write_log
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from service.storage.storage import Storage
+from service.storage.object_storage import Storage
 from tests.service.storage.copies import upload
 
 class Killed(Storage):

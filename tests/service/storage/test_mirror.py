@@ -13,8 +13,8 @@ from fsspec.implementations.local import LocalFileSystem
 from service.errors import StorageUnreachable
 from service.storage import mirror as mirroring
 from service.storage.mirror import REMOVED, Mirror
+from service.storage.object_storage import Storage
 from service.storage.restore import restore
-from service.storage.storage import Storage
 from tests.service.storage.copies import contents, download, write_checkpoint, write_log
 
 
@@ -54,19 +54,19 @@ def storage(failing: FailingFolder, tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def start(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(mirroring, "AGAIN_S", (0.01, 0.02))
+    monkeypatch.setattr(mirroring, "RETRY_S", (0.01, 0.02))
     started: list[Mirror] = []
 
     def begin(live: dict[str, Path] | None = None) -> Mirror:
         mirror = Mirror(storage, tmp_path / "runs", look_s=0.02)
-        mirror.live = lambda: live or {}
-        mirror.start()
+        mirror.start(lambda: live or {})
         started.append(mirror)
         return mirror
 
     yield begin
     for mirror in started:
         mirror.close()
+        assert mirror.thread is not None
         assert not mirror.thread.is_alive()
 
 
@@ -85,7 +85,7 @@ def names(storage: Storage, job_id: str = "job") -> dict[str, int]:
 
 
 def is_copied(mirror: Mirror, job_id: str = "job") -> bool:
-    return mirror.told(job_id) == f"copied to file:///copies/{job_id}"
+    return mirror.describe(job_id) == f"copied to file:///copies/{job_id}"
 
 
 def test_what_live_runs_finish_is_copied_by_itself(start: Any, storage: Storage, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_tried_again(
     write_checkpoint(run_dir, 1000)
     mirror = start({"job": run_dir})
     eventually(lambda: bool(mirror.trouble))
-    assert mirror.told("job") == (
+    assert mirror.describe("job") == (
         "waits: file:///copies cannot be reached: no route to host; training goes on, and the copy follows"
     )
     for examples in (2000, 3000, 4000):  # what comes meanwhile waits as one name, however much it is
@@ -116,7 +116,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_tried_again(
         mirror.look("job", run_dir)
     assert mirror.num_due == 1
     with pytest.raises(StorageUnreachable):
-        mirror.bring_back("another", tmp_path / "runs" / "another")
+        mirror.restore("another", tmp_path / "runs" / "another")
     failing.is_down = False
     eventually(lambda: is_copied(mirror))
     assert download(storage, tmp_path / "back") == contents(run_dir)
@@ -164,7 +164,7 @@ def test_one_run_that_cannot_be_read_holds_up_no_other(start: Any, storage: Stor
     for name in ("bad", "gone", "good"):
         mirror.look(name, tmp_path / "runs" / name)
     eventually(lambda: mirror.num_due == 0 and is_copied(mirror, "good"))
-    assert mirror.told("bad").startswith("cannot be copied: [Errno 20] Not a directory")
+    assert mirror.describe("bad").startswith("cannot be copied: [Errno 20] Not a directory")
     assert download_of(storage, "good", tmp_path) == contents(tmp_path / "runs" / "good")
 
 
@@ -180,7 +180,7 @@ def test_a_copy_that_is_to_go_goes_when_the_storage_answers_whoever_serves_then(
     first.forget("job")
     first.close()
     failing.is_down = False
-    assert not first.bring_back("job", tmp_path / "runs" / "again")  # it is as good as gone
+    assert not first.restore("job", tmp_path / "runs" / "again")  # it is as good as gone
     start()
     eventually(lambda: not names(storage))
     eventually(lambda: not list((tmp_path / "runs" / REMOVED).iterdir()))
@@ -194,7 +194,7 @@ def test_a_folder_that_is_no_longer_mounted_is_no_empty_storage(start: Any, stor
     (tmp_path / "copies").rename(tmp_path / "elsewhere")
     (tmp_path / "copies").mkdir()
     with pytest.raises(StorageUnreachable, match="mounted"):
-        mirror.bring_back("job", tmp_path / "runs" / "lost")
+        mirror.restore("job", tmp_path / "runs" / "lost")
     write_checkpoint(tmp_path / "runs" / "job", 2000)
     mirror.look("job", tmp_path / "runs" / "job")
     eventually(lambda: "mounted" in mirror.trouble)

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 import trainers
-from service.jobs import JobManager
+from service.database.job_store import Store
+from service.jobs.assembly import build_manager
+from service.jobs.manager import JobManager, ManagerConfig
 from service.spec import parse_spec
 from service.storage.mirror import Mirror
-from service.storage.storage import Storage
-from service.store import Store
+from service.storage.object_storage import Storage
 from tests.service.conftest import all_events, eventually
 from trainers import ClusterInfo, State
+
+pytestmark = pytest.mark.long
 
 JOB = {
     "name": "copied",
@@ -39,8 +42,8 @@ def test_a_fork_on_a_fresh_machine_ends_with_the_same_bits(
     @asynccontextmanager
     async def serving(machine: str) -> AsyncIterator[JobManager]:
         store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
-        manager = JobManager(store, trainers, tmp_path / machine, tmp_path)
-        manager.lives.homes.mirror = Mirror(Storage.open(url), tmp_path / machine, look_s=0.2)
+        mirror = Mirror(Storage.open(url), tmp_path / machine, look_s=0.2)
+        manager = build_manager(store, trainers, ManagerConfig(tmp_path / machine, tmp_path), mirror)
         await manager.start()
         try:
             yield manager
@@ -55,7 +58,7 @@ def test_a_fork_on_a_fresh_machine_ends_with_the_same_bits(
             await eventually(lambda: is_copied(manager, job_id))
 
     async def is_copied(manager: JobManager, job_id: str) -> bool:
-        return job_id not in manager.lives.live and (await manager.show(job_id)).storage.startswith("copied")
+        return job_id not in manager.active and (await manager.show(job_id)).storage.startswith("copied")
 
     async def scenario() -> None:
         async with serving("first") as manager:

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.api.conftest import eventually
-from tests.api.test_serve import LIMIT_MB, MILLRACE, SHORT, Serving, pss_mb
+from tests.api.http.test_serve import LIMIT_MB, MILLRACE, SHORT, Serving, pss_mb
 
 AS_JSON = {"Accept": "application/json"}
 

@@ -8,7 +8,7 @@ import pytest
 from service import doctor
 from service.doctor import Health
 from service.errors import StorageRefused, StorageUnreachable
-from service.storage.storage import CHUNK_BYTES, MARK, Storage, shown
+from service.storage.object_storage import CHUNK_BYTES, MARK, Storage, shown
 
 
 def test_what_is_written_is_listed_read_and_removed(storage: Storage) -> None:
@@ -74,7 +74,7 @@ def test_a_url_that_cannot_be_used_says_what_to_change(url: str, told: str) -> N
     with pytest.raises(StorageRefused, match=told):
         Storage.open(url)
     (found,) = doctor.storage(url)
-    assert (found.health, found.mend) == (Health.failed, "correct MILLRACE_STORAGE")
+    assert (found.health, found.remedy) == (Health.failed, "correct MILLRACE_STORAGE")
 
 
 def test_a_storage_that_is_not_there_is_unreachable(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_storage_that_is_not_there_is_unreachable(s3: str, tmp_path: Path, mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     (found,) = doctor.storage(s3)
     assert found.health is Health.failed
-    assert "AWS_ACCESS_KEY_ID" in found.mend
+    assert "AWS_ACCESS_KEY_ID" in found.remedy
 
 
 def test_a_password_is_not_shown() -> None:

@@ -1,0 +1,44 @@
+"""`millrace export`: a finished model in another format."""
+
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from api.cli.connection import complain, connected
+from api.cli.context import BAD_INPUT, OK, CliContext
+from service import MillraceError
+
+Format = Literal["safetensors", "torch.export", "onnx"]
+
+
+def export_run(
+    context: CliContext, server: str | None, run: str, wanted: tuple[Format, Path | None], as_json: bool
+) -> int:
+    """Export the model of a run directory, or of a job. Returns the exit status."""
+    form, target = wanted
+    if target is not None and not target.parent.is_dir():
+        complain(f"--to: there is no folder {target.parent}")
+        return BAD_INPUT
+    source = Path(run)
+    if not source.exists():
+        if source.name != run:
+            complain(f"there is no run directory {source}")
+            return BAD_INPUT
+        with connected(context, server) as client:
+            next(client.checkpoints(run), None)  # brings a run directory back that is gone, from storage
+            source = Path(client.get(run).run_dir)
+    from service import export_model
+
+    try:
+        exported = export_model(source, form, target)
+    except MillraceError as error:
+        complain(str(error))
+        return BAD_INPUT
+    if as_json:
+        typer.echo(exported.model_dump_json())
+        return OK
+    shape = "x".join(map(str, exported.image_shape))
+    typer.echo(f"{exported.path}: {exported.bytes:,} bytes; images of {shape} to {exported.num_classes} logits")
+    typer.echo(f"Loaded again, its logits differ by at most {exported.max_difference:.2g}")
+    return OK

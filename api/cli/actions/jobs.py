@@ -1,0 +1,119 @@
+"""What the commands about jobs do."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.actions.specs import known_states
+from api.cli.connection import complain
+from api.cli.context import FAILED, INTERRUPTED, OK
+from api.cli.display import display, duration
+from api.cli.interruptible import interruptible
+from api.client.client import Client
+from service import JobSummary, JobView, Result, State, log_line
+
+
+def watch_job(client: Client, job_id: str, as_json: bool) -> int:
+    """Follow a job to its end. Returns the exit status."""
+    job = client.get(job_id)
+    try:
+        with display(sys.stderr if as_json else sys.stdout, job.spec.epochs) as shown:
+            for event in interruptible(client.events(job_id)):
+                shown.show(event)
+    except KeyboardInterrupt:
+        complain(f"Detached; the job goes on. `millrace watch {job_id}` follows it again.")
+        return INTERRUPTED
+    job = client.get(job_id)
+    print_result(job.result, as_json, f"Everything is in {job.run_dir}")
+    return OK if job.state is State.SUCCEEDED else FAILED
+
+
+def print_logs(client: Client, job_id: str, follow: bool, as_json: bool) -> int:
+    """Print a job's log, as far as it goes or to its end; as JSON all its events, one a line."""
+    if not follow and not as_json:
+        typer.echo(client.logs(job_id), nl=False)
+        return OK
+    try:
+        for event in interruptible(client.events(job_id)) if follow else client.events_so_far(job_id):
+            if as_json:
+                typer.echo(event.model_dump_json())
+            elif (line := log_line(event)) is not None:
+                typer.echo(line)
+    except KeyboardInterrupt:
+        complain("Detached; the job goes on.")
+        return INTERRUPTED
+    return OK
+
+
+def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json: bool) -> None:
+    """Print a table of jobs, or one JSON object. wanted: states, labels, and how many at most."""
+    states, labels, limit = wanted
+    found = client.list(known_states(states), tuple(labels))
+    jobs = [job for job, _ in zip(found, range(limit), strict=False)]
+    if as_json:
+        typer.echo(json.dumps({"jobs": [job.model_dump(mode="json") for job in jobs]}))
+        return
+    Console().print(job_table(jobs))
+
+
+def job_table(jobs: Sequence[JobSummary]) -> Table:
+    """One line for each job."""
+    table = Table("job", "name", "algorithm", "state", "progress", "left", "message", box=None)
+    for job in jobs:
+        left = "" if job.eta_s is None else duration(job.eta_s)
+        cells = (job.id, job.name, job.algorithm, job.state, f"{job.progress:.0%}", left, job.message)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def print_job(job: JobView, as_json: bool, sentence: str | None = None) -> None:
+    """One job in full, or in a sentence, or as one JSON object that begins with its result."""
+    if as_json:
+        view = job.model_dump(mode="json", exclude={"result", "id", "workers"})
+        typer.echo(json.dumps({**job.result.model_dump(mode="json"), **view}))
+        return
+    if sentence is not None:
+        typer.echo(sentence)
+        return
+    table = Table(box=None, show_header=False)
+    rows = {
+        "job": job.id,
+        "name": job.name,
+        "labels": ", ".join(f"{key}={value}" for key, value in job.labels.items()),
+        "state": f"{job.state} ({job.reason}) {job.message}",
+        "progress": f"{job.progress:.0%}" + ("" if job.eta_s is None else f", {duration(job.eta_s)} left"),
+        "workers": str(job.workers),
+        "training": _sentence(job.result),
+        "run directory": job.run_dir,
+    }
+    if job.storage:
+        rows["copy"] = job.storage
+    for name, value in rows.items():
+        table.add_row(Text(name, style="bold"), Text(value))
+    Console().print(table)
+
+
+def print_result(result: Result, as_json: bool, where: str) -> None:
+    """Print how a run ended, and where its files are; or one JSON object."""
+    if as_json:
+        typer.echo(result.model_dump_json())
+        return
+    typer.echo(f"{result.state}: {_sentence(result)}" + (f" ({result.message})" if result.message else ""))
+    typer.echo(where)
+
+
+def _sentence(result: Result) -> str:
+    parts = [f"{result.epochs:g} epochs", f"{result.examples:,} examples in {duration(result.wall_s)}"]
+    if result.examples_per_s:
+        parts.append(f"{result.examples_per_s:,.0f} a second")
+    for name, value in (("train loss", result.train_loss), ("test loss", result.test_loss)):
+        if value is not None:
+            parts.append(f"{name} {value:.4f}")
+    if result.test_accuracy is not None:
+        parts.append(f"test accuracy {result.test_accuracy:.4f}")
+    return ", ".join(parts)

@@ -1,0 +1,194 @@
+"""`millrace profile`: what layers cost, counted in a model or timed on this machine's devices."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.actions.specs import read_job
+from api.cli.context import BAD_INPUT
+from api.cli.display import wide_console
+from service import CostShare, Images, JobSpec, MillraceError, ModelCost, TimingPlan, Timings, images_of
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """`millrace profile --model` with its options."""
+
+    model: str
+    """A name, or a spec's file."""
+    sets: list[str]
+    image: str | None
+    classes: int | None
+
+
+def print_model(request: ModelRequest, as_json: bool) -> None:
+    """Count a model's layers and print them, or end with exit status 2."""
+    is_file = Path(request.model).is_file() or Path(request.model).suffix in (".yaml", ".yml", ".json")
+    spec = read_job(Path(request.model), request.sets) if is_file else _named(request)
+    known = images_of(spec.model, spec.data if is_file else None)
+    shape = _shape(request.image) if request.image else known.shape if known else None
+    classes = request.classes or (known.classes if known else None)
+    if shape is None or classes is None:
+        unknown = f"only reading {spec.data.name} tells what its images are; give --image and --classes"
+        _refuse(f"{request.model}: /data/name: {unknown}")
+    from service import profile_model
+
+    with _refusing():
+        cost = profile_model(spec.model, Images(shape=shape, classes=classes), spec.code)
+    if as_json:
+        typer.echo(cost.model_dump_json())
+        return
+    _show(_layers(cost), _kinds(cost))
+
+
+def print_timings(plan: TimingPlan, plot: Path, as_json: bool) -> None:
+    """Time the two layers, print and draw it, or end with exit status 2."""
+    if not plot.parent.is_dir():
+        _refuse(f"--plot: there is no folder {plot.parent}")
+    from service import plot_timings, time_layers
+
+    with _refusing(), _bar() as on_pass:
+        timings = time_layers(plan, on_pass)
+    try:
+        plot_timings(timings, plot)
+    except OSError as error:
+        _refuse(f"--plot: {plot} cannot be written: {error.strerror}")
+    if as_json:
+        typer.echo(json.dumps({**timings.model_dump(mode="json"), "plot": str(plot)}))
+        return
+    threads = f"{timings.threads} thread{'s' if timings.threads > 1 else ''}"
+    typer.echo(f"float32, mean and standard deviation of {plan.repeats} forward passes; {threads} on the CPU")
+    _show(_times(timings, "convolution"), _times(timings, "fully_connected"), _slopes(timings))
+    typer.echo(f"The plot is in {plot}")
+
+
+def check_options(model: str | None, of_models: Mapping[str, object], of_timings: Mapping[str, object]) -> None:
+    """Refuse an option of the other half of the command, with exit status 2."""
+    for option, value in (of_models if model is None else of_timings).items():
+        if value:
+            _refuse(f"{option}: {'only goes' if model is None else 'does not go'} with --model; leave it out")
+
+
+def numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The whole numbers of `1,2,4`, or exit status 2."""
+    if text is None:
+        return default
+    if not re.fullmatch(r" *[1-9]\d{0,8} *(, *[1-9]\d{0,8} *)*", text):
+        _refuse(f"{option}: {text!r} is no list of whole numbers above 0; write for instance 16,32,64")
+    return tuple(int(part) for part in text.split(","))
+
+
+def _named(request: ModelRequest) -> JobSpec:
+    """A spec that has only the model's name."""
+    if request.sets:
+        _refuse("--set: there is no spec in which to set a field; give a spec's file as --model")
+    try:
+        return JobSpec.model_validate({"model": request.model})
+    except ValidationError as error:
+        _refuse(f"--model: {error.errors()[0]['msg'].removeprefix('Value error, ')}")
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    if match is None:
+        _refuse(f"--image: {text!r} is not of the form CxHxW; write for instance 3x224x224")
+    channels, height, width = (int(part) for part in match.groups())
+    return channels, height, width
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What the model or the machine does not allow, as one line and exit status 2."""
+    try:
+        yield
+    except MillraceError as error:
+        _refuse(str(error))
+
+
+def _refuse(line: str) -> NoReturn:
+    typer.echo(line, err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, float], None]]:
+    """A progress bar on the error stream, where somebody looks."""
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("warming up", total=1.0)
+        yield lambda description, fraction: bar.update(task, description=description, completed=fraction)
+
+
+def _show(*tables: Table) -> None:
+    console = wide_console()
+    for table in tables:
+        console.print(table)
+
+
+def _layers(cost: ModelCost) -> Table:
+    shape = "x".join(map(str, cost.images.shape))
+    title = f"{cost.model}, for one image of {shape} and {cost.images.classes} classes; FLOPs of products only"
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("layer")
+    table.add_column("kind")
+    for heading in ("forward MFLOP", "backward MFLOP", "%", "parameters", "%", "activities", "%"):
+        table.add_column(heading, justify="right")
+    rows = [(layer.name or "(its own)", layer.kind, layer.cost, layer.share) for layer in cost.layers]
+    for name, kind, each, share in [*rows, ("all", "", cost.whole, cost.whole.share_of(cost.whole))]:
+        cells = (
+            f"{each.forward_flops / 1e6:,.2f}", f"{each.backward_flops / 1e6:,.2f}", f"{share.computation:.1%}",
+            f"{each.parameters:,}", f"{share.parameters:.1%}", f"{each.activities:,}", f"{share.activities:.1%}",
+        )  # fmt: skip
+        table.add_row(Text(name), kind, *(cell.removesuffix("%") for cell in cells))
+    return table
+
+
+def _kinds(cost: ModelCost) -> Table:
+    table = Table("\nkind", box=None)
+    for heading in CostShare.model_fields:
+        table.add_column(f"\n{heading}", justify="right")
+    for kind, share in cost.kinds.items():
+        table.add_row(kind, *(f"{part:.1%}" for part in share.model_dump().values()))
+    return table
+
+
+def _times(timings: Timings, layer: str) -> Table:
+    """A row a size, a column a device, then the ratios."""
+    curves = [curve for curve in timings.curves if curve.layer == layer]
+    ratios = [ratio for ratio in timings.ratios if ratio.layer == layer]
+    table = Table("\nimages" if layer == "convolution" else "\nn", box=None)
+    for curve in curves:
+        table.add_column(f"\n{layer.replace('_', ' ')}, ms, {curve.device} ({curve.hardware})", justify="right")
+    for ratio in ratios:
+        table.add_column(f"\ncpu / {ratio.device}", justify="right")
+    for row in zip(*(curve.timings for curve in curves), strict=True):
+        cells = [f"{1000 * timing.mean_s:.4g} ± {1000 * timing.spread_s:.2g}" for timing in row]
+        cells += [f"{ratio.by_size[row[0].size]:.1f}" for ratio in ratios]
+        table.add_row(str(row[0].size), *cells)
+    return table
+
+
+def _slopes(timings: Timings) -> Table:
+    from service import slope_words
+
+    table = Table("\nslope", "\ndevice", "\ntime against size", "\nr²", "\ncpu / gpu", box=None)
+    ratios = {(ratio.layer, ratio.device): ratio.slopes for ratio in timings.ratios}
+    for curve in timings.curves:
+        if curve.line is None:
+            continue
+        ratio = ratios.get((curve.layer, curve.device))
+        cells = (slope_words(curve.layer, curve.line.slope_s), f"{curve.line.r2:.3f}", f"{ratio:.1f}" if ratio else "")
+        table.add_row(curve.layer.replace("_", " "), curve.device, *cells)
+    return table

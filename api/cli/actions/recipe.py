@@ -1,0 +1,47 @@
+"""`millrace explain`: the recipe of a spec as two tables, or as one JSON object."""
+
+from pathlib import Path
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.actions.specs import read_job
+from api.cli.connection import complain
+from api.cli.context import BAD_INPUT
+from api.cli.display import wide_console
+from service import Recipe, explain, known_examples
+
+
+def print_recipe(spec_file: Path, sets: list[str], examples: int | None, as_json: bool) -> None:
+    """Print it, or end with exit status 2."""
+    spec = read_job(spec_file, sets)
+    examples = examples or known_examples(spec.data)
+    if examples is None:
+        unknown = f"only reading {spec.data.name} tells how many training examples it has; give --examples"
+        complain(f"{spec_file}: /data/name: {unknown}")
+        raise typer.Exit(BAD_INPUT)
+    recipe = explain(spec.train, examples)
+    if as_json:
+        typer.echo(recipe.model_dump_json())
+        return
+    console = wide_console()
+    for table in _tables(recipe):
+        console.print(table)
+    for warning in recipe.warnings:
+        console.print(Text(f"\nwarning: {warning}", style="yellow"))
+
+
+def _tables(recipe: Recipe) -> tuple[Table, Table]:
+    numbers = Table("quantity", "value", "formula", "source", box=None)
+    for name, quantity in recipe.quantities.items():
+        _add(numbers, name, quantity.value, quantity.formula, quantity.source)
+    phases = Table("\nphase", "epoch", "examples", "learning rate", "formula", "source", box=None)
+    for phase in recipe.phases:
+        _add(phases, phase.name, phase.epoch, phase.examples, phase.learning_rate, phase.formula, phase.source)
+    return numbers, phases
+
+
+def _add(table: Table, *cells: float | str | None) -> None:
+    texts = ("" if cell is None else f"{cell:.8g}" if isinstance(cell, float) else str(cell) for cell in cells)
+    table.add_row(*(Text(cell) for cell in texts))

@@ -1,0 +1,67 @@
+"""What `millrace run` does."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.cli.actions.jobs import print_result
+from api.cli.actions.specs import read_job
+from api.cli.connection import complain
+from api.cli.context import BAD_INPUT, FAILED, OK, CliContext
+from api.cli.display import display
+from api.cli.interrupts import Interrupts
+from service import ClusterInfo, LocalRun, MillraceError, Result, State, StorageFull, new_job_id
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """`millrace run` or `millrace sweep` with its options."""
+
+    spec_file: Path
+    sets: list[str]
+    address: str | None
+    folder: Path | None
+    """Where it leaves everything; none: a new folder among the runs."""
+    num_cpus: int | None
+    as_json: bool
+
+
+def run_here(context: CliContext, request: RunRequest) -> int:
+    """Train one job on a Ray of its own, or on an existing one. Returns the exit status."""
+    spec = read_job(request.spec_file, request.sets)
+    job_id = new_job_id()
+    run_dir = (request.folder or context.runs_dir / job_id).absolute()
+    if (run_dir / "events.jsonl").exists():
+        complain(f"{run_dir} holds a run already; choose another --run-dir")
+        return BAD_INPUT
+    runs = context.runs()
+    needs = runs.needs(spec.train)
+    try:
+        with Interrupts() as interrupts, context.cluster(request.address, needs, request.num_cpus) as info:
+            total = runs.total_resources()
+            if not needs.fits(total):
+                lack = f"{needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, Ray has {total.cpus:g} and {total.gpus:g}"
+                complain(f"{request.spec_file}: /workers: the job needs {lack}")
+                return BAD_INPUT
+            interrupts.install()
+            result = _train(LocalRun(runs, job_id, spec, run_dir), interrupts, info, request.as_json)
+    except KeyboardInterrupt:
+        complain("Ended before it started.")
+        return FAILED
+    except (MillraceError, StorageFull) as error:
+        complain(str(error))
+        return FAILED
+    print_result(result, request.as_json, f"Everything is in {run_dir}")
+    return OK if result.state is State.SUCCEEDED else FAILED
+
+
+def _train(run: LocalRun, interrupts: Interrupts, info: ClusterInfo, as_json: bool) -> Result:
+    with display(sys.stderr if as_json else sys.stdout, run.spec.epochs) as shown:
+        shown.say(f"Job {run.job_id}: {run.spec.name}")
+        if info.dashboard_url:
+            shown.say(f"Ray dashboard: {info.dashboard_url}  (if it asks for a token: `ray get-auth-token`)")
+        interrupts.run = run
+        try:
+            return run.run(shown.show)
+        except (KeyboardInterrupt, MillraceError):  # the log says which
+            return run.result

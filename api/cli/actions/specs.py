@@ -1,0 +1,44 @@
+"""Reads what a caller wrote: specs and the names of states. What is wrong ends the command with status 2."""
+
+from pathlib import Path
+
+import typer
+
+from api.cli.connection import complain
+from api.cli.context import BAD_INPUT
+from service import JobSpec, SpecInvalid, State, SweepSpec, configurations, read_spec_file, read_sweep_file
+
+
+def read_job(spec_file: Path, sets: list[str]) -> JobSpec:
+    """The spec in a file. Ends the command with one line for each field that is wrong."""
+    try:
+        return read_spec_file(spec_file, sets).resolved(Path.cwd())
+    except SpecInvalid as error:
+        raise as_exit(error, spec_file) from None
+
+
+def read_sweep(spec_file: Path, sets: list[str]) -> SweepSpec:
+    """The sweep's spec in a file. Ends the command with one line for each field that is wrong."""
+    try:
+        spec = read_sweep_file(spec_file, sets).resolved(Path.cwd())
+        configurations(spec)
+    except SpecInvalid as error:
+        raise as_exit(error, spec_file) from None
+    return spec
+
+
+def as_exit(error: SpecInvalid, spec_file: Path | None = None) -> typer.Exit:
+    """Exit status 2, after one line for each field that is wrong."""
+    prefix = "" if spec_file is None else f"{spec_file}: "
+    for item in error.errors:
+        complain(f"{prefix}{item.pointer or '/'}: {item.message}")
+    return typer.Exit(BAD_INPUT)
+
+
+def known_states(states: list[str]) -> tuple[State, ...]:
+    """States by their names, in upper or lower case. Ends the command at an unknown one."""
+    unknown = [state for state in states if state.upper() not in State.__members__]
+    if unknown:
+        complain(f"there is no state {unknown[0]!r}; use one of {', '.join(State)}")
+        raise typer.Exit(BAD_INPUT)
+    return tuple(State(state.upper()) for state in states)

@@ -1,0 +1,28 @@
+"""Builds the `millrace` command from its parts."""
+
+import typer
+
+from api.cli.commands.admin import add_admin
+from api.cli.commands.jobs import add_jobs
+from api.cli.commands.local import add_local
+from api.cli.commands.serve import add_serve
+from api.cli.commands.sweeps import add_sweeps
+from api.cli.commands.verbs import add_verbs
+from api.cli.context import CliContext
+
+
+def build(context: CliContext) -> typer.Typer:
+    """The `millrace` command."""
+    app = typer.Typer(
+        help="Elastic distributed training on Ray.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "obj": context},
+    )
+    add_local(app, context)
+    add_serve(app, context)
+    add_jobs(app, context)
+    add_sweeps(app, context)
+    add_admin(app, context)
+    add_verbs(app, context)
+    return app

@@ -1,0 +1,130 @@
+"""The commands that need no service: train here and now, explain a recipe, export a model, profile layers."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from api.cli.context import CliContext
+from api.cli.options import AddressOption, CpusOption, DryRunOption, Output, OutputOption, ServerOption, Sets, SpecFile
+
+
+class FormatName(StrEnum):
+    """The formats of a finished model."""
+
+    safetensors = "safetensors"
+    torch_export = "torch.export"
+    onnx = "onnx"
+
+
+class DeviceName(StrEnum):
+    """The devices that layers are timed on."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def add_local(app: typer.Typer, context: CliContext) -> None:
+    """Add `run`, `explain`, `export` and `profile`."""
+    _add_run(app, context)
+    _add_explain(app)
+    _add_export(app, context)
+    _add_profile(app)
+
+
+def _add_run(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def run(
+        spec_file: SpecFile,
+        *,
+        sets: Sets = None,
+        address: AddressOption = None,
+        run_dir: Annotated[Path | None, typer.Option(help="Where the run leaves everything. [runs/JOB]")] = None,
+        num_cpus: CpusOption = None,
+        dry_run: DryRunOption = False,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Train one job here and now; needs no server. Ctrl-C stops it cleanly, a second one at once."""
+        from api.cli.actions.run import RunRequest, run_here
+        from api.cli.actions.specs import read_job
+
+        if dry_run:
+            typer.echo(read_job(spec_file, sets or []).model_dump_json(indent=None if output is Output.json else 2))
+            return
+        request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
+        raise typer.Exit(run_here(context, request))
+
+
+def _add_explain(app: typer.Typer) -> None:
+    @app.command()
+    def explain(
+        spec_file: SpecFile,
+        *,
+        sets: Sets = None,
+        examples: Annotated[
+            int | None, typer.Option(min=1, help="Training examples, where the dataset's name does not tell.")
+        ] = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Print the whole recipe of a job before anything runs: batch, rates, decay, steps, with their formulas."""
+        from api.cli.actions.recipe import print_recipe
+
+        print_recipe(spec_file, sets or [], examples, output is Output.json)
+
+
+def _add_export(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def export(
+        run: Annotated[
+            str, typer.Argument(metavar="RUN", help="A run directory, or the id of a job.", show_default=False)
+        ],
+        *,
+        form: Annotated[FormatName, typer.Option("--format", help="torch.export and onnx hold the computation too.")],
+        to: Annotated[Path | None, typer.Option(help="The file. [beside the finished model]")] = None,
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Write a finished model, of a run on this machine, in another format; load it again and compare."""
+        from api.cli.actions.export import export_run
+
+        raise typer.Exit(export_run(context, server, run, (form.value, to), output is Output.json))
+
+
+def _add_profile(app: typer.Typer) -> None:
+    @app.command()
+    def profile(
+        *,
+        model: Annotated[
+            str | None, typer.Option(help="A model by name, or a spec's file: count its layers instead.")
+        ] = None,
+        sets: Sets = None,
+        image: Annotated[str | None, typer.Option(metavar="CxHxW", help="The model's images.")] = None,
+        classes: Annotated[int | None, typer.Option(min=1, help="The model's classes.")] = None,
+        batches: Annotated[str | None, typer.Option(metavar="N,N...", help="Images at once.")] = None,
+        sizes: Annotated[str | None, typer.Option(metavar="N,N...", help="n of the n x n matrix.")] = None,
+        repeats: Annotated[int, typer.Option(min=1, help="Passes that are timed, for each size.")] = 10,
+        device: Annotated[DeviceName, typer.Option(help="auto: the CPU and each kind of GPU.")] = DeviceName.auto,
+        threads: Annotated[int | None, typer.Option(min=1, help="Of torch on the CPU.")] = None,
+        plot: Annotated[Path, typer.Option(help="Where the picture goes, a PNG.")] = Path("profile.png"),
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Time a convolution and a fully connected layer on this machine, or count what a model's layers cost."""
+        from api.cli.actions.profile import ModelRequest, check_options, numbers, print_model, print_timings
+        from service import TimingPlan
+
+        of_models = {"--set": sets, "--image": image, "--classes": classes}
+        check_options(model, of_models, {"--batches": batches, "--sizes": sizes, "--threads": threads})
+        if model is not None:
+            print_model(ModelRequest(model, sets or [], image, classes), output is Output.json)
+            return
+        defaults = TimingPlan()
+        plan = TimingPlan(
+            batches=numbers("--batches", batches, defaults.batches),
+            sizes=numbers("--sizes", sizes, defaults.sizes),
+            repeats=repeats,
+            device=device.value,
+            threads=threads,
+        )
+        print_timings(plan, plot, output is Output.json)

@@ -1,0 +1,103 @@
+"""The commands that pause, scale, resume and fork."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from api.cli.context import CliContext
+from api.cli.options import JobId, KeyOption, Output, OutputOption, ServerOption, Sets, is_sweep
+
+
+def add_verbs(app: typer.Typer, context: CliContext) -> None:
+    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork` and `checkpoints` of jobs."""
+    _add_pause(app, context)
+    _add_scale(app, context)
+    _add_resume(app, context)
+    _add_fork(app, context)
+    _add_checkpoints(app, context)
+
+
+def _add_pause(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def pause(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
+        """Stop a job with a checkpoint, or take a sweep's processes away, to go on later."""
+        from api.cli.actions.verbs import print_change
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            print_change(client.pause_sweep(job) if is_sweep(job) else client.pause(job), output is Output.json)
+
+
+def _add_scale(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def scale(
+        job: JobId,
+        workers: Annotated[int, typer.Argument(min=1, help="How many are to train.")],
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Have another number of workers train a running job, without a restart."""
+        from api.cli.actions.jobs import print_job
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            view = client.scale(job, workers)
+            print_job(view, output is Output.json, f"Job {view.id} is going to be trained by {workers} workers")
+
+
+def _add_resume(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def resume(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
+        """Go on with a job or a sweep that is paused."""
+        from api.cli.actions.verbs import print_change
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            print_change(client.resume_sweep(job) if is_sweep(job) else client.resume(job), output is Output.json)
+
+
+def _add_fork(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def fork(
+        job: JobId,
+        *,
+        sets: Sets = None,
+        checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="Begin there. [the newest]")] = None,
+        key: KeyOption = None,
+        watch: Annotated[bool, typer.Option("--watch", help="Follow the new job.")] = False,
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Begin a new job from a checkpoint of another, with changes to its spec."""
+        from api.cli.actions.jobs import print_job, watch_job
+        from api.cli.actions.specs import as_exit
+        from api.cli.connection import connected
+        from service import SpecInvalid, as_patch
+
+        try:
+            changes = as_patch(sets or [])
+        except SpecInvalid as error:
+            raise as_exit(error) from None
+        with connected(context, server) as client:
+            view = client.fork(job, changes, checkpoint, key)
+            if watch:
+                raise typer.Exit(watch_job(client, view.id, output is Output.json))
+            sentence = f"Job {view.id} begins from {view.forked_from}; `millrace watch {view.id}` follows it"
+            print_job(view, output is Output.json, sentence)
+
+
+def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def checkpoints(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
+        """List the checkpoints that a job has kept, oldest first."""
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            found = list(client.checkpoints(job))
+        if output is Output.json:
+            typer.echo(json.dumps({"checkpoints": [one.model_dump(mode="json") for one in found]}))
+            return
+        for one in found:
+            size = sum(file.bytes for file in one.files)
+            typer.echo(f"{one.step}  epoch {one.epoch}  {size / 1e6:,.1f} MB")

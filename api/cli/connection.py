@@ -1,0 +1,45 @@
+"""The connection of the commands to a service, with its errors as exit statuses."""
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+
+from api.cli.context import BAD_INPUT, FAILED, CliContext
+from api.client.client import Client, Refused, Unreachable
+
+CORRECTABLE = frozenset({401, 403, 404, 409, 413, 415, 422, 429})
+"""Statuses of errors that the caller can correct."""
+
+
+def complain(line: str) -> None:
+    """Print a line to the error stream."""
+    typer.echo(line, err=True)
+
+
+def client_of(context: CliContext, server: str | None) -> Client:
+    """A client of the service at a URL, or of ours; our token is shown to ours and to no other."""
+    url = server or context.server
+    return Client(url, token=context.token if url.rstrip("/") == context.server.rstrip("/") else "")
+
+
+@contextlib.contextmanager
+def connected(context: CliContext, server: str | None, subject: str | None = None) -> Iterator[Client]:
+    """A client whose errors end the command: with status 2 if the caller can correct them, otherwise with 1.
+
+    subject: The file that is named in front of each error.
+    """
+    with client_of(context, server) as client:
+        try:
+            yield client
+        except Refused as error:
+            problem = error.problem
+            lines = [f"{item.pointer or '/'}: {item.message}" for item in problem.errors] or [problem.detail]
+            for line in lines:
+                complain(f"{subject}: {line}" if subject else line)
+            if problem.status in (401, 403):
+                complain(problem.remedy)
+            raise typer.Exit(BAD_INPUT if problem.status in CORRECTABLE else FAILED) from None
+        except Unreachable as error:
+            complain(str(error))
+            raise typer.Exit(FAILED) from None

@@ -1,0 +1,62 @@
+"""What the commands work with: exit statuses, how to serve, and the context that `deploy` puts together."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service import ClusterInfo, Resources, Runs, Tokens
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of `millrace serve`."""
+
+    host: str
+    port: int
+    state_dir: Path
+    address: str | None
+    """An existing Ray cluster; none: a head of our own that outlives the server."""
+    num_cpus: int | None
+    require_token: bool = False
+    """Whether a loopback address demands tokens too; every other address always does."""
+    code_role: str = "admin"
+    """The least role whose jobs may run code of their own."""
+    webhook_allow: tuple[str, ...] = ()
+    """Private networks that webhooks may lead to all the same."""
+    storage: str = ""
+    """The URL at which copies of runs are kept; empty: no copies."""
+
+
+@dataclass(frozen=True)
+class CliContext:
+    """The defaults of the commands, and the functions that they call outside this package."""
+
+    server: str
+    host: str
+    port: int
+    state_dir: Path
+    runs_dir: Path
+    """Where `run` leaves what it trained; `sweep` writes there too, in folders of its own."""
+    serve: Callable[[ServeOptions], None]
+    stop_cluster: Callable[[Path], None]
+    runs: "Callable[[], Runs]"
+    cluster: "Callable[[str | None, Resources, int | None], AbstractContextManager[ClusterInfo]]"
+    """A Ray for one run: the cluster at an address, or an embedded one of so many resources, or so many CPUs."""
+    tokens: "Callable[[Path], AbstractContextManager[Tokens]]"
+    """Opens the tokens of the service whose state is in a folder."""
+    token: str = ""
+    """The token for the service at `server`; it is shown to no other service."""
+    code_role: str = "admin"
+    webhook_allow: tuple[str, ...] = ()
+    data_root: Path = Path("data")
+    database: str = ""
+    """A PostgreSQL's URL; empty: SQLite in `state_dir`."""
+    storage: str = ""
+    """The URL at which copies of runs are kept; empty: no copies."""
+    config: Path | None = None
+    """The settings file that was looked for."""

@@ -1,0 +1,154 @@
+"""A run on a terminal: bars for people, plain lines for pipes and logs. Both read events and nothing else."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from service import Event, log_line
+from service import Progress as Figures
+
+LINE_EVERY_S = 3.0
+WIDTH = 160
+"""Columns of a table where the output is no terminal."""
+
+
+class Display(Protocol):
+    """Shows a run while it goes on."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, event: Event) -> None:
+        """Take in one more event."""
+
+    def say(self, line: str) -> None:
+        """A sentence beside the run's own."""
+
+
+def display(stream: TextIO, epochs: int) -> Display:
+    """BarDisplay where somebody looks, lines where not."""
+    return BarDisplay(stream, epochs) if stream.isatty() else LineDisplay(stream, epochs)
+
+
+class LineDisplay:
+    """One line every few seconds and at each evaluation."""
+
+    def __init__(self, stream: TextIO, epochs: int) -> None:
+        self.stream = stream
+        self.epochs = epochs
+        self.figures = Figures()
+        self.printed_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def show(self, event: Event) -> None:
+        """Print what is worth a line."""
+        self.figures.add(event)
+        if event.type == "evaluation":
+            self.say(evaluation_line(event))
+        elif event.type == "step" and time.monotonic() - self.printed_s >= LINE_EVERY_S:
+            self.printed_s = time.monotonic()
+            self.say(step_line(self.figures, self.epochs))
+        elif (line := log_line(event)) is not None:
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        """Print a line at once, also into a pipe."""
+        print(line, file=self.stream, flush=True)
+
+
+class BarDisplay:
+    """One bar over all epochs with the figures beside it; everything else scrolls above."""
+
+    def __init__(self, stream: TextIO, epochs: int) -> None:
+        self.epochs = epochs
+        self.figures = Figures()
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=Console(file=stream),
+        )
+        self.task = self.bars.add_task("waiting", total=1.0, figures="")
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def show(self, event: Event) -> None:
+        """Move the bar."""
+        self.figures.add(event)
+        if event.type == "evaluation":
+            self.say(evaluation_line(event))
+        elif (line := log_line(event)) is not None:
+            self.say(line)
+        figures = self.figures
+        epoch = figures.metrics.epoch if figures.metrics else 0.0
+        self.bars.update(
+            self.task,
+            completed=figures.fraction(self.epochs),
+            description=f"epoch {epoch:.2f}/{self.epochs}" if figures.metrics else str(figures.state).lower(),
+            figures=_figures_line(figures, self.epochs),
+        )
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar; nothing in it is markup."""
+        self.bars.console.print(Text(line))
+
+
+def step_line(figures: Figures, epochs: int) -> str:
+    """Where a run is, on one line."""
+    assert figures.metrics is not None
+    return f"epoch {figures.metrics.epoch:.2f}/{epochs}  {_figures_line(figures, epochs)}"
+
+
+def evaluation_line(event: Event) -> str:
+    """An evaluation, on one line."""
+    data = event.data
+    scores = f"test accuracy {data['test_accuracy']:.4f}  test loss {_number(data['test_loss'])}"
+    return f"epoch {data['epoch']:g}  {scores}"
+
+
+def wide_console(width: int = WIDTH) -> Console:
+    """The output stream; where that is no terminal, it has so many columns."""
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def duration(seconds: float) -> str:
+    """For people: 42 s, 3 min 5 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _figures_line(figures: Figures, epochs: int) -> str:
+    metrics = figures.metrics
+    if metrics is None:
+        return ""
+    parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
+    if figures.evaluation is not None:
+        parts.append(f"accuracy {figures.evaluation['test_accuracy']:.4f}")
+    if (eta_s := figures.eta_s(epochs)) is not None:
+        parts.append(f"{duration(eta_s)} left")
+    return "  ".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"

@@ -1,0 +1,1 @@
+"""The Python clients of a running service, with and without an event loop."""

@@ -1,0 +1,311 @@
+"""What a client asks of the service, written once for the client that waits and for the one that does not."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+import service
+from api.problem import Problem
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+AnyJob = service.JobSpec | dict[str, Any] | Path
+AnySweep = service.SweepSpec | dict[str, Any] | Path
+
+
+class Refused(Exception):
+    """The service says no, and what to change."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+class Unreachable(Exception):
+    """No service answers at the address."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and how its answer is read."""
+
+    method: str
+    path: str
+    read: Callable[[httpx2.Response], T]
+    options: dict[str, Any] = field(default_factory=dict)
+    is_repeatable: bool = False
+    """Whether it may be sent again when the connection broke in the middle: its key makes it one."""
+
+    def answered(self, response: httpx2.Response) -> T:
+        """What the answer says. Raises Refused."""
+        if response.is_error:
+            raise refusal(response)
+        return self.read(response)
+
+
+@dataclass(frozen=True)
+class JobsPage:
+    """Some jobs, and the token for those that follow."""
+
+    jobs: list[service.JobSummary]
+    next_page_token: str | None
+
+
+def submit(spec: AnyJob, key: str | None) -> Call[service.JobView]:
+    """POST /v1/jobs. Relative paths in the spec are taken from here."""
+    return _post("/v1/jobs", _absolute(spec), key, _one(service.JobView))
+
+
+def check(spec: AnyJob) -> Call[service.JobSpec]:
+    """POST /v1/jobs?dry_run=true."""
+    return Call("POST", "/v1/jobs", _one(service.JobSpec), {"json": _absolute(spec), "params": {"dry_run": True}}, True)
+
+
+def jobs(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[JobsPage]:
+    """GET /v1/jobs."""
+    params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
+    if page_token is not None:
+        params["page_token"] = page_token
+
+    def read(response: httpx2.Response) -> JobsPage:
+        page = response.json()
+        return JobsPage([service.JobSummary.model_validate(job) for job in page["jobs"]], page["next_page_token"])
+
+    return Call("GET", "/v1/jobs", read, {"params": params})
+
+
+def job(job_id: str) -> Call[service.JobView]:
+    """GET /v1/jobs/{id}."""
+    return Call("GET", f"/v1/jobs/{job_id}", _one(service.JobView))
+
+
+def scale(job_id: str, workers: int) -> Call[service.JobView]:
+    """POST /v1/jobs/{id}/scale."""
+    return Call("POST", f"/v1/jobs/{job_id}/scale", _one(service.JobView), {"json": {"workers": workers}}, True)
+
+
+def tell_job(job_id: str, verb: str) -> Call[service.JobView]:
+    """POST /v1/jobs/{id}/{verb}."""
+    return Call("POST", f"/v1/jobs/{job_id}/{verb}", _one(service.JobView))
+
+
+def fork(job_id: str, changes: dict[str, Any], checkpoint: str | None, key: str | None) -> Call[service.JobView]:
+    """POST /v1/jobs/{id}/fork."""
+    call = _post(f"/v1/jobs/{job_id}/fork", changes, key, _one(service.JobView))
+    return replace(call, options=call.options | {"params": {} if checkpoint is None else {"checkpoint": checkpoint}})
+
+
+def checkpoints(job_id: str) -> Call[list[service.CheckpointView]]:
+    """GET /v1/jobs/{id}/checkpoints."""
+    return Call("GET", f"/v1/jobs/{job_id}/checkpoints", _many(service.CheckpointView, "checkpoints"))
+
+
+def checkpoint_file(job_id: str, checkpoint: str, file: str) -> str:
+    """The address of one file of a checkpoint, which is read piece by piece."""
+    return f"/v1/jobs/{job_id}/checkpoints/{checkpoint}/{file}"
+
+
+def metrics(job_id: str, name: str, points: int, x: str) -> Call[service.Line]:
+    """GET /v1/jobs/{id}/metrics."""
+    params = {"name": name, "points": points, "x": x}
+    return Call("GET", f"/v1/jobs/{job_id}/metrics", _one(service.Line), {"params": params})
+
+
+def logs(job_id: str) -> Call[str]:
+    """GET /v1/jobs/{id}/logs."""
+    return Call("GET", f"/v1/jobs/{job_id}/logs", lambda response: response.text)
+
+
+def events_so_far(job_id: str, after: int) -> Call[list[service.Event]]:
+    """GET /v1/jobs/{id}/events as JSON."""
+    options = {"params": {"after": after}, "headers": {"Accept": "application/json"}}
+    return Call("GET", f"/v1/jobs/{job_id}/events", _many(service.Event), options)
+
+
+def sweep(spec: AnySweep, key: str | None) -> Call[service.SweepView]:
+    """POST /v1/sweeps. Relative paths in the spec are taken from here."""
+    return _post("/v1/sweeps", _absolute_sweep(spec), key, _one(service.SweepView))
+
+
+def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
+    """POST /v1/sweeps?dry_run=true."""
+
+    def read(response: httpx2.Response) -> tuple[service.SweepSpec, int]:
+        answer = response.json()
+        return service.SweepSpec.model_validate(answer["spec"]), answer["trials"]
+
+    return Call("POST", "/v1/sweeps", read, {"json": _absolute_sweep(spec), "params": {"dry_run": True}}, True)
+
+
+def sweeps() -> Call[list[service.SweepSummary]]:
+    """GET /v1/sweeps."""
+    return Call("GET", "/v1/sweeps", _many(service.SweepSummary, "sweeps"))
+
+
+def one_sweep(sweep_id: str) -> Call[service.SweepView]:
+    """GET /v1/sweeps/{id}."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}", _one(service.SweepView))
+
+
+def tell_sweep(sweep_id: str, verb: str, body: Any = None) -> Call[service.SweepView]:
+    """POST /v1/sweeps/{id}/{verb}."""
+    return Call(
+        "POST", f"/v1/sweeps/{sweep_id}/{verb}", _one(service.SweepView), {} if body is None else {"json": body}
+    )
+
+
+def report(sweep_id: str) -> Call[service.ScalingReport]:
+    """GET /v1/sweeps/{id}/report."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}/report", _one(service.ScalingReport))
+
+
+def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
+    """GET /v1/sweeps/{id}/report as it is sent, in one of its forms."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}/report", _content, {"headers": {"Accept": media_type}})
+
+
+def figures(sweep_id: str) -> Call[list[str]]:
+    """GET /v1/sweeps/{id}/figures."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures", lambda response: list(response.json()))
+
+
+def figure(sweep_id: str, name: str) -> Call[bytes]:
+    """GET /v1/sweeps/{id}/figures/{name}."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", _content)
+
+
+def algorithms() -> Call[list[service.Algorithm]]:
+    """GET /v1/algorithms."""
+    return Call("GET", "/v1/algorithms", _many(service.Algorithm))
+
+
+def models() -> Call[list[service.Model]]:
+    """GET /v1/models."""
+    return Call("GET", "/v1/models", _many(service.Model))
+
+
+def datasets() -> Call[list[service.Dataset]]:
+    """GET /v1/datasets."""
+    return Call("GET", "/v1/datasets", _many(service.Dataset))
+
+
+def ready() -> Call[None]:
+    """GET /readyz."""
+    return Call("GET", "/readyz", lambda _: None)
+
+
+def who() -> Call[service.Identity]:
+    """GET /v1/me."""
+    return Call("GET", "/v1/me", _one(service.Identity))
+
+
+def add_webhook(url: str, states: tuple[service.State, ...]) -> Call[tuple[service.Webhook, str]]:
+    """POST /v1/webhooks."""
+    body = {"url": url, "states": [str(state) for state in states]}
+
+    def read(response: httpx2.Response) -> tuple[service.Webhook, str]:
+        return service.Webhook.model_validate(response.json()), response.json()["secret"]
+
+    return Call("POST", "/v1/webhooks", read, {"json": body})
+
+
+def webhooks() -> Call[list[service.Webhook]]:
+    """GET /v1/webhooks."""
+    return Call("GET", "/v1/webhooks", _many(service.Webhook, "webhooks"))
+
+
+def webhook(webhook_id: str) -> Call[dict[str, Any]]:
+    """GET /v1/webhooks/{id}."""
+    return Call("GET", f"/v1/webhooks/{webhook_id}", lambda response: dict(response.json()))
+
+
+def delete_webhook(webhook_id: str) -> Call[None]:
+    """DELETE /v1/webhooks/{id}."""
+    return Call("DELETE", f"/v1/webhooks/{webhook_id}", lambda _: None)
+
+
+@dataclass
+class Following:
+    """Where a reader of an event log is, whatever its connection does: which events are new, and when to give up."""
+
+    after: int
+    patience_s: float
+    seen_s: float | None = None
+    ended: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For the next connection."""
+        return {"Last-Event-ID": str(self.after)}
+
+    def take(self, data: str, now_s: float) -> service.Event | None:
+        """The event in a message of the stream, if it is one that was not seen before."""
+        event = service.Event.model_validate_json(data)
+        self.seen_s = now_s
+        self.ended = event.is_terminal  # the last one: the log of an extended sweep goes on after an end
+        if event.seq <= self.after:
+            return None
+        self.after = event.seq
+        return event
+
+    def lost(self, now_s: float) -> bool:
+        """The connection broke: whether it is time to give up, as it is at once before anything was seen."""
+        self.ended = False
+        return self.seen_s is None or now_s - self.seen_s > self.patience_s
+
+
+def refusal(response: httpx2.Response) -> Refused:
+    """The answer as an error."""
+    try:
+        return Refused(Problem.model_validate_json(response.content))
+    except ValidationError:  # something else listens there
+        status = response.status_code
+        return Refused(Problem(title=response.reason_phrase, status=status, detail=f"{response.url} answers {status}"))
+
+
+def unreachable(server: str, error: Exception) -> Unreachable:
+    """Why nobody answered, and what to do."""
+    cause = str(error) or type(error).__name__
+    return Unreachable(f"no service answers at {server} ({cause}); `millrace serve` starts one")
+
+
+def _one(model: type[M]) -> Callable[[httpx2.Response], M]:
+    return lambda response: model.model_validate_json(response.content)
+
+
+def _many(model: type[M], name: str | None = None) -> Callable[[httpx2.Response], list[M]]:
+    def read(response: httpx2.Response) -> list[M]:
+        found = response.json()
+        return [model.model_validate(item) for item in (found if name is None else found[name])]
+
+    return read
+
+
+def _content(response: httpx2.Response) -> bytes:
+    return response.content
+
+
+def _post(path: str, body: Any, key: str | None, read: Callable[[httpx2.Response], T]) -> Call[T]:
+    headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+    return Call("POST", path, read, {"json": body, "headers": headers}, is_repeatable=True)
+
+
+def _absolute(spec: AnyJob) -> dict[str, Any]:
+    if isinstance(spec, Path):
+        spec = service.read_spec_file(spec)
+    elif isinstance(spec, dict):
+        spec = service.parse_spec(spec)
+    return spec.resolved(Path.cwd()).model_dump(mode="json")
+
+
+def _absolute_sweep(spec: AnySweep) -> dict[str, Any]:
+    if isinstance(spec, Path):
+        spec = service.read_sweep_file(spec)
+    elif isinstance(spec, dict):
+        spec = service.parse_sweep(spec)
+    return spec.resolved(Path.cwd()).model_dump(mode="json")

@@ -1,0 +1,91 @@
+"""The FastAPI app, assembled from its parts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from api.http import problems, sse
+from api.http.auth import LOCAL_ONLY, Access, Guard
+from api.http.openapi import completed, name_of
+from api.http.routes import artifacts, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
+from api.problem import Problem
+from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
+
+
+class App(FastAPI):
+    """FastAPI, whose schema also has what no route's signature shows: problems, roles, links, specs as JSON or YAML."""
+
+    access = Access()
+
+    def openapi(self) -> dict[str, Any]:
+        """The whole schema."""
+        if self.openapi_schema is None:
+            schema = super().openapi()
+            for model in (JobSpec, SweepSpec, Problem):
+                part = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schema["components"]["schemas"].update({**part.pop("$defs", {}), model.__name__: part})
+            self.openapi_schema = completed(schema, self.access)
+        return self.openapi_schema
+
+
+@dataclass(frozen=True)
+class AppConfig:
+    """What the app serves besides its managers."""
+
+    streams: sse.Streams
+    access: Access = LOCAL_ONLY
+    guide: Path = Path("site")
+    """The folder of the built guide, if there is one."""
+
+
+def create_app(
+    manager: JobManager,
+    sweep_manager: SweepManager,
+    cluster: ClusterInfo,
+    config: AppConfig,
+    sender: Sender | None = None,
+) -> FastAPI:
+    """The service's REST API over its managers, which start and stop with the app."""
+    streams, access = config.streams, config.access
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await manager.start()
+        await sweep_manager.start()
+        if sender is not None:
+            await sender.start()
+        yield
+        if sender is not None:
+            await sender.stop()
+        await sweep_manager.stop()
+        await manager.stop()
+
+    app = App(
+        title="Millrace",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=name_of,
+    )
+    app.access = access
+    problems.install(app)
+    app.add_middleware(Guard, access=access)
+    app.add_middleware(metrics.Timing, metrics=manager.metrics)
+    app.include_router(jobs.router(manager, streams, access), prefix="/v1")
+    app.include_router(artifacts.router(manager), prefix="/v1")
+    app.include_router(verbs.router(manager, access), prefix="/v1")
+    app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
+    app.include_router(catalogue.router(manager, cluster), prefix="/v1")
+    app.include_router(health.router(manager))
+    app.include_router(metrics.router(manager))
+    if sender is not None:
+        app.include_router(webhooks.router(sender), prefix="/v1")
+    app.include_router(page.router())
+    app.mount("/page", page.PageFiles(), name="page")
+    app.mount("/guide", page.GuideFiles(config.guide), name="guide")
+    return app

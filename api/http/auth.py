@@ -1,0 +1,199 @@
+"""Who comes in, and with what: tokens and roles, foreign pages, bodies that are too large. Before every route."""
+
+import asyncio
+import functools
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.http.problems import ProblemError, answer
+from service import LOCAL, FieldError, Identity, JobSummary, Role, SweepSummary, Tokens
+
+MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
+BODY_WITHIN_S = 30.0
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.json", "/readyz"})
+OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
+"""Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
+ADMIN = ("/v1/webhooks",)
+AS_DATA = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+)
+"""Logs and figures hold what users wrote; opened by themselves they are no page."""
+HOST = re.compile(r"^(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]{1,5})?$")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may do what at one server."""
+
+    tokens: Tokens | None = None
+    is_required: bool = False
+    """Whether every caller shows a token. If not, who shows none is this machine's own user, who may do everything."""
+    code_role: Role = Role.admin
+    """The least role whose jobs may run code of their own."""
+
+
+LOCAL_ONLY = Access()
+"""This machine's own user, and nobody else."""
+
+
+def demanded(method: str, path: str) -> Role | None:
+    """The least role for a request; none: anybody. A route that is added is closed until it is named here."""
+    if method in READING and (path in OPEN or path.startswith(OPEN_BELOW)):
+        return None
+    if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADMIN):
+        return Role.admin
+    return Role.viewer if method in READING else Role.user
+
+
+def caller(request: Request) -> Identity:
+    """Who sent a request that the guard let in."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+def check_code(request: Request, access: Access, found: list[FieldError]) -> None:
+    """Raise ProblemError if the spec names code of the caller's own, which the caller may not run."""
+    if found and not caller(request).role.covers(access.code_role):
+        detail = f"own code is for the role {access.code_role} here, yours is {caller(request).role}"
+        raise ProblemError(
+            403, detail, errors=found, remedy="name a model and a dataset that /v1/models and /v1/datasets list"
+        )
+
+
+def check_owner(request: Request, owned: JobSummary | SweepSummary) -> None:
+    """Raise ProblemError if the job or sweep is another user's. Admins may stop anybody's."""
+    identity = caller(request)
+    if owned.user != identity.user and not identity.role.covers(Role.admin):
+        detail = f"{owned.id} is {owned.user}'s, and you are {identity.user}"
+        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin; a job's fork would be your own")
+
+
+class Guard:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        assert scope["type"] == "http", "nothing here speaks WebSocket"
+        try:
+            identity = await self._admit(scope["method"], scope["path"], Headers(scope=scope))
+        except ProblemError as error:
+            await answer(error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["identity"] = identity
+        await self.app(scope, bounded(receive, MAX_BODY_BYTES), hardened(send) if _is_data(scope["path"]) else send)
+
+    async def _admit(self, method: str, path: str, headers: Headers) -> Identity:
+        if "\0" in path:
+            raise ProblemError(404, "no address has a NUL character in it")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length[:18]) > MAX_BODY_BYTES:
+            raise ProblemError(413, f"the body has {length} bytes; at most {MAX_BODY_BYTES} are taken")
+        role = demanded(method, path)
+        identity = await self._identify(headers, is_open=role is None)
+        if role is not None and not identity.role.covers(role):
+            detail = f"this demands the role {role}, the token of {identity.user} has the role {identity.role}"
+            raise ProblemError(403, detail, remedy=f"ask an admin for `millrace token create --role {role}`")
+        return identity
+
+    async def _identify(self, headers: Headers, is_open: bool) -> Identity:
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.access.tokens is not None:
+            identity = await asyncio.to_thread(self.access.tokens.identify, text.strip())
+            if identity is None:
+                raise _unknown("the token is not known here, or has ended", 'Bearer error="invalid_token"')
+            return identity
+        if scheme:
+            raise _unknown("only `Authorization: Bearer TOKEN` is known here", "Bearer")
+        if not self.access.is_required:
+            refuse_foreign(headers)
+            return LOCAL
+        if is_open:
+            return Identity(user="", role=Role.viewer)
+        raise _unknown("this server asks for a token", "Bearer")
+
+
+def hardened(send: Send) -> Send:
+    """The same answers, which a browser shows as what they say they are, and runs nothing of."""
+
+    async def hardened_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *AS_DATA]}
+        await send(message)
+
+    return hardened_send
+
+
+def refuse_foreign(headers: Headers) -> None:
+    """Raise ProblemError for what a page from elsewhere has a browser of this machine's send.
+
+    A name that is pointed at the loopback address (DNS rebinding) shows in Host, any other page in Origin.
+    """
+    host = headers.get("host", "")
+    if not _is_loopback(host):
+        detail = f"without a token this server answers only to the names of this machine, not to {host[:100]!r}"
+        raise ProblemError(
+            403, detail, "/header/Host", remedy="use http://127.0.0.1, or `millrace serve --require-token`"
+        )
+    origin = headers.get("origin")
+    foreign = origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower())
+    if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        detail = f"a page from {(origin or 'elsewhere')[:100]!r} may not use this server without a token"
+        raise ProblemError(403, detail, "/header/Origin", remedy="use this server's own page, or send a token")
+
+
+def bounded(receive: Receive, most_bytes: int) -> Receive:
+    """The same body, but not for ever and not without end. It is read as far as the bound, never further."""
+    taken, is_whole = 0, False
+
+    async def bounded_receive() -> Message:
+        nonlocal taken, is_whole
+        if is_whole:  # only the end of the connection is still to come
+            return await receive()
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not come within {BODY_WITHIN_S:g} s; send it again") from None
+        taken += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        if taken > most_bytes:
+            raise HTTPException(413, f"the body has more than {most_bytes} bytes; send less")
+        return message
+
+    return bounded_receive
+
+
+def _is_data(path: str) -> bool:
+    return path.startswith("/v1/")
+
+
+@functools.lru_cache(maxsize=64)
+def _is_loopback(host: str) -> bool:
+    match = HOST.match(host)
+    if match is None:
+        return False
+    name = match["name"].strip("[]").lower()
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _unknown(detail: str, challenge: str) -> ProblemError:
+    remedy = "send `Authorization: Bearer TOKEN`; whoever runs the server makes one with `millrace token create`"
+    return ProblemError(401, detail, "/header/Authorization", remedy=remedy, headers={"WWW-Authenticate": challenge})

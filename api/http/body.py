@@ -1,0 +1,112 @@
+"""Reads a spec from a request's body, as JSON or YAML, within bounds."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from api.http.error_lines import placed
+from api.http.problems import ProblemError
+from service import FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 256_000
+MAX_VALUES = 50_000
+AT_ONCE_BYTES = 2048
+"""JSON that is read where it came: to hand it to a thread would take longer."""
+JSON_TYPES = ("application/json", "")
+YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+
+
+async def read_job_spec(request: Request) -> JobSpec:
+    """The spec in the body. Raises ProblemError or SpecInvalid."""
+    return await _read(request, parse_spec)
+
+
+async def read_sweep_spec(request: Request) -> SweepSpec:
+    """The sweep's spec in the body. Raises ProblemError or SpecInvalid."""
+    return await _read(request, parse_sweep)
+
+
+async def read_changes(request: Request) -> dict[str, Any]:
+    """Changes of a spec in the body; an empty one changes nothing. Raises ProblemError or SpecInvalid."""
+    return await _read(request, _mapping, empty={})
+
+
+def _mapping(data: Any) -> dict[str, Any]:
+    if isinstance(data, dict):
+        return data
+    raise SpecInvalid([FieldError(pointer="", message="changes are a mapping of fields, as in a spec")])
+
+
+async def _read(request: Request, parse: Callable[[Any], T], empty: T | None = None) -> T:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in JSON_TYPES + YAML_TYPES:
+        raise ProblemError(415, f"send the spec as application/json or application/yaml, not as {media_type}")
+    body = await _bounded(request)
+    if not body and empty is not None:
+        return empty
+    is_json = media_type in JSON_TYPES
+    load = _load_json if is_json else load_yaml
+
+    def parsed() -> T:
+        return parse(bounded(load(body)))
+
+    try:
+        if is_json and len(body) <= AT_ONCE_BYTES:
+            return parsed()
+        return await asyncio.to_thread(parsed)  # YAML of the greatest size takes seconds
+    except SpecInvalid as error:
+        raise SpecInvalid(await asyncio.to_thread(placed, body, error.errors)) from None
+
+
+def bounded(data: Any) -> Any:
+    """The same data, if it is one that can be stored and written out. Raises SpecInvalid.
+
+    An alias of YAML costs nothing to read and everything to write out, so values are counted as often as they stand
+    there; one that holds itself is met again until it is too many.
+    """
+    ahead, count = [data], 0
+    while ahead:
+        value = ahead.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise _invalid(f"a spec has at most {MAX_VALUES} values, each alias counted as what it stands for")
+        if isinstance(value, dict):
+            ahead += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            ahead += value
+        elif isinstance(value, str) and "\0" in value:
+            raise _invalid("a text with a NUL character cannot be stored; take the character out")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise _invalid("NaN and infinity are no numbers of JSON; write a finite one")
+    return data
+
+
+def _invalid(message: str) -> SpecInvalid:
+    return SpecInvalid([FieldError(pointer="", message=message)])
+
+
+async def _bounded(request: Request) -> bytes:
+    chunks = bytearray()
+    async for chunk in request.stream():
+        chunks += chunk
+        if len(chunks) > MAX_BODY_BYTES:
+            raise ProblemError(413, f"a spec has at most {MAX_BODY_BYTES} bytes")
+    return bytes(chunks)
+
+
+def _load_json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except json.JSONDecodeError as error:
+        message = f"not valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
+    except UnicodeDecodeError:
+        message = "not valid JSON: not in UTF-8"
+    except (RecursionError, ValueError) as error:  # ValueError: an integer of thousands of digits
+        message = f"not readable as JSON: {error}"
+    raise _invalid(message)

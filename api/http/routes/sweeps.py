@@ -1,0 +1,182 @@
+"""/v1/sweeps: submit, list, show, follow, cancel, pause, resume, extend."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from api.http import sse
+from api.http.auth import Access, caller, check_code, check_owner
+from api.http.body import read_sweep_spec
+from api.http.problems import ProblemError, answers
+from api.http.routes.jobs import MAX_EVENTS, STREAM
+from api.http.routes.submission import asked, spec_in_body, tell_where
+from service import (
+    Event,
+    ScalingReport,
+    SweepManager,
+    SweepSpec,
+    SweepSummary,
+    SweepView,
+    markdown,
+    own_code_of_sweep,
+    scaling_report,
+)
+
+MARKDOWN: dict[str, Any] = {"content": {"text/markdown": {"schema": {"type": "string"}}}}
+IMAGES: dict[str, Any] = {"content": {kind: {} for kind in ("image/png", "image/svg+xml")}}
+FIRST_FIGURE: dict[str, Any] = {
+    "links": {
+        "sweeps-figure": {
+            "operationId": "sweeps-figure",
+            "parameters": {"path.sweep_id": "$request.path.sweep_id", "path.name": "$response.body#/0"},
+        }
+    }
+}
+EXAMPLE = {"job": {"data": "digits", "model": "mlp"}, "axes": {"seed": [0, 1, 2]}}
+BODY = spec_in_body("SweepSpec", EXAMPLE)
+
+
+class SweepPage(BaseModel):
+    """All sweeps, newest first."""
+
+    sweeps: list[SweepSummary]
+
+
+class SweepChecked(BaseModel):
+    """What a dry run found."""
+
+    trials: int
+    """How many there would be."""
+    spec: SweepSpec
+    """As it would run."""
+
+
+class Extension(BaseModel):
+    """What is added to a sweep."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    axes: dict[str, list[JsonValue]] = {}
+    """More values of axes that are there, or other axes."""
+    limits: dict[str, JsonValue] = {}
+    """Limits that change."""
+
+
+def router(manager: SweepManager, streams: sse.Streams, access: Access) -> APIRouter:
+    """The routes over one manager."""
+    routes = APIRouter(prefix="/sweeps", tags=["sweeps"])
+    _add_submit(routes, manager, access)
+    _add_views(routes, manager, streams)
+    _add_report(routes, manager)
+    _add_verbs(routes, manager)
+    _add_extend(routes, manager, access)
+    return routes
+
+
+def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> None:
+    @routes.post(
+        "",
+        status_code=202,
+        response_model=SweepView,
+        responses={
+            200: {"model": SweepChecked, "description": "Dry run: how many trials, and the spec as it would run."},
+            **answers(413, 415, 422),
+        },
+        openapi_extra=BODY,
+    )
+    async def submit(request: Request, response: Response) -> Any:
+        """Take a sweep in. The same key with the same spec returns the same sweep, however often it comes."""
+        dry_run, key = asked(request)
+        spec = await read_sweep_spec(request)
+        check_code(request, access, own_code_of_sweep(spec))
+        if dry_run:
+            checked, count = await manager.check(spec)
+            return JSONResponse(SweepChecked(trials=count, spec=checked).model_dump(mode="json"))
+        sweep, is_new = await manager.submit(spec, key, caller(request).user)
+        tell_where(response, f"/v1/sweeps/{sweep.id}", is_new)
+        return sweep
+
+
+def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -> None:
+    After = Annotated[int | None, Query(ge=0, le=2**53, description="Only events with a higher number.")]
+
+    @routes.get("")
+    async def list_sweeps() -> SweepPage:
+        """Sweeps, newest first."""
+        return SweepPage(sweeps=await manager.page())
+
+    @routes.get("/{sweep_id}", responses=answers(404))
+    async def show(sweep_id: str) -> SweepView:
+        """One sweep: its spec, how far it is, and its trials. Each trial is a job at /v1/jobs/{id} as well."""
+        return await manager.show(sweep_id)
+
+    @routes.get("/{sweep_id}/events", response_model=list[Event], responses={**STREAM, **answers(404, 422)})
+    async def events(request: Request, sweep_id: str, after: After = None) -> Any:
+        """Its log: each trial's state and figures as they come, and the progress of the whole."""
+        start = sse.position(request, after)
+        if sse.wants_json(request):
+            return await manager.events_so_far(sweep_id, start, MAX_EVENTS)
+        return sse.stream(await manager.events(sweep_id, start), streams)
+
+
+def _add_report(routes: APIRouter, manager: SweepManager) -> None:
+    @routes.get("/{sweep_id}/report", response_model=ScalingReport, responses={200: MARKDOWN, **answers(404)})
+    async def report(request: Request, sweep_id: str) -> Any:
+        """The scaling report of what its trials showed so far: JSON, or Markdown by `Accept: text/markdown`."""
+        found = await asyncio.to_thread(scaling_report, await manager.evidence(sweep_id))
+        if "text/markdown" in request.headers.get("accept", ""):
+            return PlainTextResponse(markdown(found), media_type="text/markdown")
+        return found
+
+    @routes.get("/{sweep_id}/figures", responses={200: FIRST_FIGURE, **answers(404)})
+    async def list_figures(sweep_id: str) -> list[str]:
+        """File names of the report's figures, of which there are none before there is something to draw."""
+        return sorted(await _drawn(manager, sweep_id))
+
+    @routes.get("/{sweep_id}/figures/{name}", response_class=Response, responses={200: IMAGES, **answers(404)})
+    async def figure(sweep_id: str, name: str) -> Response:
+        """One of them, as PNG or SVG."""
+        drawn = await _drawn(manager, sweep_id)
+        if name not in drawn:
+            raise ProblemError(404, f"the report has no figure {name!r}, only {', '.join(sorted(drawn)) or 'none yet'}")
+        return Response(drawn[name], media_type="image/png" if name.endswith(".png") else "image/svg+xml")
+
+
+async def _drawn(manager: SweepManager, sweep_id: str) -> dict[str, bytes]:
+    from service import figures  # with the first figure comes matplotlib
+
+    evidence = await manager.evidence(sweep_id)
+    return await asyncio.to_thread(lambda: figures(scaling_report(evidence), evidence))
+
+
+def _add_verbs(routes: APIRouter, manager: SweepManager) -> None:
+    @routes.post("/{sweep_id}/cancel", status_code=202, responses=answers(404, 409))
+    async def cancel(request: Request, sweep_id: str) -> SweepView:
+        """Stop its trials cleanly, each with a checkpoint, and run no more."""
+        check_owner(request, await manager.show(sweep_id))
+        return await manager.cancel(sweep_id)
+
+    @routes.post("/{sweep_id}/pause", status_code=202, responses=answers(404, 409))
+    async def pause(request: Request, sweep_id: str) -> SweepView:
+        """Take its processes away. What is trained since the last checkpoints is trained again later."""
+        check_owner(request, await manager.show(sweep_id))
+        return await manager.pause(sweep_id)
+
+    @routes.post("/{sweep_id}/resume", status_code=202, responses=answers(404, 409))
+    async def resume(request: Request, sweep_id: str) -> SweepView:
+        """Go on after a pause, or after its driver was lost."""
+        check_owner(request, await manager.show(sweep_id))
+        return await manager.resume(sweep_id)
+
+
+def _add_extend(routes: APIRouter, manager: SweepManager, access: Access) -> None:
+    @routes.post("/{sweep_id}/extend", status_code=202, responses=answers(404, 409, 422))
+    async def extend(request: Request, sweep_id: str, extension: Extension) -> SweepView:
+        """Add trials, while it runs or after it has ended; those that are done are not run again."""
+        sweep = await manager.show(sweep_id)
+        check_owner(request, sweep)
+        check_code(request, access, own_code_of_sweep(sweep.spec.extended(extension.axes)))
+        return await manager.extend(sweep_id, extension.axes, extension.limits)

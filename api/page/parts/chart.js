@@ -1,0 +1,244 @@
+// One chart: uPlot with our colours, a legend of our own, marks on the axis, and the keyboard.
+
+import { announce, el, setText } from "../lib/dom.js";
+import { figure } from "../lib/format.js";
+import uPlot from "../vendor/uPlot.esm.js";
+
+const HEIGHT = 200;
+const FONT = "12px system-ui, sans-serif";
+const LABEL_WIDTH = 7;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const charts = new Set();
+let colours = {};
+
+dark.addEventListener("change", () => {
+  colours = {};
+  for (const chart of charts) chart.plot?.redraw(false);
+});
+
+/** A colour of the style sheet, as it is now. */
+export function colour(name) {
+  colours[name] ??= getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  return colours[name];
+}
+
+/** The colour of the i-th of many lines: the style sheet's eight, then round the wheel. */
+export function lineColour(i) {
+  if (i < 8) return colour(`line-${i + 1}`);
+  return `hsl(${(i * 137.5) % 360} 65% ${dark.matches ? 65 : 42}%)`;
+}
+
+/** The height of a chart that is all there is. */
+export const TALL = 360;
+
+/**
+ * A figure with a title, a legend and a plot.
+ *
+ * options: `title`; `lines`: [{ label, format, stepped, dots, gaps }], formats being functions of a value; `xLabel` and
+ * `xFormat`, functions, since the axis may be changed; `sync`: charts of one name share their cursor; `zero`: the axis
+ * begins at 0; `height`; `logX`: base of a logarithmic axis; `xSplits`: where its ticks are; `after(plot)`: draws more;
+ * `legend`: whether to show one.
+ */
+export class Chart {
+  constructor(options) {
+    this.options = { height: HEIGHT, legend: true, xFormat: figure, ...options };
+    this.marks = [];
+    this.zoomed = false;
+    this.plot = null;
+    this.values = this.options.lines.map(() => el("span", { class: "value" }, "–"));
+    this.frame = el("div", {
+      class: "plot",
+      tabindex: 0,
+      role: "img",
+      "aria-label": this.options.title,
+      onkeydown: (event) => this.#key(event),
+    });
+    this.note = el("p", { class: "note" }, "Nothing yet.");
+    this.element = el(
+      "figure",
+      { class: "chart", "aria-label": this.options.title },
+      el("figcaption", {}, el("strong", {}, this.options.title), this.options.legend && this.#legend()),
+      this.frame,
+      this.note,
+    );
+    this.observer = new ResizeObserver(() => this.#fit());
+    this.observer.observe(this.frame);
+    charts.add(this);
+  }
+
+  /** Draw `data` as uPlot wants it, with marks [{ x, type, text }]. */
+  draw(data, marks = []) {
+    this.marks = marks;
+    this.data = data;
+    const empty = !data[0].length || data.slice(1).every((ys) => ys.every((y) => y === null || y === undefined));
+    this.note.hidden = !empty;
+    this.frame.hidden = empty;
+    if (empty) return;
+    if (!this.plot) this.#make(data);
+    else this.plot.setData(data, !this.zoomed);
+    if (this.zoomed) this.plot.redraw();
+    this.#show(null);
+  }
+
+  /** Show or hide the i-th line. */
+  toggle(i, on) {
+    this.plot?.setSeries(i + 1, { show: on });
+  }
+
+  /** Bring the i-th line before the others; none: all are equal. */
+  single(i) {
+    this.plot?.setSeries(i === null ? null : i + 1, { focus: true });
+  }
+
+  /** Lines [xs, ys] of their own axes on one that they share. */
+  static join(lines) {
+    return uPlot.join(lines);
+  }
+
+  /** Let go of what outlives the element. */
+  close() {
+    this.observer.disconnect();
+    charts.delete(this);
+    this.plot?.destroy();
+  }
+
+  #make(data) {
+    const { lines, height, zero, sync, logX, xSplits } = this.options;
+    const axis = {
+      stroke: () => colour("faint"),
+      grid: { stroke: () => colour("grid"), width: 1 },
+      ticks: { show: false },
+      font: FONT,
+    };
+    const y = { ...axis, values: (_, ticks) => ticks.map((tick) => lines[0].format(tick)), size: widest };
+    const x = {
+      ...axis,
+      size: 28,
+      ...(xSplits ? { splits: () => xSplits, filter: (_, ticks) => ticks } : {}),
+      values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : this.options.xFormat(tick))),
+    };
+    const range = zero ? (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.05 : 1] : undefined;
+    this.plot = new uPlot(
+      {
+        width: this.#width(),
+        height,
+        axes: [x, y],
+        legend: { show: false },
+        focus: { alpha: 0.15 },
+        scales: {
+          x: { time: false, ...(logX ? { distr: 3, log: logX, range: roomy } : {}) },
+          y: range ? { range } : {},
+        },
+        cursor: { y: false, points: { size: 6 }, ...(sync ? { sync: { key: sync } } : {}) },
+        series: [{}, ...lines.map((line, i) => series(line, i, lines.length))],
+        hooks: {
+          draw: [() => this.#drawMarks(), () => this.options.after?.(this.plot)],
+          setCursor: [(plot) => this.#show(plot.cursor.idx ?? null)],
+          setSelect: [
+            (plot) => {
+              this.zoomed = plot.select.width > 0;
+            },
+          ],
+        },
+      },
+      data,
+      this.frame,
+    );
+    this.plot.over.addEventListener("dblclick", () => {
+      this.zoomed = false;
+    });
+  }
+
+  #legend() {
+    const { lines } = this.options;
+    if (lines.length === 1) return el("span", { class: "legend" }, this.values[0]);
+    return el(
+      "ul",
+      { class: "legend" },
+      lines.map(({ label }, i) => el("li", { "data-line": i + 1 }, label, " ", this.values[i])),
+    );
+  }
+
+  #width() {
+    return Math.max(200, Math.floor(this.frame.clientWidth));
+  }
+
+  #fit() {
+    if (this.plot && this.frame.clientWidth && this.plot.width !== this.#width()) {
+      this.plot.setSize({ width: this.#width(), height: this.options.height });
+    }
+  }
+
+  /** The values under the cursor, or the last ones. */
+  #show(at) {
+    if (!this.options.legend) return;
+    const values = this.options.lines.map(({ label, format }, i) => {
+      const text = format(before(this.data[i + 1], at ?? this.data[0].length - 1));
+      setText(this.values[i], text);
+      return `${label} ${text}`;
+    });
+    const x = at === null ? "last" : `at ${this.options.xFormat(this.data[0][at])} ${this.options.xLabel?.() ?? ""}`;
+    this.description = `${this.options.title}, ${x}: ${values.join(", ")}`;
+    this.frame.setAttribute("aria-label", this.description);
+  }
+
+  #key(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !this.plot) return;
+    event.preventDefault();
+    const xs = this.data[0],
+      many = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
+    const at = Math.max(0, Math.min(xs.length - 1, (this.plot.cursor.idx ?? xs.length) + by * many));
+    this.plot.setCursor({ left: this.plot.valToPos(xs[at], "x"), top: 0 });
+    announce(this.description);
+  }
+
+  #drawMarks() {
+    const { ctx, bbox } = this.plot,
+      size = 5 * devicePixelRatio;
+    for (const { x, type } of this.marks) {
+      const left = Math.round(this.plot.valToPos(x, "x", true));
+      if (left < bbox.left || left > bbox.left + bbox.width) continue;
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = colour(type);
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash(type === "fault" ? [] : [4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.beginPath(); // a triangle for a fault, a diamond for a resize: colour alone tells too few
+      ctx.moveTo(left - size, bbox.top);
+      if (type !== "fault") ctx.lineTo(left, bbox.top - size);
+      ctx.lineTo(left + size, bbox.top);
+      ctx.lineTo(left, bbox.top + size * (type === "fault" ? 1.6 : 1));
+      ctx.fill();
+      ctx.restore();
+    }
+  }
+}
+
+function series({ label, stepped, dots, gaps }, i, total) {
+  return {
+    label,
+    spanGaps: !gaps,
+    width: total > 40 ? 0.8 : 1.5,
+    stroke: () => lineColour(i),
+    points: { show: dots ?? false, size: 6 },
+    ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
+  };
+}
+
+function widest(_, labels) {
+  return 16 + LABEL_WIDTH * Math.max(0, ...(labels ?? []).map((label) => String(label).length));
+}
+
+function roomy(_, low, high) {
+  return [low / 1.2, high * 1.2];
+}
+
+/** The last value at or before a place. */
+function before(ys, at) {
+  for (let i = at; i >= 0; i--) if (ys[i] !== null && ys[i] !== undefined) return ys[i];
+  return null;
+}

@@ -1,0 +1,52 @@
+// A run's checkpoints, as its log tells of them; where the service hands them out, with their files.
+
+import { el } from "../lib/dom.js";
+import { count, figure } from "../lib/format.js";
+import { api, download } from "../lib/http.js";
+import { actionButton, table } from "./widgets.js";
+
+const MOST = 50;
+
+/** A table that is filled by `checkpoint` events. */
+export function checkpointsPanel(id) {
+  const body = el("tbody");
+  const none = el("p", { class: "note" }, "None yet.");
+  return {
+    element: el("div", {}, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
+    add({ data }) {
+      none.hidden = true;
+      const name = /[^/]*$/.exec(data.path ?? "")[0];
+      const fetch = actionButton("Files", "quiet", () => files(id, name, fetch.parentElement));
+      body.prepend(
+        el(
+          "tr",
+          {},
+          el("td", {}, figure(data.epoch)),
+          el("td", {}, count(data.examples)),
+          el("td", {}, el("code", { title: data.path }, name)),
+          el("td", {}, fetch),
+        ),
+      );
+      if (body.children.length > MOST) body.lastElementChild.remove();
+    },
+  };
+}
+
+/** What can be fetched of one checkpoint, in place of the button that asked. */
+async function files(id, name, cell) {
+  const path = `v1/jobs/${encodeURIComponent(id)}/checkpoints`;
+  const { checkpoints } = await api(path);
+  const found = checkpoints.find((one) => Number(one.step) === Number(name));
+  if (!found) {
+    cell.replaceChildren(el("span", { class: "note" }, "not kept"));
+    return;
+  }
+  cell.replaceChildren(
+    ...found.files.map((file) => {
+      const label = file.name ?? file;
+      return actionButton(label, "quiet", () =>
+        download(`${path}/${encodeURIComponent(found.step)}/${encodeURIComponent(label)}`, label),
+      );
+    }),
+  );
+}

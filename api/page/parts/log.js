@@ -1,0 +1,41 @@
+// A run's log for people, as it grows.
+
+import { el } from "../lib/dom.js";
+import { clock, count } from "../lib/format.js";
+import { MARKS, sentence } from "../lib/metric_series.js";
+
+const MOST = 500;
+const NEAR_PX = 40;
+
+/** A log that shows its last lines, and follows its end as long as the reader is there. */
+export function logPanel() {
+  const list = el("ol", { class: "log", role: "log", "aria-live": "off", "aria-label": "Log", tabindex: 0 });
+  return {
+    element: list,
+    add(event) {
+      const line = sentenceOf(event);
+      if (!line) return;
+      const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_PX;
+      list.append(el("li", { "data-level": line.level }, el("time", {}, clock(event.time)), " ", line.text));
+      if (list.children.length > MOST) list.firstElementChild.remove();
+      if (atEnd) list.scrollTop = list.scrollHeight;
+    },
+  };
+}
+
+function audit({ epoch, trained, lost, duplicated }) {
+  const text = `epoch ${epoch}: ${count(trained)} examples trained, ${count(lost)} lost, ${count(duplicated)} twice`;
+  return { level: lost || duplicated ? "error" : "info", text };
+}
+
+function sentenceOf({ type, data }) {
+  if (type === "log") return { level: data.level ?? "info", text: data.message ?? "" };
+  if (type === "state")
+    return {
+      level: data.state === "FAILED" ? "error" : "state",
+      text: `${data.state} ${data.message || data.reason || ""}`,
+    };
+  if (MARKS.includes(type)) return { level: "warning", text: `${type.toUpperCase()} ${sentence({ type, data })}` };
+  if (type === "epoch_audit") return audit(data);
+  return null;
+}

@@ -1,0 +1,99 @@
+// What can be done with a job: buttons that say so, and say why not.
+
+import { announce, dialog, el } from "../lib/dom.js";
+import { api, newKey, post } from "../lib/http.js";
+import { actionButton, confirmed } from "./widgets.js";
+import { ENDED } from "../lib/states.js";
+
+const ALLOWED = {
+  Pause: (job) => ["QUEUED", "STARTING", "RUNNING"].includes(job.state),
+  Resume: (job) => job.state === "PAUSED",
+  Scale: (job) => ["QUEUED", "RUNNING", "PAUSED"].includes(job.state),
+  Cancel: (job) => !ENDED.includes(job.state),
+  Fork: () => true,
+};
+
+/** The buttons of a job; `done` is called when one has worked. */
+export function verbs(id, done) {
+  const path = `v1/jobs/${encodeURIComponent(id)}`;
+  let job = null;
+  const simply = async (verb) => {
+    job = await post(`${path}/${verb}`);
+    announce(`${job.name} is ${job.state}: ${job.message}`);
+    await done();
+  };
+  const buttons = {
+    Pause: actionButton("Pause", "", () => simply("pause")),
+    Resume: actionButton("Resume", "", () => simply("resume")),
+    Scale: actionButton("Scale", "", async () => {
+      if (await scale(path, job)) await done();
+    }),
+    Cancel: actionButton("Cancel", "danger", async () => {
+      const text = `${job.name} stops cleanly, with a checkpoint. A fork can go on from there.`;
+      if (await confirmed("Cancel the job?", text, "Cancel the job", () => post(`${path}/cancel`))) await done();
+    }),
+    Fork: actionButton("Fork", "", () => fork(path, job)),
+  };
+  for (const button of Object.values(buttons)) button.disabled = true; // until there is a job to do it with
+  return {
+    element: el(
+      "div",
+      { class: "buttons", role: "group", "aria-label": "What to do with the job" },
+      Object.values(buttons),
+    ),
+    update(found) {
+      job = found;
+      for (const [name, button] of Object.entries(buttons)) button.disabled = !ALLOWED[name](job);
+    },
+  };
+}
+
+function scale(path, job) {
+  const workers = el("input", {
+    type: "number",
+    min: 1,
+    max: 4096,
+    required: true,
+    value: job.workers || job.spec.workers.count,
+    "aria-label": "Workers",
+  });
+  const text = "The result stays the same; only how fast it comes changes.";
+  const action = async () => {
+    await post(`${path}/scale`, { workers: Number(workers.value) });
+    announce(`Scaling to ${workers.value} workers`);
+    return true;
+  };
+  return dialog("How many workers?", [el("p", {}, text), workers], [{ label: "Scale", action }]);
+}
+
+async function fork(path, job) {
+  const found = await api(`${path}/checkpoints`).catch(() => ({ checkpoints: [] }));
+  const choice = el(
+    "select",
+    { "aria-label": "Checkpoint" },
+    el("option", { value: "" }, "the last checkpoint"),
+    (found.checkpoints ?? []).map(({ step }) => el("option", { value: step }, `after ${step} examples`)),
+  );
+  const changes = el("textarea", {
+    rows: 5,
+    spellcheck: "false",
+    "aria-label": "Changes",
+    placeholder: "epochs: 40\noptimizer: {lr: 0.01}",
+  });
+  const key = newKey();
+  const action = async () => {
+    const query = choice.value ? `?checkpoint=${encodeURIComponent(choice.value)}` : "";
+    const options = {
+      method: "POST",
+      headers: { "Idempotency-Key": key },
+      body: changes.value,
+      type: "application/yaml",
+    };
+    const made = await api(`${path}/fork${query}`, options);
+    location.hash = `#/jobs/${made.id}`;
+    return true;
+  };
+  const text =
+    "A new job from a checkpoint of this one. What changes in its spec, as YAML; nothing: it goes on as it was.";
+  await dialog(`Fork ${job.name}`, [el("p", {}, text), choice, changes], [{ label: "Fork", action }]);
+}

@@ -1,0 +1,292 @@
+// One job: where it is, its curves, what happened, and what can be done with it.
+
+import { Chart } from "../parts/chart.js";
+import { announce, el, link, setText } from "../lib/dom.js";
+import { count, duration, figure, moment, percent } from "../lib/format.js";
+import { api, events, sleep } from "../lib/http.js";
+import { actorsPanel } from "../parts/actors.js";
+import { checkpointsPanel } from "../parts/checkpoints.js";
+import { logPanel } from "../parts/log.js";
+import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
+import { AXES, Curves } from "../lib/metric_series.js";
+import { ENDED } from "../lib/states.js";
+import { verbs } from "../parts/verbs.js";
+
+const DRAW_EVERY_MS = 400;
+const LOOK_EVERY_MS = 15000; // the stream tells the rest: many may watch
+const LOOK_SOON_MS = 200;
+const AGAIN_MS = 2000;
+const PLOTS = [
+  {
+    title: "Loss",
+    lines: [
+      ["training", "steps", "loss"],
+      ["test", "evaluations", "test_loss"],
+    ],
+  },
+  { title: "Test accuracy", format: (value) => percent(value, 1), lines: [["test", "evaluations", "test_accuracy"]] },
+  { title: "Examples a second", zero: true, format: count, lines: [["all workers", "steps", "examples_per_s"]] },
+  {
+    title: "Staleness",
+    zero: true,
+    lines: [
+      ["mean", "steps", "staleness"],
+      ["largest", "steps", "stalest"],
+    ],
+  },
+  { title: "Workers", zero: true, stepped: true, lines: [["workers", "steps", "workers"]] },
+  { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
+];
+
+/** One job. */
+export function jobView(main, { id }, signal) {
+  const view = new JobPage(id, signal);
+  main.append(view.element);
+  view.run();
+  return `Job ${id}`;
+}
+
+class JobPage {
+  constructor(id, signal) {
+    this.id = id;
+    this.signal = signal;
+    this.job = null;
+    this.curves = new Curves();
+    this.title = el("span", {}, id);
+    this.badge = badge();
+    this.why = el("p", { class: "why" });
+    this.bar = progressBar();
+    this.facts = el("div");
+    this.live = { epochs: el("span"), examples: el("span"), accuracy: el("span") };
+    this.spec = el("pre", { tabindex: 0, "aria-label": "Spec" });
+    this.verbs = verbs(id, () => this.look());
+    this.actors = actorsPanel();
+    this.checkpoints = checkpointsPanel(id);
+    this.log = logPanel();
+    this.happened = el("ol", { class: "happened" });
+    this.axis = this.#axisChoice();
+    this.charts = PLOTS.map((plot) => this.#chart(plot));
+    this.element = el(
+      "div",
+      { class: "job" },
+      heading(this.title, this.badge),
+      this.why,
+      this.bar,
+      this.verbs.element,
+      this.facts,
+      el(
+        "section",
+        {},
+        el(
+          "div",
+          { class: "heading" },
+          el("h2", {}, "Curves"),
+          this.axis,
+          link(`#/compare?jobs=${id}`, "Overlay with others"),
+        ),
+        this.happened,
+        el(
+          "div",
+          { class: "charts" },
+          this.charts.map(({ chart }) => chart.element),
+        ),
+      ),
+      el(
+        "div",
+        { class: "columns" },
+        section("Log", this.log.element),
+        section("Checkpoints", this.checkpoints.element),
+        section("Actors", this.actors.element),
+        section("Spec", this.spec),
+      ),
+    );
+    signal.addEventListener("abort", () => {
+      for (const { chart } of this.charts) chart.close();
+    });
+  }
+
+  /** Show it until the view is left. */
+  async run() {
+    try {
+      await this.look();
+      this.#follow();
+      this.#lookOn();
+    } catch (error) {
+      if (this.signal.aborted) return;
+      trouble(error.message);
+      if (error.status) return;
+      await sleep(AGAIN_MS, this.signal);
+      if (!this.signal.aborted) this.run();
+    }
+  }
+
+  /** Ask how it stands. */
+  async look() {
+    const job = await api(`v1/jobs/${encodeURIComponent(this.id)}`, { signal: this.signal });
+    if (this.job && this.job.state !== job.state) announce(`${job.name} is ${job.state}: ${job.message}`);
+    if (!this.job) setText(this.spec, JSON.stringify(job.spec, null, 2));
+    this.job = job;
+    document.title = `${job.name} ${job.state} · Millrace`;
+    setText(this.title, job.name);
+    setBadge(this.badge, job.state);
+    setText(this.why, `${job.reason}: ${job.message}`);
+    this.looked = performance.now();
+    setProgress(this.bar, job.progress, job.eta_s);
+    this.verbs.update(job);
+    this.#showFacts(job);
+    trouble("");
+  }
+
+  #showFacts(job) {
+    const labels = Object.entries(job.labels).map(([key, value]) =>
+      el("span", { class: "label" }, value ? `${key}=${value}` : key),
+    );
+    const { result } = job;
+    this.#showLive(result.epochs, result.examples, result.test_accuracy);
+    this.facts.replaceChildren(
+      facts([
+        ["Job", el("code", {}, job.id)],
+        ["Algorithm", job.algorithm],
+        ["Model on data", `${job.spec.model.name} on ${job.spec.data.name}`],
+        ["Workers", `${job.workers} of ${job.spec.workers.count}`],
+        ["Epochs", this.live.epochs],
+        ["Examples", this.live.examples],
+        ["Test accuracy", this.live.accuracy],
+        ["Time", duration(result.wall_s)],
+        ["Created", moment(job.created)],
+        ["Priority", String(job.priority)],
+        ...(job.user ? [["User", job.user]] : []),
+        ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
+        ...(labels.length ? [["Labels", labels]] : []),
+        ["Folder", el("code", {}, job.run_dir)],
+      ]),
+    );
+  }
+
+  async #follow() {
+    try {
+      for await (const batch of events(`v1/jobs/${encodeURIComponent(this.id)}/events`, 0, this.signal, showAnswer)) {
+        for (const event of batch) this.#take(event);
+        this.#soon();
+      }
+      await this.look();
+    } catch (error) {
+      if (!this.signal.aborted) trouble(error.message);
+    }
+  }
+
+  #take(event) {
+    this.curves.add(event);
+    this.log.add(event);
+    if (event.type === "state") this.#lookSoon();
+    if (event.type === "checkpoint") this.checkpoints.add(event);
+    if (event.type === "actors" || event.type === "resize") this.actors.show(event);
+    if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
+  }
+
+  #tellMark(type) {
+    const mark = this.curves.marks[this.curves.marks.length - 1];
+    this.happened.append(
+      el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(mark.epoch)}: ${mark.text}`),
+    );
+    if (this.drawn) announce(`${type}: ${mark.text}`); // not what had happened before the page was opened
+  }
+
+  /** Draw in a moment, once for all that comes until then. */
+  #soon() {
+    if (this.drawing) return;
+    this.drawing = true;
+    setTimeout(
+      () => {
+        this.drawing = false;
+        requestAnimationFrame(() => this.#draw());
+      },
+      this.drawn ? DRAW_EVERY_MS : 0,
+    );
+  }
+
+  /** Fetch the job again in a moment, once for all events until then. */
+  #lookSoon() {
+    if (this.looking) return;
+    this.looking = true;
+    sleep(LOOK_SOON_MS, this.signal).then(() => {
+      this.looking = false;
+      if (!this.signal.aborted) this.look().catch(() => {});
+    });
+  }
+
+  /** Ask now and again, for what no event tells: the time left, the place in the queue. */
+  async #lookOn() {
+    while (!this.signal.aborted && !ENDED.includes(this.job.state)) {
+      await sleep(LOOK_EVERY_MS, this.signal);
+      if (!document.hidden && !this.signal.aborted) await this.look().catch(() => {});
+    }
+  }
+
+  #draw() {
+    if (this.signal.aborted) return;
+    const axis = this.axisName,
+      marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
+    for (const { plot, chart } of this.charts)
+      chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
+    if (!this.drawn) performance.mark("first plot");
+    this.drawn = true;
+    this.#showProgress();
+  }
+
+  #showLive(epochs, examples, accuracy) {
+    setText(this.live.epochs, `${figure(epochs)} of ${this.job.spec.epochs}`);
+    setText(this.live.examples, count(examples));
+    setText(this.live.accuracy, percent(accuracy, 2));
+  }
+
+  /** From the stream, between two looks. */
+  #showProgress() {
+    const { job } = this;
+    if (!job || job.state !== "RUNNING") return;
+    const { epoch, examples } = this.curves.at;
+    this.#showLive(epoch, examples, this.curves.evaluations.test_accuracy.at(-1));
+    const since = (performance.now() - this.looked) / 1000;
+    const share = Math.max(job.progress, Math.min(1, this.curves.at.epoch / job.spec.epochs));
+    setProgress(this.bar, share, job.eta_s === null ? null : Math.max(0, job.eta_s - since));
+  }
+
+  #chart(plot) {
+    const format = plot.format ?? figure;
+    const lines = plot.lines.map(([label]) => ({ label, format, stepped: plot.stepped }));
+    const chart = new Chart({
+      title: plot.title,
+      lines,
+      zero: plot.zero,
+      sync: this.id,
+      xLabel: () => AXES[this.axisName],
+      xFormat: (value) => (this.axisName === "time" ? duration(value) : figure(value)),
+    });
+    return { plot, chart };
+  }
+
+  #axisChoice() {
+    this.axisName = "epoch";
+    const choice = el(
+      "select",
+      {},
+      Object.entries(AXES).map(([name, label]) => el("option", { value: name }, label)),
+    );
+    choice.addEventListener("change", () => {
+      this.axisName = choice.value;
+      for (const { chart } of this.charts) chart.zoomed = false;
+      this.#draw();
+    });
+    return el("label", { class: "check" }, "over ", choice);
+  }
+}
+
+/** Lines on one axis; uPlot's own join, only where there is more than one axis to join. */
+function joined(lines) {
+  const [first, ...others] = lines;
+  return others.every(([xs]) => xs === first[0]) ? [first[0], ...lines.map(([, ys]) => ys)] : Chart.join(lines);
+}
+
+function showAnswer(answers) {
+  trouble(answers ? "" : "The service does not answer. What you see may be old; the page tries again by itself.");
+}

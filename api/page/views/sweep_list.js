@@ -1,0 +1,56 @@
+// The list of sweeps, newest first.
+
+import { el, keyed, setText } from "../lib/dom.js";
+import { moment } from "../lib/format.js";
+import { api } from "../lib/http.js";
+import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
+
+const REFRESH_MS = 3000;
+
+/** All sweeps. */
+export function sweepsView(main, _, signal) {
+  const body = el("tbody");
+  const none = el("p", { class: "note", hidden: true }, "No sweeps yet. A spec with axes makes one: press n.");
+  main.append(
+    heading("Sweeps", el("a", { class: "button", href: "#/new?kind=sweep" }, "New sweep")),
+    table("Sweeps", ["Sweep", "State", "Progress", "Trials", "Created"], body),
+    none,
+  );
+  every(REFRESH_MS, signal, async () => {
+    const { sweeps } = await api("v1/sweeps", { signal });
+    none.hidden = sweeps.length > 0;
+    keyed(body, sweeps, (sweep) => sweep.id, row, update);
+  });
+  return "Sweeps";
+}
+
+function row(sweep) {
+  return el(
+    "tr",
+    { "data-row": true },
+    el(
+      "td",
+      { class: "named" },
+      el("a", { href: `#/sweeps/${sweep.id}`, "data-open": true }, sweep.name),
+      el("span", { class: "id" }, sweep.id),
+    ),
+    el("td", {}, badge(), el("span", { class: "why" })),
+    el("td", {}, progressBar()),
+    el("td", { "data-label": "Trials" }),
+    el("td", { "data-label": "Created" }, moment(sweep.created)),
+  );
+}
+
+function update(line, sweep) {
+  const [, state, progress, trials] = line.children;
+  setBadge(state.children[0], sweep.state);
+  setText(state.children[1], sweep.message);
+  setProgress(progress.firstElementChild, sweep.progress, sweep.eta_s);
+  setText(trials, countsOf(sweep));
+}
+
+/** How many trials there are, and how many are how. */
+export function countsOf({ trials }) {
+  const some = Object.entries(trials).filter(([state, number]) => state !== "total" && number > 0);
+  return `${trials.total}: ${some.map(([state, number]) => `${number} ${state}`).join(", ") || "none yet"}`;
+}

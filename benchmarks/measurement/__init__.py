@@ -1,0 +1,1 @@
+"""What every benchmark measures with: processes, their memory and time, statistics, reports."""

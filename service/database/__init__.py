@@ -1,0 +1,1 @@
+"""The database of one service, SQLite or PostgreSQL: connection, tables, migrations, and what is kept in it."""

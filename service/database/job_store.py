@@ -1,0 +1,346 @@
+"""The durable store of jobs, in SQLite or PostgreSQL. All calls block."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Engine, Table, and_, delete, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, selectinload
+
+from service.database.connection import Writer, connect, hold, migrate, release
+from service.database.tables import JobRow, LabelRow, SweptRow
+from service.errors import JobNotFound, KeyReused, TooManyWaiting
+from service.ids import new_job_id
+from service.spec import JobSpec, is_text
+from service.status import Status
+from trainers import Event, State
+
+READ_S = 5.0
+"""The longest time that closing waits for readers."""
+RETRY_AFTER_S = 30
+"""When a user with too many waiting jobs may try again."""
+
+
+class Job(BaseModel):
+    """A job as the store knows it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    created: float
+    name: str
+    labels: dict[str, str]
+    priority: int
+    spec: dict[str, Any]
+    """The resolved JobSpec, as JSON."""
+    state: State
+    reason: str
+    message: str
+    run_dir: Path
+    finished: float | None
+    progress: dict[str, Any] | None
+    """The progress of an ended job, as JSON."""
+    user: str
+    forked_from: str | None
+
+    @property
+    def status(self) -> Status:
+        """Its state, and why it is in it."""
+        return Status(self.state, self.reason, self.message)
+
+    @property
+    def job_spec(self) -> JobSpec:
+        """The spec, parsed."""
+        return JobSpec.model_validate(self.spec)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that is to be added."""
+
+    spec: JobSpec
+    key: str | None = None
+    """Idempotency key: a second submission of the same user with it stands for the first one's job."""
+    body_hash: str = ""
+    user: str = "local"
+    max_waiting: int | None = None
+    """How many jobs of this user may wait."""
+    fork: tuple[str, str] | None = None
+    """A new id, and `<job>/<step>` of the checkpoint that the job begins from."""
+
+
+class Added(NamedTuple):
+    """The outcome of a submission."""
+
+    job: Job
+    is_new: bool
+    first: Event | None = None
+    """The first event of a new job's log, if that could be written."""
+
+
+class Query(BaseModel):
+    """Which jobs to list."""
+
+    model_config = ConfigDict(frozen=True)
+
+    states: frozenset[State] = frozenset()
+    """Jobs in any of these states; empty: in all."""
+    labels: tuple[tuple[str, str | None], ...] = ()
+    """Jobs with all of these labels; None: with any value."""
+    user: str | None = None
+    """Jobs of this user; none: of all."""
+    limit: int = 50
+    before: str | None = None
+    """Only jobs older than this one."""
+
+
+class Store:
+    """Jobs and their status. Changes of state are compare-and-set, so that two callers cannot both succeed."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.engine = engine
+        self.writer = writer
+        self.held: Connection | None = None
+
+    @classmethod
+    def open(cls, url: str) -> "Store":
+        """Connect, and migrate the database. Raises DatabaseNewer, DatabaseDamaged."""
+        migrate(url)
+        engine = connect(url)
+        store = cls(engine, Writer(engine))
+        store.writer.thread.start()
+        return store
+
+    def hold(self) -> None:
+        """Become the only service on this database. Raises DatabaseBusy."""
+        self.held = hold(self.engine)
+
+    def close(self) -> None:
+        """Write what is pending, let readers finish, and close every connection."""
+        self.writer.close()
+        if self.held is not None:
+            release(self.held)
+        deadline = time.monotonic() + READ_S
+        while self.engine.pool.checkedout() and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+        self.engine.dispose()
+
+    def check(self) -> None:
+        """Raise if the database does not answer."""
+        with self.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def add(self, new: Submission, runs_dir: Path) -> tuple[Job, bool]:
+        """Add a job, or find the one that the key stands for. Returns whether it is new.
+
+        Raises:
+            KeyReused: The key stands for another job.
+            TooManyWaiting: As many of the user's jobs wait as are allowed.
+            StorageFull: Nothing has changed.
+        """
+        added = self.submit(new, runs_dir).result()
+        return added.job, added.is_new
+
+    def submit(
+        self, new: Submission, runs_dir: Path, begin: Callable[[Job], Event | None] | None = None
+    ) -> "Future[Added]":
+        """The same without waiting for it; several submissions may share a transaction.
+
+        begin: Writes the first event of a new job's log once the job is durable, in the writer's thread.
+        """
+
+        def begun(added: Added) -> Added:
+            return added if begin is None or not added.is_new else added._replace(first=begin(added.job))
+
+        return self.writer.submit(lambda connection: _add(connection, new, runs_dir), begun, begin is not None)
+
+    def add_trials(self, sweep: str, trials: Mapping[str, tuple[JobSpec, Path]], user: str) -> None:
+        """Add the trials of a sweep, job id -> spec and run directory, that are not stored yet."""
+
+        def work(connection: Connection) -> None:
+            known = set(connection.scalars(select(SweptRow.job_id).where(SweptRow.sweep == sweep)))
+            for job_id, (spec, run_dir) in trials.items():
+                if job_id not in known:
+                    trial = {"id": job_id, "run_dir": run_dir, "reason": "InSweep"}
+                    trial["message"] = "waits for its turn in its sweep"
+                    job = _new_job(Submission(spec, user=user), run_dir.parent).model_copy(update=trial)
+                    _insert(connection, job, Submission(spec))
+                    connection.execute(insert(SweptRow).values(job_id=job_id, sweep=sweep))
+
+        self.writer.submit(work).result()
+
+    def get(self, job_id: str) -> Job:
+        """One job. Raises JobNotFound."""
+        with Session(self.engine) as session:
+            row = session.get(JobRow, job_id, options=_WITH_LABELS) if is_text(job_id) else None
+            if row is None:
+                raise JobNotFound(f"there is no job {job_id!r}")
+            return _job(row)
+
+    def run_dirs(self, job_ids: Collection[str] | None = None) -> dict[str, Path]:
+        """Job id -> run directory of those of these jobs that exist, or of all jobs."""
+        statement = select(_JOBS.c.id, _JOBS.c.run_dir)
+        if job_ids is not None:
+            statement = statement.where(_JOBS.c.id.in_(job_ids))
+        with self.engine.connect() as connection:
+            return {job_id: Path(run_dir) for job_id, run_dir in connection.execute(statement)}
+
+    def find(self, query: Query) -> list[Job]:
+        """Jobs, newest first."""
+        texts = (query.user, *(text for pair in query.labels for text in pair))
+        if not all(is_text(text) for text in texts if text is not None):
+            return []
+        statement = _SELECT.order_by(JobRow.id.desc()).limit(query.limit)
+        if query.states:
+            statement = statement.where(JobRow.state.in_(query.states))
+        if query.user is not None:
+            statement = statement.where(JobRow.user == query.user)
+        if query.before is not None:
+            statement = statement.where(JobRow.id < query.before)
+        for key, value in query.labels:
+            wanted = [LabelRow.key == key] + ([] if value is None else [LabelRow.value == value])
+            statement = statement.where(JobRow.labels.any(and_(*wanted)))
+        with Session(self.engine) as session:
+            return [_job(row) for row in session.scalars(statement)]
+
+    def unfinished(self) -> list[Job]:
+        """All jobs that have not ended, trials excepted, oldest first."""
+        statement = _SELECT.where(JobRow.finished.is_(None), _NOT_SWEPT).order_by(JobRow.id)
+        with Session(self.engine) as session:
+            return [_job(row) for row in session.scalars(statement)]
+
+    def count(self) -> dict[State, int]:
+        """State -> number of jobs, for each state that has any."""
+        statement = select(JobRow.state, func.count()).group_by(JobRow.state)
+        with self.engine.connect() as connection:
+            return {State(state): number for state, number in connection.execute(statement)}
+
+    def num_queued(self) -> int:
+        """The number of waiting jobs."""
+        with self.engine.connect() as connection:
+            statement = select(func.count()).select_from(JobRow).where(JobRow.state == State.QUEUED, _NOT_SWEPT)
+            return connection.scalar(statement) or 0
+
+    def move(self, job_id: str, from_states: Collection[State], status: Status) -> bool:
+        """Change the status if the state is one of `from_states`. Returns whether it was."""
+        return self._update(job_id, from_states, dict(status.data))
+
+    def respecify(self, job_id: str, from_states: Collection[State], spec: JobSpec) -> bool:
+        """Replace the spec of a job that is in one of `from_states`. Returns whether it was."""
+        return self._update(job_id, from_states, {"spec": spec.model_dump(mode="json")})
+
+    def set_run_dir(self, job_id: str, run_dir: Path) -> None:
+        """Change the run directory of a job."""
+        self._update(job_id, list(State), {"run_dir": str(run_dir)})
+
+    def finish(self, job_id: str, status: Status, finished: float, progress: dict[str, Any]) -> bool:
+        """Store how a job ended. Returns whether it had not ended before."""
+        active = [state for state in State if not state.is_terminal]
+        return self._update(job_id, active, {**status.data, "finished": finished, "progress": progress})
+
+    def expired(self, now: float, keep_s: float | None, limit: int = 100) -> list[Job]:
+        """Ended jobs whose time is over: their own `ttl_s`, or else `keep_s`. Trials stay as long as their sweeps."""
+        kept_s = JobRow.ttl_s if keep_s is None else func.coalesce(JobRow.ttl_s, keep_s)
+        statement = _SELECT.where(JobRow.finished.is_not(None), JobRow.finished + kept_s < now, _NOT_SWEPT)
+        with Session(self.engine) as session:
+            return [_job(row) for row in session.scalars(statement.order_by(JobRow.id).limit(limit))]
+
+    def remove(self, job_id: str) -> None:
+        """Remove an ended job and its key."""
+
+        def work(connection: Connection) -> None:
+            connection.execute(delete(JobRow).where(JobRow.id == job_id, JobRow.finished.is_not(None)))
+
+        self.writer.submit(work).result()
+
+    def _update(self, job_id: str, from_states: Collection[State], values: dict[str, Any]) -> bool:
+        statement = update(_JOBS).where(_JOBS.c.id == job_id, _JOBS.c.state.in_(from_states)).values(**values)
+        return self.writer.submit(lambda connection: connection.execute(statement).rowcount == 1).result()
+
+
+_JOBS, _LABELS = cast(Table, JobRow.__table__), cast(Table, LabelRow.__table__)
+_WITH_LABELS = (selectinload(JobRow.labels),)
+_SELECT = select(JobRow).options(*_WITH_LABELS)
+_NOT_SWEPT = JobRow.id.not_in(select(SweptRow.job_id))
+_COLUMNS = tuple(name for name in Job.model_fields if name != "labels")
+_INSERT = {
+    name: dialect.insert(_JOBS).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+    for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
+}
+_INSERT_LABELS = insert(_LABELS)
+
+
+def _add(connection: Connection, new: Submission, runs_dir: Path) -> Added:
+    if new.max_waiting is not None and _known(connection, new) is None:
+        waits = (JobRow.user == new.user, JobRow.state == State.QUEUED, _NOT_SWEPT)
+        if (connection.scalar(select(func.count()).select_from(JobRow).where(*waits)) or 0) >= new.max_waiting:
+            raise TooManyWaiting(
+                f"{new.max_waiting} jobs of {new.user} wait already, and no more may; wait until one has started, or "
+                "cancel one",
+                RETRY_AFTER_S,
+            )
+    while not _insert(connection, job := _new_job(new, runs_dir), new):
+        if (known := _known(connection, new)) is not None:
+            return Added(known, False)
+        assert new.fork is None, "a fork's id is made for it alone"
+        # Another job got this id in the same microsecond.
+    return Added(job, True)
+
+
+def _known(connection: Connection, new: Submission) -> Job | None:
+    """The job that a submission's key stands for. Raises KeyReused if the submission differs from that job's."""
+    if new.key is None:
+        return None
+    mine = (JobRow.user == new.user, JobRow.idempotency_key == new.key)
+    known = connection.execute(select(JobRow.id, JobRow.body_hash).where(*mine)).one_or_none()
+    if known is None:
+        return None
+    if known.body_hash != new.body_hash:
+        raise KeyReused(f"the key {new.key!r} stands for job {known.id} already, which has another spec; use a new key")
+    with Session(connection) as session:
+        return _job(session.scalars(_SELECT.where(JobRow.id == known.id)).one())
+
+
+def _insert(connection: Connection, job: Job, new: Submission) -> bool:
+    """Insert a job, unless there is one with its id or key. Returns whether it was inserted.
+
+    The statements are built once, and from tables instead of classes: building one takes longer than executing it.
+    """
+    values = {name: getattr(job, name) for name in _COLUMNS} | {"run_dir": str(job.run_dir), "ttl_s": new.spec.ttl_s}
+    values |= {"idempotency_key": new.key, "body_hash": new.body_hash}
+    if connection.execute(_INSERT[connection.dialect.name], values).rowcount == 0:
+        return False
+    if job.labels:
+        connection.execute(_INSERT_LABELS, [{"job_id": job.id, "key": k, "value": v} for k, v in job.labels.items()])
+    return True
+
+
+def _new_job(new: Submission, runs_dir: Path) -> Job:
+    job_id, forked_from = new.fork or (new_job_id(), None)
+    spec = new.spec
+    return Job(
+        id=job_id,
+        created=time.time(),
+        name=spec.name,
+        labels=spec.labels,
+        priority=spec.priority,
+        spec=spec.model_dump(mode="json"),
+        state=State.QUEUED,
+        reason="Submitted",
+        message="waits for its turn",
+        run_dir=runs_dir / job_id,
+        finished=None,
+        progress=None,
+        user=new.user,
+        forked_from=forked_from,
+    )
+
+
+def _job(row: JobRow) -> Job:
+    fields = {name: getattr(row, name) for name in _COLUMNS}
+    return Job(**fields, labels={label.key: label.value for label in row.labels})

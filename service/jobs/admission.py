@@ -1,0 +1,114 @@
+"""Admission: starts waiting jobs strictly in their order, so that small jobs cannot pass a large one for ever."""
+
+import asyncio
+import contextlib
+import logging
+
+from service.jobs.launcher import Launcher
+from service.jobs.lifecycle import Lifecycle
+from service.jobs.queueing.claims import Claim
+from service.jobs.queueing.preemption import Preemption
+from service.jobs.queueing.queue import JobQueue
+from service.status import Status
+from trainers import SpecRejected, State
+
+LOOK_AGAIN_S = 1.0  # Ray does not report that resources became free
+CHECK_AHEAD = 32
+"""Waiting jobs whose preflight runs before their turn."""
+SETTLE_S = 0.02  # changes that come together are looked at together
+ADMITTED = Status(State.STARTING, "Admitted", "starts its coordinator and workers")
+
+logger = logging.getLogger(__name__)
+
+
+class Admission:
+    """Starts jobs when they fit."""
+
+    def __init__(self, queue: JobQueue, preemption: Preemption, lifecycle: Lifecycle, launcher: Launcher) -> None:
+        self.queue = queue
+        self.preemption = preemption
+        self.lifecycle = lifecycle
+        self.launcher = launcher
+        self.launches: dict[str, asyncio.Task[None]] = {}
+        self.preflight: asyncio.Task[None] | None = None
+        """Each preflight holds a process on the cluster, so there is one at a time."""
+        self.closing = False
+
+    async def run(self) -> None:
+        """Admit jobs until cancelled."""
+        while True:
+            try:
+                look_again = await self._admit()
+            except Exception:  # the cluster or the database may be back in a second
+                logger.exception("could not look at the queue")
+                look_again = True
+            with contextlib.suppress(TimeoutError):  # `wait_for` may swallow a cancellation that comes with a change
+                async with asyncio.timeout(LOOK_AGAIN_S if look_again else None):
+                    await self.queue.changed.wait()
+            self.queue.changed.clear()
+            await asyncio.sleep(SETTLE_S)
+
+    async def close(self) -> None:
+        """Wait for the jobs that are being started, and abandon the preflight."""
+        self.closing = True
+        preflight = [] if self.preflight is None else [self.preflight]
+        for task in preflight:
+            task.cancel()
+        await asyncio.gather(*self.launches.values(), *preflight, return_exceptions=True)
+
+    async def _admit(self) -> bool:
+        """Start the first jobs that fit. Returns whether any still waits, or has workers to get back."""
+        queue = self.queue
+        queue.shrinking, queue.blocked = (), None
+        if not queue.waiting and not self.preemption.shrunk:
+            return False
+        await queue.measure()
+        if not queue.waiting:
+            await self.preemption.give_back(queue.free)
+            return bool(self.preemption.shrunk)
+        limited: set[str] = set()
+        for claim in list(queue.line):
+            if claim.user in limited or queue.quotas.refuses(claim, queue.held.values()) is not None:
+                limited.add(claim.user)
+                continue
+            if not claim.needs.fits(queue.free):
+                queue.blocked = claim.rank
+                queue.shrinking = await self.preemption.make_room(claim, queue.promised)
+                break
+            if await self.lifecycle.move(claim.job_id, (State.QUEUED,), ADMITTED):
+                self._start(claim)
+                await queue.measure()
+            if queue.waiting.get(claim.job_id) is claim:  # it has not come back in the meantime
+                queue.remove(claim.job_id)
+        self._check_next()
+        return bool(queue.waiting)
+
+    def _start(self, claim: Claim) -> None:
+        self.queue.admit(claim)
+        task = asyncio.create_task(self.launcher.launch(claim.job_id), name=f"launch {claim.job_id}")
+        self.launches[claim.job_id] = task
+        task.add_done_callback(lambda _: self.launches.pop(claim.job_id, None))
+
+    def _check_next(self) -> None:
+        """Begin the preflight of the first waiting job that has had none."""
+        if self.preflight is not None and not self.preflight.done():
+            return
+        unchecked = (claim for claim in self.queue.line[:CHECK_AHEAD] if claim.job_id not in self.queue.checked)
+        if (claim := next(unchecked, None)) is not None:
+            self.queue.checked.add(claim.job_id)
+            self.preflight = asyncio.create_task(self._preflight(claim.job_id), name=f"preflight {claim.job_id}")
+
+    def _waits(self, job_id: str) -> bool:
+        return not self.closing and job_id in self.queue.waiting
+
+    async def _preflight(self, job_id: str) -> None:
+        store, runs = self.lifecycle.store, self.lifecycle.runs
+        try:
+            job = await asyncio.to_thread(store.get, job_id)
+            await asyncio.to_thread(runs.preflight, job.job_spec.train, lambda: self._waits(job_id))
+        except SpecRejected as error:
+            await self.lifecycle.reject(job_id, error.reason, str(error))
+        except Exception:  # only a clear no counts; the coordinator checks again
+            logger.exception("could not check waiting job %s", job_id, extra={"job": job_id})
+        finally:
+            self.queue.changed.set()

@@ -1,0 +1,48 @@
+"""Puts a manager of jobs together from its parts."""
+
+from service.database.job_store import Store
+from service.jobs.active_jobs import ActiveJobs
+from service.jobs.admission import Admission
+from service.jobs.launcher import Launcher
+from service.jobs.lifecycle import Lifecycle, Sinks
+from service.jobs.manager import JobManager, ManagerConfig, Parts
+from service.jobs.metric_series import SeriesCache
+from service.jobs.queueing.preemption import Preemption
+from service.jobs.queueing.queue import JobQueue
+from service.jobs.recovery import Recovery
+from service.jobs.runs import Runs
+from service.jobs.service_metrics import ServiceMetrics
+from service.jobs.trials import TrialJobs
+from service.storage.mirror import Mirror
+from service.storage.run_dirs import RunDirs
+from service.tracking.tracker import Tracking
+
+
+def build_manager(
+    store: Store, runs: Runs, config: ManagerConfig, mirror: Mirror | None = None, tracking: Tracking | None = None
+) -> JobManager:
+    """A manager that has not started.
+
+    Args:
+        store: The jobs.
+        runs: Starts runs and finds them again.
+        config: Where the jobs are kept, and what their users may have.
+        mirror: Keeps copies of the runs, if there is a storage.
+        tracking: Mirrors the runs in MLflow, if there is one.
+    """
+    active = ActiveJobs()
+    queue = JobQueue(runs, active, config.quotas)
+    sinks = Sinks(RunDirs(store, mirror), SeriesCache(), tracking)
+    lifecycle = Lifecycle(store, runs, active, queue, sinks, config.poll_s)
+    metrics = ServiceMetrics(store.count, active.progress, mirror)
+    preemption = Preemption(queue.held, active.scale)
+    parts = Parts(
+        lifecycle=lifecycle,
+        preemption=preemption,
+        admission=Admission(queue, preemption, lifecycle, Launcher(lifecycle, metrics)),
+        recovery=Recovery(lifecycle),
+        trials=TrialJobs(lifecycle),
+        metrics=metrics,
+        mirror=mirror,
+    )
+    return JobManager(config, parts)

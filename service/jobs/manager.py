@@ -1,0 +1,324 @@
+"""The manager of jobs: submits, shows, cancels, pauses, resumes, scales and forks them."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from service.database.job_store import Job, Submission
+from service.errors import NeverFits, StateConflict
+from service.ids import new_job_id
+from service.jobs.admission import Admission
+from service.jobs.fork import choose, forked_spec
+from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log
+from service.jobs.queueing.claims import Claim, Quotas
+from service.jobs.queueing.preemption import Preemption
+from service.jobs.reader import JobReader, current
+from service.jobs.recovery import Recovery
+from service.jobs.service_metrics import ServiceMetrics
+from service.jobs.trials import TrialJobs
+from service.jobs.views import JobView, view
+from service.spec import JobSpec
+from service.status import Status
+from service.storage.checkpoints import CheckpointView, give
+from service.storage.mirror import Mirror
+from trainers import Resources, State
+
+CANCEL = "CancelRequested"
+PAUSE = "PauseRequested"
+RESUME = "ResumeRequested"
+NOT_STARTED = "cancelled before it started"
+UPKEEP_S = 1.0
+TOTAL_FOR_S = 1.0
+"""How long the cluster's size counts as known: a burst of submissions does not ask for it each time."""
+REMOVE_EVERY = 60  # upkeeps
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ManagerConfig:
+    """Where the jobs of one service are kept, and what their users may have."""
+
+    runs_dir: Path
+    base: Path
+    """The folder that relative paths in specs are resolved against."""
+    poll_s: float = 0.1
+    quotas: Quotas = field(default_factory=Quotas)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a manager works with."""
+
+    lifecycle: Lifecycle
+    preemption: Preemption
+    admission: Admission
+    recovery: Recovery
+    trials: TrialJobs
+    metrics: ServiceMetrics
+    mirror: Mirror | None
+
+
+class JobManager(JobReader):
+    """All jobs of one service. Its methods run on one event loop; what blocks runs in threads."""
+
+    def __init__(self, config: ManagerConfig, parts: Parts) -> None:
+        super().__init__(parts.lifecycle, parts.mirror)
+        self.config = config
+        self.preemption = parts.preemption
+        self.admission = parts.admission
+        self.recovery = parts.recovery
+        self.trials = parts.trials
+        self.metrics = parts.metrics
+        self.tasks: list[asyncio.Task[None]] = []
+        self.total: tuple[float, Resources] | None = None
+        """What the cluster had, and when."""
+
+    async def start(self) -> None:
+        """Take up the jobs that an earlier process left, and begin to admit."""
+        await self.recovery.start()
+        if self.mirror is not None:
+            for job_id, run_dir in (await asyncio.to_thread(self.store.run_dirs)).items():
+                self.mirror.look(job_id, run_dir)
+            self.mirror.start(self.active.run_dirs)
+        self.tasks = [
+            asyncio.create_task(self.admission.run(), name="admission"),
+            asyncio.create_task(self._keep_up(), name="upkeep"),
+        ]
+
+    async def stop(self) -> None:
+        """Let go of everything; the runs go on."""
+        await self.admission.close()
+        for task in self.tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.recovery.stop()
+        await self.active.close()
+        if self.mirror is not None:
+            await asyncio.to_thread(self.mirror.close)
+
+    # -- submitting -----------------------------------------------------------------------------------------------
+
+    async def check(self, spec: JobSpec, user: str = "local") -> JobSpec:
+        """A dry run: the spec as it would be run.
+
+        Raises:
+            NeverFits: The cluster could never start it, or its user may never hold so much.
+        """
+        spec = spec.resolved(self.config.base)
+        needs, total = self.runs.needs(spec), await self._total()
+        if not needs.fits(total):
+            raise NeverFits(
+                f"the job needs {needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, the cluster has {total.cpus:g} "
+                f"and {total.gpus:g}; ask for fewer workers or for less a worker"
+            )
+        if (limit := self.config.quotas.refuses(Claim("", user, 0, needs), ())) is not None:
+            raise NeverFits(
+                f"the job needs {needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, and {limit}; ask for fewer "
+                "workers or for less a worker"
+            )
+        return spec
+
+    async def submit(self, spec: JobSpec, key: str | None = None, user: str = "local") -> tuple[JobView, bool]:
+        """Accept a job. A key that was used before returns the job that it stands for. Returns whether it is new.
+
+        Raises:
+            NeverFits: As `check` does.
+            KeyReused: The key stands for another job.
+            TooManyWaiting: As many of the user's jobs wait as are allowed.
+        """
+        spec = await self.check(spec, user)
+        return await self._accept(Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs))
+
+    async def fork(
+        self, job_id: str, changes: dict[str, Any], step: str | None = None, key: str | None = None, user: str = "local"
+    ) -> tuple[JobView, bool]:
+        """A new job from a checkpoint of another, the newest if none is named, with changes to its spec (a merge patch,
+        RFC 7396). Returns whether it is new.
+
+        Raises:
+            StateConflict: The other has no checkpoint.
+            CheckpointNotFound: It has none of that name.
+            SpecInvalid: The changes are wrong.
+            NeverFits, KeyReused, TooManyWaiting: As for `submit`.
+        """
+        job, spec, begin = await self.forked(job_id, changes, step, user)
+        parent, new_id = f"{job_id}/{begin.step}", new_job_id()
+        new = Submission(spec, key, _digest(key, spec, parent), user, self.config.quotas.waiting_jobs, (new_id, parent))
+        # Its folder first: without the checkpoint, the job would train from the start.
+        await asyncio.to_thread(give, job.run_dir, begin.step, self.config.runs_dir / new_id)
+        is_new = False
+        try:
+            accepted, is_new = await self._accept(new)
+        finally:
+            if not is_new:
+                await asyncio.to_thread(shutil.rmtree, self.config.runs_dir / new_id, ignore_errors=True)
+        return accepted, is_new
+
+    async def forked(
+        self, job_id: str, changes: dict[str, Any], step: str | None = None, user: str = "local"
+    ) -> tuple[Job, JobSpec, CheckpointView]:
+        """A fork's dry run: the parent, the spec and the checkpoint to start from. Raises what `fork` does."""
+        job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        begin = await asyncio.to_thread(choose, job, step)
+        return job, await self.check(forked_spec(job, changes, begin), user), begin
+
+    async def _accept(self, new: Submission) -> tuple[JobView, bool]:
+        added = await asyncio.wrap_future(self.store.submit(new, self.config.runs_dir, begin_log))
+        job = added.job
+        if not added.is_new:
+            return await self.show(job.id), False
+        self.lifecycle.begin(job, added.first, self.queue.claim(job, new.spec))
+        return view(*current(job, self.active.get(job.id)), self.queue.outlook(job.id), new.spec), True
+
+    async def _total(self) -> Resources:
+        """What the cluster has, at most a second ago."""
+        if self.total is None or time.monotonic() - self.total[0] > TOTAL_FOR_S:
+            self.total = time.monotonic(), await asyncio.to_thread(self.runs.total_resources)
+        return self.total[1]
+
+    # -- stopping and resuming ------------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str) -> JobView:
+        """Cancel a job: at once if it waits or is paused, with a clean stop if it runs.
+
+        Raises:
+            StateConflict: It has ended.
+        """
+        if (trial := self.active.trials.get(job_id)) is not None:
+            await asyncio.to_thread(trial.cancel)
+            return await self.show(job_id)
+        job, _ = await self.lifecycle.find(job_id)
+        if not await self._stop(job, CANCEL, NOT_STARTED, "stops with a checkpoint"):
+            job = await asyncio.to_thread(self.store.get, job_id)
+            if job.state.is_terminal:
+                raise StateConflict(f"job {job_id} is {job.state}; only a job that has not ended can be cancelled")
+        return await self.show(job_id)  # it may be being cancelled already
+
+    async def pause(self, job_id: str) -> JobView:
+        """Pause a job so that it can go on later: at once if it waits, with a checkpoint if it runs.
+
+        Raises:
+            StateConflict: It has ended, or is being cancelled.
+        """
+        if (trial := self.active.trials.get(job_id)) is not None:
+            await asyncio.to_thread(trial.pause)
+        job, active = await self.lifecycle.find(job_id)
+        waited = "paused while it waited"
+        ran = "stops with a checkpoint, and goes on when it is resumed"
+        if await self.lifecycle.move(job_id, (State.QUEUED,), Status(State.PAUSING, PAUSE, waited)):
+            await self.lifecycle.record_state(job, Status(State.PAUSED, PAUSE, waited))
+        elif await self.lifecycle.move(job_id, AT_WORK, Status(State.PAUSING, PAUSE, ran)):
+            if active is not None and active.handle is not None:  # otherwise it is being started, and is asked then
+                await asyncio.to_thread(active.handle.pause)
+        else:
+            job = await asyncio.to_thread(self.store.get, job_id)
+            if job.state not in (State.PAUSING, State.PAUSED):
+                raise StateConflict(f"job {job_id} is {job.state}; only one that waits, starts or runs can be paused")
+        return await self.show(job_id)
+
+    async def scale(self, job_id: str, workers: int) -> JobView:
+        """Change the number of workers: of a running job soon and without a restart, of one that waits or is paused
+        once it goes on.
+
+        Raises:
+            StateConflict: It has ended or is about to, or it is a sweep's trial.
+            SpecRejected: It cannot have so many, or so few.
+            NeverFits: The cluster is too small for so many.
+        """
+        await self.lifecycle.caught_up(job_id)
+        job, active = await self.lifecycle.find(job_id)
+        if job_id in self.trials:
+            raise StateConflict(f"job {job_id} is a trial of a sweep, which keeps its size; scale a job of its own")
+        if job.state in AT_REST and await self._respecify(job, workers):
+            return await self.show(job_id)
+        if job.state not in (State.RUNNING, State.RECOVERING) or active is None or active.handle is None:
+            raise StateConflict(f"job {job_id} is {job.state}; only one that trains, waits or is paused can be scaled")
+        await asyncio.to_thread(active.handle.scale, workers)
+        await asyncio.to_thread(self.store.respecify, job_id, AT_WORK, job.job_spec.with_workers(workers))
+        self.preemption.resized(job_id, workers)
+        return await self.show(job_id)
+
+    async def _respecify(self, job: Job, workers: int) -> bool:
+        """Change how many workers a job begins with. Returns whether its state still allowed it."""
+        spec = await self.check(job.job_spec.with_workers(workers), job.user)
+        if not await asyncio.to_thread(self.store.respecify, job.id, AT_REST, spec):
+            return False
+        if job.id in self.queue.waiting:
+            self.queue.add(self.queue.claim(job, spec))
+        return True
+
+    async def resume(self, job_id: str) -> JobView:
+        """Queue a paused job again, to go on from its checkpoint. Raises StateConflict if it is not paused."""
+        await self._restore(job_id)
+        job, _ = await self.lifecycle.find(job_id)
+        await self.lifecycle.caught_up(job_id)
+        queued = Status(State.QUEUED, RESUME, "waits for its turn to go on")
+        if not await self.lifecycle.move(job_id, (State.PAUSED,), queued):
+            job = await asyncio.to_thread(self.store.get, job_id)
+            hint = "wait until it is PAUSED" if job.state is State.PAUSING else "only a paused job can be resumed"
+            raise StateConflict(f"job {job_id} is {job.state}; {hint}")
+        await self.lifecycle.record_state(job, queued)
+        return await self.show(job_id)
+
+    async def _stop(self, job: Job, reason: str, at_once: str, cleanly: str) -> bool:
+        """Cancel a job, at once if no coordinator runs it. Returns whether its state allowed it.
+
+        at_once, cleanly: The message in either case.
+        """
+        if await self.lifecycle.move(job.id, AT_REST, Status(State.CANCELLING, reason, at_once)):
+            await self.lifecycle.record_state(job, Status(State.CANCELLED, reason, at_once))
+            return True
+        cancelling = Status(State.CANCELLING, reason, cleanly)
+        if not await self.lifecycle.move(job.id, (*AT_WORK, State.PAUSING), cancelling):
+            return False
+        active = self.active.get(job.id)
+        if active is not None and active.handle is not None:  # otherwise it is being started, and is asked then
+            await asyncio.to_thread(active.handle.cancel)
+        return True
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        """Again and again: record what is pending, stop overdue jobs, remove expired ones."""
+        turn = 0
+        while True:
+            try:
+                await self.lifecycle.flush()
+                for job_id in self.active.take_overdue():
+                    job = await asyncio.to_thread(self.store.get, job_id)
+                    message = _deadline_message(job.spec["deadline_s"])
+                    await self._stop(job, DEADLINE, message, message)
+                if turn % REMOVE_EVERY == 0:
+                    await asyncio.to_thread(self.remove_expired, time.time())
+            except Exception:  # the disk or the database may be back in a second
+                logger.exception("could not keep up")
+            turn += 1
+            await asyncio.sleep(UPKEEP_S)
+
+    def remove_expired(self, now: float) -> None:
+        """Remove the ended jobs whose time is over: first their files, then their rows in the store. It blocks."""
+        while found := self.store.expired(now, self.config.quotas.keep_s):
+            for job in found:
+                if job.run_dir == self.config.runs_dir / job.id:  # and no path that others wrote into the database
+                    if self.mirror is not None:
+                        self.mirror.forget(job.id)
+                    shutil.rmtree(job.run_dir, ignore_errors=True)
+                self.series.forget(job.run_dir)
+                self.store.remove(job.id)
+
+
+def _digest(key: str | None, spec: JobSpec, *more: str) -> str:
+    """Equal for two submissions under one key that ask for the same."""
+    return "" if key is None else hashlib.sha256("\n".join((spec.model_dump_json(), *more)).encode()).hexdigest()
+
+
+def _deadline_message(limit_s: float) -> str:
+    return f"stopped, with a checkpoint if it had begun: its deadline, {limit_s:g} s after its submission, has passed"

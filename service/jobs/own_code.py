@@ -1,0 +1,12 @@
+"""The fields of a job's spec that run code of the caller's own, which not every role may do."""
+
+from service.spec import JobSpec
+from trainers import FieldError
+
+MESSAGE = "this is code of your own, which your role may not run; use a name that Millrace knows, or ask an admin"
+
+
+def own_code(spec: JobSpec) -> list[FieldError]:
+    """The fields through which a job would run the caller's own code on the cluster."""
+    named = {"/code": spec.code is not None, "/data/name": ":" in spec.data.name, "/model/name": ":" in spec.model.name}
+    return [FieldError(pointer=pointer, message=MESSAGE) for pointer, is_code in named.items() if is_code]

@@ -1,0 +1,154 @@
+"""The progress of a run, folded from its event log. All that is shown or stored of events comes from here."""
+
+import time
+from typing import Any
+
+from pydantic import BaseModel
+
+from service.status import Status
+from trainers import RETRYING, Event, Metrics, Result, State
+
+LOST = "CoordinatorLost"
+"""The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""
+
+
+class Progress(BaseModel):
+    """How far a run is. Feed it every event once, in order."""
+
+    state: State = State.QUEUED
+    reason: str = ""
+    message: str = ""
+    seq: int = 0
+    """The last event's number."""
+    started: float | None = None
+    """When the first event came, in seconds since 1970."""
+    ended: float | None = None
+    """When the last event came."""
+    first_step: tuple[float, float] | None = None
+    """Time and epochs of the first report."""
+    metrics: Metrics | None = None
+    metrics_time: float = 0.0
+    epoch_loss: float | None = None
+    """Mean training loss over the last complete epoch."""
+    evaluation: dict[str, Any] | None = None
+    workers: list[str] = []
+    """Names of the workers, as in Ray's dashboard."""
+    shards: list[str] = []
+    result: Result | None = None
+    retries: int = 0
+    """How often it was started again after it had failed."""
+    losses: int = 0
+    """How often it lost its coordinator since it last wrote a checkpoint."""
+
+    def add(self, event: Event) -> None:
+        """Take in one more event."""
+        self.seq = event.seq
+        self.started = event.time if self.started is None else self.started
+        self.ended = event.time
+        match event.type:
+            case "state":
+                self._enter(Status.of_event(event))
+            case "step":
+                self.metrics, self.metrics_time = Metrics.model_validate(event.data), event.time
+                self.first_step = self.first_step or (event.time, self.metrics.epoch)
+            case "epoch":
+                self.epoch_loss = event.data.get("train_loss")
+            case "evaluation":
+                self.evaluation = event.data
+            case "actors":
+                self.workers = [_name(actor) for actor in event.data.get("workers", [])]
+                self.shards = [_name(actor) for actor in event.data.get("shards", [])]
+            case "resize":
+                left = event.data.get("left", [])
+                self.workers = [w for w in (*self.workers, *event.data.get("joined", [])) if w not in left]
+            case "checkpoint":
+                self.losses = 0
+            case "result":
+                self.result = Result.model_validate(event.data)
+            case _:
+                pass
+
+    @property
+    def status(self) -> Status:
+        """The last status in the log."""
+        return Status(self.state, self.reason, self.message)
+
+    def _enter(self, status: Status) -> None:
+        self.state, self.reason, self.message = status.state, status.reason, status.message
+        self.retries += status.state is State.QUEUED and status.reason == RETRYING
+        self.losses += status.state is State.QUEUED and status.reason == LOST
+        if status.state in (State.QUEUED, State.STARTING):  # its pace is measured anew, and it has no result any more
+            self.first_step = self.result = None
+
+    def fraction(self, epochs: float) -> float:
+        """0 to 1: how much of the training is done."""
+        if self.state is State.SUCCEEDED:
+            return 1.0
+        return min(1.0, self.metrics.epoch / epochs) if self.metrics else 0.0
+
+    def eta_s(self, epochs: float, now: float | None = None) -> float | None:
+        """Seconds until the last epoch ends, at the mean pace so far; none while that is not known."""
+        if self.metrics is None or self.first_step is None or self.state.is_terminal:
+            return None
+        begin_s, begin_epoch = self.first_step
+        done, elapsed_s = self.metrics.epoch - begin_epoch, self.metrics_time - begin_s
+        if done <= 0 or elapsed_s <= 0:
+            return None
+        since_s = (time.time() if now is None else now) - self.metrics_time
+        return max(0.0, (epochs - self.metrics.epoch) * elapsed_s / done - since_s)
+
+    def result_so_far(self, job_id: str, spec: dict[str, Any]) -> Result:
+        """The run's own result, or one with the same fields for a run that has none (yet)."""
+        if self.result is not None:
+            return self.result.model_copy(update={"state": self.state, "message": self.message or self.result.message})
+        metrics, evaluation = self.metrics, self.evaluation or {}
+        return Result(
+            job_id=job_id,
+            state=self.state,
+            epochs=metrics.epoch if metrics else 0.0,
+            examples=metrics.examples if metrics else 0,
+            test_accuracy=evaluation.get("test_accuracy"),
+            test_loss=evaluation.get("test_loss"),
+            test_error_median=evaluation.get("test_error_median"),
+            train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
+            examples_per_s=self._mean_rate(),
+            wall_s=(self.ended or 0.0) - (self.started or 0.0),
+            algorithm=spec["algorithm"]["name"],
+            workers=metrics.workers if metrics else len(self.workers),
+            dropped=metrics.dropped if metrics else 0,
+            model_path=None,
+            message=self.message,
+        )
+
+    def _mean_rate(self) -> float:
+        if self.metrics is None or self.first_step is None:
+            return 0.0
+        elapsed_s = self.metrics_time - self.first_step[0]
+        since_first = 1 - self.first_step[1] / self.metrics.epoch if self.metrics.epoch else 0.0
+        return self.metrics.examples * since_first / elapsed_s if elapsed_s > 0 else self.metrics.examples_per_s
+
+
+def log_line(event: Event) -> str | None:
+    """An event as a line of the log for people: log lines, changes of state, faults and resizes; none for others."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+    data = event.data
+    if event.type == "log":
+        return f"{when} {str(data.get('level', 'info')).upper()} {data.get('message', '')}"
+    if event.type == "state":
+        return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
+    if event.type == "fault":
+        return f"{when} FAULT {_short(data['actor'])} {data['why']}"
+    if event.type == "resize":
+        batch = f", batch {data['batch']}" if "batch" in data else ""
+        moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
+        return f"{when} RESIZE {data['workers']} workers{batch}{''.join(moved)}"
+    return None
+
+
+def _short(actor: str) -> str:
+    """An actor's name within its run."""
+    return actor.partition("/")[2] or actor
+
+
+def _name(actor: Any) -> str:
+    return str(actor.get("name", "")) if isinstance(actor, dict) else str(actor)

@@ -1,0 +1,112 @@
+"""The queue: the waiting jobs in the order in which they start, and what the admitted jobs hold of the cluster."""
+
+import asyncio
+import time
+from bisect import bisect_left, insort
+from collections.abc import Collection
+
+from service.database.job_store import Job
+from service.jobs.active_jobs import ActiveJobs
+from service.jobs.queueing.claims import NOTHING, Claim, Quotas, Size
+from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
+from service.jobs.runs import Runs
+from service.spec import JobSpec
+from trainers import Resources
+
+OUTLOOKS_FOR_S = 1.0
+"""How long an outlook stays true enough to be shown."""
+
+
+class JobQueue:
+    """Knows what waits and what is held. It counts what admitted jobs hold itself, because Ray's count lags behind."""
+
+    def __init__(self, runs: Runs, active: ActiveJobs, quotas: Quotas) -> None:
+        self.runs = runs
+        self.active = active
+        self.quotas = quotas
+        self.waiting: dict[str, Claim] = {}
+        """Waiting jobs whose log has begun. While a job waits, no coordinator writes its log."""
+        self.line: list[Claim] = []
+        """The same jobs, in the order in which they start."""
+        self.checked: set[str] = set()
+        """Waiting jobs whose preflight has begun."""
+        self.held: dict[str, Claim] = {}
+        """What admitted jobs hold."""
+        self.unsettled: set[str] = set()
+        """Admitted jobs that may not hold yet, as Ray counts it, what they need."""
+        self.blocked: tuple[int, str] | None = None
+        """Rank of the first job that does not fit. Jobs that are added behind it cannot start before it does."""
+        self.shrinking: Collection[str] = ()
+        """Running jobs that give up workers for the blocked one."""
+        self.free = NOTHING
+        self.promised = NOTHING
+        """What will be free once Ray's count has caught up with what jobs were asked to give up."""
+        self.outlooks: dict[str, Outlook] = {}
+        self.outlooks_s = 0.0
+        self.changed = asyncio.Event()
+
+    def add(self, claim: Claim) -> None:
+        """The job may start from now on."""
+        self.remove(claim.job_id)
+        self.waiting[claim.job_id] = claim
+        insort(self.line, claim, key=_rank)
+        if self.blocked is None or claim.rank <= self.blocked:
+            self.changed.set()
+
+    def remove(self, job_id: str) -> None:
+        """The job does not wait any more."""
+        if (claim := self.waiting.pop(job_id, None)) is not None:
+            del self.line[bisect_left(self.line, claim.rank, key=_rank)]
+
+    def admit(self, claim: Claim) -> None:
+        """The job is started, and holds what it claims."""
+        self.held[claim.job_id] = claim
+        self.unsettled.add(claim.job_id)
+
+    def occupy(self, job: Job, workers: int) -> None:
+        """Count a job that was found running, with so many workers."""
+        claim = self.claim(job)
+        self.held[job.id] = claim.with_workers(workers) if workers else claim
+
+    def settled(self, job_id: str) -> None:
+        """The job holds its resources, so Ray's count includes them."""
+        self.unsettled.discard(job_id)
+        self.changed.set()
+
+    def release(self, job_id: str) -> None:
+        """The job holds nothing, and does not wait."""
+        self.remove(job_id)
+        self.held.pop(job_id, None)
+        self.checked.discard(job_id)
+        self.settled(job_id)
+
+    def claim(self, job: Job, spec: JobSpec | None = None) -> Claim:
+        """What a job takes with its own spec, or with another one."""
+        spec = job.job_spec if spec is None else spec
+        workers = spec.workers
+        size = Size(workers.count, workers.count, workers.min, Resources(workers.cpus, workers.gpus))
+        return Claim(job.id, job.user, job.priority, self.runs.needs(spec), size)
+
+    async def measure(self) -> None:
+        """Find out what is free now."""
+        total, available = await asyncio.to_thread(
+            lambda: (self.runs.total_resources(), self.runs.available_resources())
+        )
+        self.promised = total - sum((claim.needs for claim in self.held.values()), NOTHING)
+        found = available - sum((self.held[job_id].needs for job_id in self.unsettled), NOTHING)
+        self.free = Resources(min(self.promised.cpus, found.cpus), min(self.promised.gpus, found.gpus))
+
+    def outlook(self, job_id: str) -> Outlook | None:
+        """Why the job waits and how long, if it waits."""
+        if job_id not in self.waiting:
+            return None
+        if time.monotonic() - self.outlooks_s > OUTLOOKS_FOR_S:
+            self.outlooks_s = time.monotonic()
+            held = [(claim, self.active.eta_s(claim.job_id)) for claim in self.held.values()]
+            self.outlooks = outlooks(self.line, held, self.free, self.quotas, self.shrinking)
+        position = bisect_left(self.line, self.waiting[job_id].rank, key=_rank) + 1
+        return self.outlooks.get(job_id) or (far_behind(position) if position > LOOKAHEAD else None)
+
+
+def _rank(claim: Claim) -> tuple[int, str]:
+    return claim.rank

@@ -1,0 +1,110 @@
+"""How a job is shown: in a list, and in full."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from service.database.job_store import Job
+from service.jobs.progress import Progress
+from service.jobs.queueing.queue_outlook import Outlook
+from service.spec import JobSpec
+from trainers import Metrics, Result, State
+
+AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    id: str
+    name: str
+    user: str
+    """Who submitted it."""
+    labels: dict[str, str]
+    priority: int
+    algorithm: str
+    state: State
+    reason: str
+    """Why it is in this state, as one CamelCase word."""
+    message: str
+    """The reason as a sentence."""
+    created: float
+    """Seconds since 1970."""
+    finished: float | None
+    """Seconds since 1970; null while it has not ended."""
+    progress: float
+    """0 to 1: how much of the training is done."""
+    eta_s: float | None
+    """Seconds until the last epoch ends at the mean pace so far; null while that is not known."""
+    place: int | None
+    """The position of a waiting job in the queue, from 1."""
+    starts_in_s: float | None
+    """About how many seconds until a waiting job starts; null if that cannot be estimated."""
+
+
+class JobView(JobSummary):
+    """A job with everything that is known of it now."""
+
+    spec: JobSpec
+    """As submitted, with every default filled in and every path absolute."""
+    forked_from: str | None
+    """`<job>/<step>`: the checkpoint of another job that this one began from."""
+    retries: int
+    """How often it was started again after it had failed."""
+    metrics: Metrics | None
+    """The last report over all workers."""
+    evaluation: dict[str, Any] | None
+    """The last evaluation on the test set."""
+    workers: int
+    """Workers that train now."""
+    run_dir: str
+    storage: str = ""
+    """The state of the copy of the run, as a sentence; empty if the service keeps no copies."""
+    result: Result
+    """How it ended, or how far it is, in the form in which `millrace run -o json` prints it."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some jobs, and the token of the next page."""
+
+    jobs: list[JobSummary]
+    next_page_token: str | None
+
+
+def summary(job: Job, progress: Progress, outlook: Outlook | None) -> JobSummary:
+    """A job in a list."""
+    return JobSummary(**_summary(job, progress, outlook))
+
+
+def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | None = None) -> JobView:
+    """A job in full. spec: The job's own, if it has been parsed already."""
+    result = progress.result_so_far(job.id, job.spec)
+    return JobView(
+        **_summary(job, progress, outlook),
+        spec=spec or job.job_spec,
+        forked_from=job.forked_from,
+        retries=progress.retries,
+        metrics=progress.metrics,
+        evaluation=progress.evaluation,
+        workers=result.workers if job.state in AT_WORK else 0,
+        run_dir=str(job.run_dir),
+        result=result.model_copy(update={"state": job.state, "message": job.message}),
+    )
+
+
+def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str, Any]:
+    epochs = job.spec["epochs"]
+    why: dict[str, Any] = {"reason": job.reason, "message": job.message, "place": None, "starts_in_s": None}
+    if outlook is not None and job.state is State.QUEUED:
+        why = {"reason": outlook.reason, "message": outlook.message}
+        why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
+    kept = {"id", "name", "user", "labels", "priority", "state", "created", "finished"}
+    return {
+        **job.model_dump(include=kept),
+        **why,
+        "algorithm": job.spec["algorithm"]["name"],
+        "progress": progress.fraction(epochs),
+        "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
+    }

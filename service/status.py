@@ -1,0 +1,35 @@
+"""The status of a job or a sweep: its state, and why it is in it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from trainers import Event, EventLog, State
+
+
+@dataclass(frozen=True)
+class Status:
+    """A state with its reason, one CamelCase word, and its message, a sentence."""
+
+    state: State
+    reason: str = ""
+    message: str = ""
+
+    @classmethod
+    def of_event(cls, event: Event) -> Self:
+        """The status that a `state` event reports."""
+        return cls(State(event.data["state"]), event.data.get("reason", ""), event.data.get("message", ""))
+
+    @property
+    def data(self) -> dict[str, str]:
+        """As the data of a `state` event, or the columns of a table."""
+        return {"state": self.state.value, "reason": self.reason, "message": self.message}
+
+
+def append_status(run_dir: Path, status: Status) -> Event:
+    """Write a status into a log that no coordinator or driver writes. It blocks."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    journal = EventLog(run_dir)
+    event = journal.append("state", dict(status.data))
+    journal.close()
+    return event

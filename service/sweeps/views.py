@@ -1,0 +1,133 @@
+"""How a sweep is shown, and the evidence for its report."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from service.scaling.evidence import Evidence, Question, Trial
+from service.sweeps.axes import base_batch
+from service.sweeps.log import counts_of, progress_of
+from service.sweeps.spec import SweepSpec
+from service.sweeps.trial_curve import read_curve
+from service.sweeps.trial_store import TrialRow, TrialState, TrialStore
+from trainers import EventLogReader, State
+
+
+class TrialView(BaseModel):
+    """A trial in a sweep. Its job has everything about it."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    id: str
+    """The job's id."""
+    number: int
+    state: TrialState
+    reason: str
+    message: str
+    settings: dict[str, JsonValue]
+    """Axis -> value."""
+    progress: float
+    """0 to 1."""
+    error: float | None
+    """Median test error of its last 5 epochs."""
+    starts: int
+    """How often it was started: more than once if the sweep was interrupted."""
+
+
+class SweepSummary(BaseModel):
+    """A sweep in a list."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    id: str
+    name: str
+    state: State
+    reason: str
+    message: str
+    created: float
+    """Seconds since 1970."""
+    user: str
+    """Who submitted it."""
+    trials: dict[str, int]
+    """The number of trials in each state, and in all."""
+    progress: float
+    """0 to 1: the mean over the trials."""
+    eta_s: float | None
+    """Seconds until the last trial ends at the mean pace so far; null while that is not known."""
+
+
+class SweepView(SweepSummary):
+    """A sweep with its trials."""
+
+    spec: SweepSpec
+    """As submitted and extended, with every default filled in and every path absolute."""
+    folder: str
+    """The folder with its trial store, its log, and the run directories of its trials."""
+    results: list[TrialView]
+
+
+def view(store: TrialStore) -> SweepView:
+    """A sweep in full."""
+    rows = store.trials()
+    results = [
+        TrialView(**row.model_dump(include=set(TrialView.model_fields) - {"progress"}), progress=_fraction(row))
+        for row in rows
+    ]
+    return SweepView(**_summary(store, rows), spec=store.spec, folder=str(store.folder), results=results)
+
+
+def summary(store: TrialStore) -> SweepSummary:
+    """A sweep in a list."""
+    return SweepSummary(**_summary(store, store.trials()))
+
+
+def evidence(store: TrialStore) -> Evidence:
+    """What the trials have shown so far."""
+    spec = store.spec
+    question = Question(
+        base_batch=base_batch(spec),
+        base_lr=spec.job.optimizer.lr,
+        tolerance=spec.report.tolerance,
+        target_error=spec.report.target_error,
+    )
+    return Evidence(name=spec.name, question=question, trials=tuple(_trial(store, spec, row) for row in store.trials()))
+
+
+def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
+    state = store.state
+    eta_s = None
+    if not state.is_terminal and state is not State.PAUSED:
+        for event in EventLogReader(store.folder).read():
+            if event.type == "progress":
+                eta_s = event.data["eta_s"]
+    values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
+    return values | {
+        "name": store.spec.name, "user": store.user, "state": state, "trials": counts_of(rows),
+        "progress": progress_of(rows), "eta_s": eta_s,
+    }  # fmt: skip
+
+
+def _fraction(row: TrialRow) -> float:
+    return 1.0 if row.state is TrialState.SUCCEEDED else row.fraction
+
+
+def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
+    job = row.job_spec
+    curve = read_curve(store.run_dir(row.id))
+    usual = job.warmup.name == "none" or job.warmup.epochs == spec.job.warmup.epochs  # then its name says it all
+    warmup = job.warmup.name if usual else f"{job.warmup.name} {job.warmup.epochs:g}"
+    multiple = row.settings.get("multiple", 1.0)
+    return Trial(
+        id=row.id,
+        batch=job.update_batch,
+        rule=job.scaling.name,
+        warmup=warmup,
+        lr=job.batch_scaling.learning_rate,
+        multiple=float(multiple) if isinstance(multiple, int | float) else 1.0,
+        seed=job.seed,
+        state=row.state.value,
+        reason=row.reason,
+        error=curve.error,
+        points=curve.points,
+        settings=row.settings,
+    )

@@ -1,0 +1,1 @@
+"""The metrics of a run in the formats of other tools: TensorBoard and MLflow."""

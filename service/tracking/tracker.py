@@ -1,0 +1,81 @@
+"""The service's side of MLflow: starts the process that mirrors jobs, and sends it each job."""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+
+from service.database.job_store import Job
+
+STOP_WITHIN_S = 5.0
+START_AGAIN_S = 5.0
+LOOK_S = 1.0
+RESENT = 100
+"""How many of the last jobs are sent again to a new process; MLflow itself knows of earlier ones."""
+
+logger = logging.getLogger(__name__)
+
+
+class Tracking:
+    """Takes jobs from any thread without blocking. A process that dies is started again, and is sent the jobs again."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self.command = [sys.executable, "-P", "-m", "service.tracking.mlflow_process", uri, experiment]
+        self.jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.process: subprocess.Popen[str] | None = None
+        self.thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether there is an MLflow in this environment."""
+        return importlib.util.find_spec("mlflow") is not None
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def follow(self, job: Job) -> None:
+        """Mirror a job from its first event to its last. Calling it twice does no harm."""
+        fields = {"id": job.id, "name": job.name, "labels": job.labels, "run_dir": str(job.run_dir), "spec": job.spec}
+        self.jobs.put(json.dumps(fields))
+
+    def close(self) -> None:
+        """Let the process log what it has read, and end it."""
+        self.jobs.put(None)
+        self.thread.join(STOP_WITHIN_S)
+        if self.process is not None:
+            try:
+                self.process.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def _run(self) -> None:
+        lines: deque[str] = deque(maxlen=RESENT)
+        while not self._send_all(lines):
+            logger.warning("the process that mirrors jobs in MLflow has died; it is started again")
+            time.sleep(START_AGAIN_S)
+
+    def _send_all(self, lines: deque[str]) -> bool:
+        """Start the process and send it jobs. Returns False if it died."""
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+            for known in lines:
+                print(known, file=pipe, flush=True)
+            while self.process.poll() is None:
+                try:
+                    line = self.jobs.get(timeout=LOOK_S)
+                except queue.Empty:
+                    continue
+                if line is None:
+                    return True
+                lines.append(line)
+                print(line, file=pipe, flush=True)
+        return False

@@ -1,0 +1,67 @@
+"""Schemathesis against the whole API: examples, coverage, fuzzing and stateful; nothing it finds is let pass."""
+
+import re
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.api.conftest import Service
+from tests.service.fakes import FakeRun
+from trainers.events import State
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+ST = Path(sys.executable).with_name("st")
+MANY = 10_000
+RUNS_FOR_S = 0.5
+LONGEST_S = 0.1  # of a stream: nobody waits for the end of a sweep that nobody drives
+
+
+def short(run: FakeRun) -> None:
+    """A run that is over before a reader of its log has lost patience."""
+    run.state(State.STARTING)
+    run.state(State.RUNNING)
+    run.step(1.0)
+    end = threading.Timer(RUNS_FOR_S, lambda: run.succeed() if run.alive else None)
+    end.daemon = True
+    end.start()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Service]) -> Service:
+    """On runs that can be stopped, and with sweeps that somebody else drives, until after the server has stopped."""
+    driver = types.ModuleType("service.sweeps.driver")
+    driver.is_alive = lambda _: True  # type: ignore[attr-defined]
+    for name in ("start_driver", "kill_driver", "wait_for_exit", "recover"):
+        setattr(driver, name, lambda *_: None)
+    monkeypatch.setitem(sys.modules, "service.sweeps.driver", driver)
+    service = serve(is_required=True, allow="192.0.2.0/24", longest_s=LONGEST_S)
+    service.runs.script = short
+    return service
+
+
+def fuzz(service: Service, folder: Path, *options: str, within_s: float) -> int:
+    """How many cases were tried. Fails with what Schemathesis says if it found anything."""
+    options += ("--header", f"Authorization: {service.bearer('admin')['Authorization']}")
+    command = [ST, "--config-file", str(CONFIG), "run", f"{service.url}/openapi.json", "--no-color", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
+    (cases,) = re.findall(r"([\d,]+) generated", done.stdout)
+    return int(cases.replace(",", ""))
+
+
+@pytest.mark.timeout(150)
+def test_the_whole_api_in_short(service: Service, tmp_path: Path) -> None:
+    """Without the phase that tries every bound of every field of a spec, which takes minutes."""
+    phases = "--phases=examples,fuzzing,stateful"
+    assert fuzz(service, tmp_path, phases, "--max-examples=2", "--seed=1", within_s=140) > 80
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_whole_api_in_full(service: Service, tmp_path: Path) -> None:
+    assert fuzz(service, tmp_path, "--max-examples=200", within_s=3500) >= MANY

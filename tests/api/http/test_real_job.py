@@ -1,0 +1,68 @@
+"""One job on a real Ray through real HTTP: its stream cut ten times, its server restarted in between."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trainers
+from api import AppConfig, Client, Server, Streams, bind, create_app
+from service import ManagerConfig, Store, SweepManager, build_manager
+from tests.api.conftest import eventually
+from tests.api.streams import assert_whole, read_with_cuts
+from trainers import ClusterInfo, State
+
+JOB = {
+    "name": "whole",
+    "algorithm": {"name": "downpour", "max_staleness": 4},
+    "model": "mlp",
+    "optimizer": {"name": "momentum", "lr": 0.02},
+    "epochs": 60,
+    "batch": 8,
+    "report_every_s": 0.1,
+    "evaluate": {"every_epochs": 20},
+    "checkpoint": {"every_epochs": 30},
+}
+
+
+@contextmanager
+def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
+    """A service on this process's Ray, with its store in `folder`."""
+    listening = bind("127.0.0.1", port)
+    store, streams = Store.open(f"sqlite:///{folder / 'jobs.db'}"), Streams(ping_s=15)
+    manager = build_manager(store, trainers, ManagerConfig(folder / "runs", folder))
+    sweeps = SweepManager(manager, folder / "sweeps", folder)
+    running = Server(create_app(manager, sweeps, info, AppConfig(streams)), streams)
+    thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])))
+    thread.start()
+    try:
+        eventually(lambda: running.started)
+        yield "http://{}:{}".format(*listening.getsockname())
+    finally:
+        running.close()
+        thread.join(10)
+        listening.close()
+        store.close()
+
+
+def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole(
+    tmp_path: Path, cluster: ClusterInfo
+) -> None:
+    with server(tmp_path, cluster, 0) as url, Client(url) as client:
+        port = int(url.rpartition(":")[2])
+        job = client.submit(JOB)
+        for event in client.events(job.id):
+            if event.type == "step":
+                break
+    # The server is gone, the run goes on; the next one finds it.
+    with server(tmp_path, cluster, port) as url, Client(url) as client:
+        assert client.get(job.id).state in (State.RUNNING, State.SUCCEEDED)
+        events = read_with_cuts(url, job.id, 10)
+        assert_whole(events)
+        assert [e.data["state"] for e in events if e.type == "state"] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+        done = client.wait(job.id)
+        assert (done.state, done.id) == (State.SUCCEEDED, job.id)
+        assert done.result.test_accuracy is not None
+        assert done.result.test_accuracy > 0.9
+        assert client.get(job.id).state == State.SUCCEEDED

@@ -1,0 +1,48 @@
+"""What callers see of a storage: how a copy stands, and an answer that says what to do where one is needed and away."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from api import CannotServe
+from api.cli.context import ServeOptions
+from deploy.main import open_mirror
+from service import Mirror, Storage
+from tests.api.conftest import Service, eventually
+from tests.service.fakes import whole_run
+from tests.service.storage.copies import write_checkpoint
+
+
+@pytest.fixture
+def service(serve: Callable[..., Service], tmp_path: Path) -> Service:
+    return serve(mirror=Mirror(Storage.open(f"file://{tmp_path}/copies"), tmp_path / "runs", look_s=0.02))
+
+
+def test_a_job_whose_files_are_gone_is_handed_out_or_says_why_not(service: Service, tmp_path: Path) -> None:
+    service.runs.script = lambda run: (write_checkpoint(run.run_dir, 1000), whole_run(run))[1]
+    job = service.client.submit({"epochs": 1})
+    where = f"/v1/jobs/{job.id}/checkpoints/000000001000/model.safetensors"
+    eventually(lambda: list((tmp_path / "copies" / job.id / "manifests").glob("*.json")))
+    eventually(lambda: service.client.get(job.id).storage == f"copied to file://{tmp_path}/copies/{job.id}")
+    shutil.rmtree(tmp_path / "runs" / job.id)
+    assert service.http.get(where).content == b"weights"
+    eventually(lambda: service.client.get(job.id).storage.startswith("copied"))
+    shutil.rmtree(tmp_path / "runs" / job.id)
+    (tmp_path / "copies").rename(tmp_path / "unplugged")
+    answer = service.http.get(where)
+    assert answer.status_code == 503
+    assert "is it the right place, and mounted?" in answer.json()["detail"]
+    assert "millrace doctor" in answer.json()["remedy"]
+    (tmp_path / "unplugged").rename(tmp_path / "copies")
+    for path in (tmp_path / "copies" / job.id / "objects").iterdir():
+        path.write_bytes(b"spoilt")
+    assert service.http.get(where).status_code == 502
+
+
+def test_a_storage_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    options = ServeOptions("127.0.0.1", 0, tmp_path, None, None, storage="nothing://there")
+    with pytest.raises(CannotServe, match=r"--storage: .*nothing"):
+        open_mirror(options)
+    assert open_mirror(ServeOptions("127.0.0.1", 0, tmp_path, None, None)) is None

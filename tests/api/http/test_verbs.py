@@ -1,0 +1,175 @@
+"""Pause, resume, fork, checkpoints and metrics through REST, the client and the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from api import Refused, build
+from service import Quotas
+from tests.api.cli.fake_cli import cli_context
+from tests.api.conftest import Service, eventually
+from tests.api.http.test_routes import refused
+from tests.service.storage.test_checkpoints import write_checkpoint
+from trainers.events import State
+
+
+@pytest.fixture
+def trained(service: Service) -> str:
+    """A running job with two checkpoints and some figures."""
+    job = service.client.submit({"epochs": 4, "name": "trained"})
+    run = service.started(job.id)
+    run.state(State.RUNNING)
+    for step in range(1, 41):
+        run.step(step / 20, loss=100.0 if step == 13 else 1 / step)
+    for epoch in (1, 2):
+        write_checkpoint(run.run_dir, 1000 * epoch, epoch)
+    eventually(lambda: service.client.get(job.id).metrics is not None)
+    return job.id
+
+
+def test_pause_and_resume(service: Service, trained: str) -> None:
+    run = service.started(trained)
+    answer = service.http.post(f"/v1/jobs/{trained}/pause")
+    assert (answer.status_code, answer.json()["state"]) == (202, "PAUSING")
+    assert refused(service.http.post(f"/v1/jobs/{trained}/resume"), 409) == []
+    run.state(State.PAUSED, "Paused", "paused after 2000 examples")
+    eventually(lambda: service.client.get(trained).state is State.PAUSED)
+    assert service.client.resume(trained).state in (State.QUEUED, State.STARTING)
+    eventually(lambda: service.runs.runs[trained] is not run)
+    assert service.client.pause(trained).state is State.PAUSING
+    for verb in ("pause", "resume", "fork"):
+        assert refused(service.http.post(f"/v1/jobs/nosuchjob/{verb}"), 404) == []
+
+
+def test_scale(service: Service, trained: str) -> None:
+    path = f"/v1/jobs/{trained}/scale"
+    assert service.http.post(path, json={"workers": 1}).status_code == 202
+    assert service.client.scale(trained, 2).id == trained
+    answer = service.http.post(path, json={"workers": 9})
+    assert answer.status_code == 422
+    assert "1 to 2 of them, not 9; see workers.max" in answer.json()["detail"]
+    assert refused(service.http.post(path, json={"workers": 0}), 422) == ["/workers"]
+    assert refused(service.http.post("/v1/jobs/nosuchjob/scale", json={"workers": 2}), 404) == []
+    service.client.cancel(trained)
+    assert refused(service.http.post(path, json={"workers": 2}), 409) == []
+
+
+def test_fork(service: Service, trained: str) -> None:
+    path = f"/v1/jobs/{trained}/fork"
+    answer = service.http.post(path, headers={"Idempotency-Key": "k"})  # no body: no changes
+    assert answer.status_code == 202
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+    assert job["forked_from"] == f"{trained}/000000002000"
+    again = service.http.post(path, headers={"Idempotency-Key": "k"})
+    assert again.json()["id"] == job["id"]
+    assert again.headers["idempotent-replayed"] == "true"
+    assert refused(service.http.post(path, json={"epochs": 7}, headers={"Idempotency-Key": "k"}), 422) == [
+        "/header/Idempotency-Key"
+    ]
+    yaml = {"Content-Type": "application/yaml"}
+    answer = service.http.post(f"{path}?checkpoint=1000&dry_run=true", content="optimizer: {lr: 0.5}", headers=yaml)
+    assert (answer.status_code, answer.json()["optimizer"]["lr"]) == (200, 0.5)
+    assert len(service.http.get("/v1/jobs").json()["jobs"]) == 2
+    assert refused(service.http.post(path, json={"epochs": 1}), 422) == ["/epochs"]
+    assert refused(service.http.post(path, json={"epocs": 9}), 422) == ["/epocs"]
+    assert refused(service.http.post(path, json=[1]), 422) == [""]
+    assert refused(service.http.post(f"{path}?checkpoint=3000"), 404) == []
+    assert refused(service.http.post(f"{path}?checkpoint=../.."), 422) == ["/query/checkpoint"]
+    assert service.client.fork(trained, {"name": "other"}, "000000001000").name == "other"
+
+
+def test_checkpoints_are_listed_and_downloaded(service: Service, trained: str, tmp_path: Path) -> None:
+    first, second = service.http.get(f"/v1/jobs/{trained}/checkpoints").json()["checkpoints"]
+    assert (first["step"], second["epoch"]) == ("000000001000", 2)
+    path = f"/v1/jobs/{trained}/checkpoints/000000001000"
+    answer = service.http.get(f"{path}/model.safetensors")
+    assert (answer.content, answer.headers["content-length"]) == (b"weights", "7")
+    service.client.download(trained, "000000001000", "model.safetensors", tmp_path / "weights")
+    assert (tmp_path / "weights").read_bytes() == b"weights"
+    with pytest.raises(Refused):
+        service.client.download(trained, "000000001000", "nothing", tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    for name in ("..%2F..%2Fevents.jsonl", "%2e%2e", "nothing", "..%5cx", "%00"):
+        assert service.http.get(f"{path}/{name}").status_code == 404
+    assert service.http.get(f"/v1/jobs/{trained}/checkpoints/..%2f/events.jsonl").status_code == 404
+
+
+def test_metrics(service: Service, trained: str) -> None:
+    path = f"/v1/jobs/{trained}/metrics"
+    line = service.http.get(f"{path}?name=loss&points=10&x=epoch").json()
+    assert (line["name"], line["x"], line["total"]) == ("loss", "epoch", 40)
+    assert [0.65, 100.0] in line["points"]
+    assert len(line["points"]) <= 10
+    assert service.client.metrics(trained, "workers").points[0][1] == 2.0
+    assert refused(service.http.get(f"{path}?name=lost"), 422) == ["/query/name"]
+    assert refused(service.http.get(path), 422) == ["/query/name"]
+    assert refused(service.http.get(f"{path}?name=loss&points=1"), 422) == ["/query/points"]
+    assert refused(service.http.get(f"{path}?name=loss&x=weeks"), 422) == ["/query/x"]
+    assert refused(service.http.get("/v1/jobs/nosuchjob/metrics?name=loss"), 404) == []
+
+
+def test_metrics_of_several_jobs(service: Service, trained: str) -> None:
+    path, nobody = f"/v1/metrics?job={trained}", "000000000000"
+    one = service.http.get(f"/v1/jobs/{trained}/metrics?name=loss&points=10&x=epoch").json()
+    found = service.http.get(f"{path}&job={nobody}&job={trained}&name=loss&points=10&x=epoch").json()
+    assert found == {"lines": [one, None, one]}
+    assert refused(service.http.get(f"{path}&name=lost"), 422) == ["/query/name"]
+    assert refused(service.http.get(f"/v1/metrics?job={nobody}&name=lost"), 422) == ["/query/name"]
+    assert refused(service.http.get("/v1/metrics?name=loss"), 422) == ["/query/job"]
+    assert refused(service.http.get("/v1/metrics?job=..%2F..&name=loss"), 422) == ["/query/job/0"]
+    many = "&".join(f"job={trained}" for _ in range(200))
+    assert len(service.http.get(f"/v1/metrics?{many}&name=loss&points=1000").json()["lines"]) == 200
+    answer = service.http.get(f"/v1/metrics?{many}&name=loss&points=1001")
+    assert refused(answer, 422) == ["/query/points"]
+    assert "1000 points or fewer" in answer.json()["detail"]
+    assert refused(service.http.get(f"/v1/metrics?{many}&job={trained}&name=loss"), 422) == ["/query/job"]
+
+
+def test_a_waiting_job_says_for_what_and_where_it_stands(service: Service, trained: str) -> None:
+    waiting = service.client.submit({"workers": 4})
+    eventually(lambda: service.client.get(waiting.id).place == 1)
+    job = service.client.get(waiting.id)
+    assert job.reason == "WaitsForResources"
+    assert f"waits for 2 CPUs held by job {trained}" in job.message
+    assert job.starts_in_s is not None
+    assert next(service.client.list()).message == job.message
+
+
+def test_too_many_waiting_jobs_are_told_when_to_come_back(serve: Callable[..., Service]) -> None:
+    service = serve(quotas=Quotas(waiting_jobs=1))
+    service.started(service.client.submit({"workers": 4}).id)
+    service.client.submit({"workers": 4})
+    answer = service.http.post("/v1/jobs", json={"workers": 4})
+    assert refused(answer, 429) == []
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_on_the_command_line(service: Service, trained: str, tmp_path: Path) -> None:
+    app = build(cli_context(service.runs, tmp_path, service.url))
+
+    def told(*words: str, status: int = 0) -> str:
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == status, result.stderr
+        return result.stdout if status == 0 else result.stderr
+
+    assert told("checkpoints", trained).splitlines()[0].startswith("000000001000  epoch 1")
+    forked = json.loads(told("fork", trained, "--set", "optimizer.lr=0.5", "--checkpoint", "1000", "-o", "json"))
+    assert (forked["spec"]["optimizer"]["lr"], forked["spec"]["optimizer"]["name"]) == (0.5, "momentum")
+    assert "/epochs" in told("fork", trained, "--set", "epochs=1", status=2)
+    assert "field.field=value" in told("fork", trained, "--set", "epochs", status=2)
+    assert "PAUSING" in told("pause", trained)
+    assert "wait until it is PAUSED" in told("resume", trained, status=2)
+    service.started(trained).state(State.PAUSED)
+    eventually(lambda: service.client.get(trained).state is State.PAUSED)
+    assert "waits" in told("resume", trained)
+
+
+def test_none_of_it_is_left_out_of_openapi(service: Service) -> None:
+    paths = httpx2.get(f"{service.url}/openapi.json", trust_env=False).json()["paths"]
+    for path in ("pause", "resume", "fork", "checkpoints", "checkpoints/{step}/{file}", "metrics"):
+        assert f"/v1/jobs/{{job_id}}/{path}" in paths

@@ -1,0 +1,85 @@
+"""Runs whose directory lies on a disk that is full, on a small file system of their own."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.runs import Watched, spec, start
+from trainers import ClusterInfo, EventLogReader
+from trainers.runtime.event_log import RESERVE_NAME
+from trainers.training.checkpoint import damage
+
+MODEL_BYTES, CHECKPOINT_BYTES = 40 * 1024, 84 * 1024  # of these runs
+OTHER_BYTES = 52 * 1024  # the log takes 12 KiB of them, its reserve 16, the fence 4
+CHECKPOINTS = {"every_epochs": 1, "keep_last": 100}
+
+Disk = Callable[[int], Path]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """Makes a file system of so many bytes; called again, it changes its size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made: list[int] = []
+
+    def make(size: int) -> Path:
+        remount = "remount," if made else ""
+        command = ["mount", "-t", "tmpfs", "-o", f"{remount}size={size}", "millrace-test", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"needs to be allowed to mount a file system: {done.stderr.strip()}")
+        made.append(size)
+        return folder
+
+    yield make
+    if made:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def begun(name: str, run_dir: Path, **more: Any) -> Watched:
+    run_dir.mkdir()
+    return start(name, spec(**({"epochs": 8, "checkpoint": CHECKPOINTS} | more)), run_dir)
+
+
+def warnings(run: Watched) -> list[str]:
+    return [line["message"] for line in run.of("log") if line["level"] == "warning"]
+
+
+def test_a_run_goes_on_without_the_checkpoints_for_which_there_is_no_room(
+    cluster: ClusterInfo, small_disk: Disk
+) -> None:
+    run = begun("full-checkpoints", small_disk(3 * CHECKPOINT_BYTES + MODEL_BYTES + OTHER_BYTES) / "run")
+    assert run.end().data["state"] == "SUCCEEDED"
+    written = sorted((run.folder / "checkpoints").iterdir())
+    assert 0 < len(written) < 8
+    assert len(warnings(run)) == 8 - len(written)
+    assert warnings(run)[-1] == (
+        f"there is no room for the checkpoint {run.folder}/checkpoints/{8 * 203:012d}; the run goes on, and the "
+        f"checkpoint {written[-1]} is whole"
+    )
+    assert [damage(folder) for folder in written] == [None] * len(written)
+    assert (run.folder / "model.safetensors").exists()
+
+
+def test_a_model_for_which_there_is_no_room_is_a_failure_with_a_remedy(cluster: ClusterInfo, small_disk: Disk) -> None:
+    run = begun("full-model", small_disk(OTHER_BYTES) / "run")
+    end = run.end().data
+    assert (end["state"], end["reason"]) == ("FAILED", "DiskFull")
+    sentence = f"there is no room for {run.folder}/model.safetensors; there is no checkpoint; make room before the next"
+    assert end["message"].startswith(sentence)
+    assert not list(run.folder.rglob("*.part"))
+
+
+def test_a_log_for_which_there_is_no_room_still_has_an_end(cluster: ClusterInfo, small_disk: Disk) -> None:
+    run_dir = small_disk(24 * 1024) / "run"
+    run = begun("full-log", run_dir, epochs=60)
+    end = run.end().data
+    assert (end["state"], end["reason"]) == ("FAILED", "DiskFull")
+    assert "No space left on device" in end["message"]
+    numbers = [event.seq for event in EventLogReader(run_dir).read()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert not (run_dir / RESERVE_NAME).exists()

@@ -1,0 +1,60 @@
+"""What a coordinator said before it died, and what the next one makes of it."""
+
+from pathlib import Path
+
+import ray
+
+from tests.runtime.runs import gone_soon, spec
+from trainers import ClusterInfo, EventLog, State
+from trainers.collectives.endpoints import SharedMemoryEndpoint
+from trainers.runtime.actors.worker import GROUPS, Worker
+from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.control.run_log import GOES_BACK, TAKES_OVER, LogSummary, summarise_log
+from trainers.runtime.messages import WorkerStatus
+from trainers.training.messages import GenerationEnd, GenerationStart
+
+
+def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path) -> None:
+    """It went back from epoch 3 to the checkpoint of epoch 1: only what was logged since is still true."""
+    log = EventLog(tmp_path)
+
+    def state(state: State, reason: str) -> None:
+        log.append("state", {"state": state, "reason": reason, "message": ""})
+
+    def epoch(number: int) -> None:
+        log.append("epoch", {"epoch": number})
+        log.append("evaluation", {"epoch": number, "test_accuracy": number / 10})
+
+    log.append("actors", {})
+    epoch(1)
+    log.append("checkpoint", {"epoch": 1})
+    epoch(2)
+    epoch(3)
+    state(State.RECOVERING, GOES_BACK)
+    state(State.RECOVERING, TAKES_OVER)
+    log.append("actors", {})
+    epoch(2)
+    state(State.PAUSING, "Pausing")
+    assert summarise_log(tmp_path) == LogSummary(False, State.PAUSED, 2, [(2, 0.2)], deaths=1, went_back=1)
+    log.append("checkpoint", {"epoch": 2})
+    assert summarise_log(tmp_path).went_back == 0
+    state(State.PAUSED, "Paused")
+    log.close()
+    assert summarise_log(tmp_path).is_over
+
+
+def test_a_generation_that_a_dead_coordinator_began_is_refused_after_the_next_has_asked(cluster: ClusterInfo) -> None:
+    """The message was on its way when its sender died. A worker that took it up would train beside the others, and
+    whatever the next coordinator says would wait behind it and begin again what is long done."""
+    name = "late/worker/0"
+    actor = ray.remote(concurrency_groups=GROUPS)(Worker).options(name=name, namespace=NAMESPACE, num_cpus=0)
+    worker = actor.remote(name, "late", spec(), None)
+    prepared = ray.get(worker.prepare.options(concurrency_group="control").remote(False))
+    status = ray.get(worker.resign.options(concurrency_group="control").remote(1))
+    assert status == WorkerStatus(prepared, None, -1, -1)
+    begin = GenerationStart(0, SharedMemoryEndpoint(0, 0, 1), incarnation=0)
+    ended: GenerationEnd = ray.get(worker.train.options(concurrency_group="train").remote(begin), timeout=20)
+    assert (ended.lost, ended.has_version) == ("another coordinator has taken over", False)
+    ray.get(worker.cleanup.options(concurrency_group="control").remote())
+    ray.kill(worker)
+    gone_soon("late", [])

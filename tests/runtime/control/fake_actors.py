@@ -1,0 +1,52 @@
+"""Actors that are objects of this process; a test decides what they answer."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from trainers.training.messages import GenerationEnd
+
+
+def died() -> Exception:
+    """What Ray raises for the calls of an actor whose process is gone."""
+    return ray.exceptions.ActorDiedError()
+
+
+class FakeActor:
+    """Answers every method from `answers`, an exception by raising it; but for `train`, which a test ends."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.training: asyncio.Future[GenerationEnd]
+
+    def __getattr__(self, name: str) -> "FakeMethod":
+        return FakeMethod(self, name)
+
+    def called(self, name: str) -> list[tuple[Any, ...]]:
+        """The arguments of all calls of a method."""
+        return [arguments for method, arguments in self.calls if method == name]
+
+
+@dataclass(frozen=True)
+class FakeMethod:
+    """One method of an actor, called as Ray has it."""
+
+    actor: FakeActor
+    name: str
+
+    def options(self, **_: Any) -> "FakeMethod":
+        return self
+
+    def remote(self, *arguments: Any) -> "asyncio.Future[Any]":
+        self.actor.calls.append((self.name, arguments))
+        answer = asyncio.get_running_loop().create_future()
+        if self.name == "train":
+            self.actor.training = answer
+        elif isinstance(found := self.actor.answers.get(self.name, 0), Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+        return answer

@@ -1,0 +1,134 @@
+"""A coordinator that comes back after a death: whom it takes over, and when it begins again. Without Ray."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.control.fake_actors import FakeActor
+from tests.runtime.control.fakes import MINIBATCH, FakeRun, play, prepared, small
+from trainers.events import State
+from trainers.runtime.actor_handles import WorkerHandle
+from trainers.runtime.control.controller import RunPhase
+from trainers.runtime.control.recovery import can_go_on
+from trainers.runtime.control.run_events import Survivors
+from trainers.runtime.control.run_log import LogSummary
+from trainers.training.messages import GenerationEnd
+from trainers.training.position import Position
+
+TAKES_OVER = ("RECOVERING", "CoordinatorDied")
+
+
+def survivors(count: int, has_version: bool = True) -> Survivors:
+    """So many workers, of which the last was a step ahead when its coordinator died."""
+    workers = [
+        WorkerHandle(
+            number, f"job/worker/{number}", FakeActor(hand_over=[["part"], ["rows"]]), prepared=prepared(number)
+        )
+        for number in range(count)
+    ]
+    endings = [
+        GenerationEnd(number, Position(step=1 + (number == count - 1), examples=2 * MINIBATCH), has_version=has_version)
+        for number in range(count)
+    ]
+    return Survivors(workers, endings=endings, generation=4, store_worker=-1)
+
+
+def test_it_goes_on_with_the_workers_that_are_left_from_the_newest_version(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(deaths=1)
+        await run.begins()
+        assert run.log.states == [TAKES_OVER, ("RUNNING", "Training")]
+        assert not run.launcher.asked_for
+        start = run.actor(0).called("train")[0][0]
+        assert (start.root, start.position.step, start.incarnation) == (1, 2, 2)
+        assert not run.log.of("fault"), "all workers live on"
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
+def test_what_is_missing_is_started(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.pool.num_started = 2
+        await run.begins()
+        assert run.log.of("resize")[-1]["joined"] == ["job/worker/2"]
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(1))
+
+
+@pytest.mark.parametrize("left", [survivors(0), survivors(2, has_version=False)])
+def test_it_begins_again_with_as_many_workers_as_it_needs_if_no_version_is_left(
+    tmp_path: Path, left: Survivors
+) -> None:
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        assert run.recovery.removed
+        assert run.launcher.asked_for == [1]
+        assert run.log.states == [TAKES_OVER, ("RUNNING", "Training")]
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=left)
+
+
+def test_epochs_that_were_logged_before_are_not_logged_again(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(epochs=1)
+        await run.begins()
+        for number in (0, 1):
+            run.reports(number, reached=40)
+        assert not run.log.of("epoch")
+
+    play(tmp_path, scenario, small(epochs=2), LogSummary(epochs=1), survivors(2))
+
+
+def test_a_run_that_was_stopping_stops_under_the_next_coordinator(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = run.log.before
+        await run.begins()
+        assert run.log.states == [TAKES_OVER, ("RUNNING", "Training"), ("PAUSING", "Pausing")]
+        assert len(run.actor(0).called("hold")) >= 1
+        await run.ends(0, 1)
+        assert run.controller.end is not None
+        assert run.controller.end.state is State.PAUSED
+
+    play(tmp_path, scenario, before=LogSummary(stops_as=State.PAUSED), survivors=survivors(2))
+
+
+def test_a_run_that_was_stopping_and_lost_everything_ends_at_once(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = run.log.before
+        run.controller.begin()
+        await run.settle()
+        assert run.controller.end is not None
+        assert run.controller.end.message == "cancelled before the first step"
+        assert not run.launcher.asked_for
+
+    play(tmp_path, scenario, before=LogSummary(stops_as=State.CANCELLED))
+
+
+def test_a_stop_while_it_looks_for_survivors_is_heard_when_they_go_on(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.begin()
+        run.controller.stop(State.CANCELLED)
+        await run.settle()
+        assert run.log.states[1:] == [("RUNNING", "Training"), ("CANCELLING", "Cancelling")]
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
+def test_a_run_that_was_over_is_left_alone(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        assert await run.controller.run() is None
+        assert run.log.written == []
+        assert run.controller.phase is RunPhase.NEW
+
+    play(tmp_path, scenario, before=LogSummary(is_over=True))
+
+
+def test_a_run_through_shards_needs_all_of_them() -> None:
+    train = small(algorithm="downpour", workers=2, ps=2)
+    found = survivors(2, has_version=False)
+    found.shards = {0: object()}
+    assert not can_go_on(found, train)
+    found.shards = {0: object(), 1: object()}
+    assert can_go_on(found, train)
+    found.workers = []
+    assert not can_go_on(found, train)

@@ -1,0 +1,80 @@
+"""How the actors of a run are got ready: one that dies over it is replaced, and the log says who and why."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.control.fake_actors import FakeActor, died
+from tests.runtime.control.fakes import FakeRun, play, prepared
+from tests.runtime.runs import spec
+from trainers.errors import UserCodeFailed, WorkerDied
+from trainers.events import State
+from trainers.runtime.actor_handles import WorkerHandle
+from trainers.runtime.control import controller
+from trainers.runtime.control.launch import Launcher
+
+
+def ready(run: FakeRun, *answers: Any) -> list[Any]:
+    """Have workers get ready of which each, and each that replaces one, gives the next answer."""
+    left, pool = list(answers), run.pool
+
+    def start_workers(reserved: list[Any]) -> list[WorkerHandle]:
+        number = pool.num_started
+        pool.num_started += 1
+        worker = WorkerHandle(number, f"job/worker/{number}", FakeActor(prepare=left.pop(0)), reserved[0])
+        pool.workers.append(worker)
+        return [worker]
+
+    pool.start_workers = start_workers  # type: ignore[method-assign]
+    pool.end = lambda worker: None  # type: ignore[method-assign]
+    for _ in range(2):
+        pool.start_workers([None])
+    launcher = Launcher(run.parts)
+    return [launcher._prepare(rank) for rank in range(2)]
+
+
+def test_a_worker_that_dies_over_it_is_replaced_in_its_place(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        found = await asyncio.gather(*ready(run, died(), prepared(1), prepared(2)))
+        assert [one.place.pid for one in found] == [2, 1]
+        assert [worker.number for worker in run.pool.workers] == [2, 1]
+        assert run.log.of("fault") == [{"actor": "job/worker/0", "why": "died before it was ready", "examples": 0}]
+
+    play(tmp_path, scenario)
+
+
+def test_three_deaths_in_a_row_are_too_many(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        with pytest.raises(WorkerDied, match="3 processes were lost in a row before the run came any further"):
+            await asyncio.gather(*ready(run, died(), prepared(1), died(), died()))
+
+    play(tmp_path, scenario)
+
+
+def test_what_the_users_code_raises_is_raised_at_once(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        with pytest.raises(UserCodeFailed, match="no such folder"):
+            await asyncio.gather(*ready(run, UserCodeFailed("no such folder"), prepared(1)))
+
+    play(tmp_path, scenario)
+
+
+def test_a_long_start_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "PREPARING_S", 0.01)
+
+    async def scenario(run: FakeRun) -> None:
+        run.launcher.may_start.clear()
+        run.controller.begin()
+        await asyncio.sleep(0.5)
+        said = run.log.of("state")[-1]
+        assert (said["state"], said["reason"]) == (State.STARTING, "Preparing")
+        assert said["message"] == "worker/0 opens the dataset, 35 s"
+        run.launcher.may_start.set()
+        await run.settle()
+        count = len(run.log.of("state"))
+        await asyncio.sleep(0.05)
+        assert len(run.log.of("state")) == count, "a run that trains waits for nothing"
+
+    play(tmp_path, scenario, train=spec())

@@ -1,0 +1,88 @@
+"""A Ray that does not start is started once more; then there is a sentence. Nothing else starts one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainers.errors import ClusterUnavailable
+from trainers.runtime import cluster
+
+
+class Ray:
+    """Does not start so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.folders: list[Path] = []
+
+    def init(self, _temp_dir: str, **_: Any) -> Any:
+        self.folders.append(Path(_temp_dir))
+        if len(self.folders) <= self.failures:
+            raise Exception("The current node timed out\nduring startup.")  # as Ray does
+        return SimpleNamespace(dashboard_url="", address_info={"address": "127.0.0.1:1"})
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_the_second_attempt_counts_and_the_first_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = Ray(failures=1)
+    monkeypatch.setattr(cluster, "_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "_initialised", lambda: False)
+    with cluster.embedded() as info:
+        assert info.address == "127.0.0.1:1"
+        assert [folder.exists() for folder in ray.folders] == [False, True]
+    assert not ray.folders[1].exists()
+
+
+def test_two_failures_end_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = Ray(failures=2)
+    monkeypatch.setattr(cluster, "_ray", lambda: ray)
+    with (
+        pytest.raises(ClusterUnavailable, match=r"Ray did not start or connect: .* timed out during startup.; is the"),
+        cluster.embedded(),
+    ):
+        pass
+    assert [folder.exists() for folder in ray.folders] == [False, False]
+
+
+def test_a_head_that_ends_is_started_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[cluster._Head] = []
+
+    def spawn(state_dir: Path, num_cpus: int) -> cluster._Head:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        (state_dir / "ray-head.log").write_text("no room for the object store\n")
+        started.append(cluster._Head(2**22, len(started), str(folder), ""))  # a process that is not there
+        return started[-1]
+
+    monkeypatch.setattr(cluster, "_spawn_head", spawn)
+    with pytest.raises(ClusterUnavailable, match="did not start: no room for the object store"):
+        cluster.start_head(tmp_path)
+    assert len(started) == 2
+    assert not any(Path(head.temp_dir).exists() for head in started)
+
+
+ASK_WITHOUT_ONE = """
+from trainers.runtime import cluster
+cluster._use_token()
+import ray
+try:
+    ray.get_actor("anybody")
+except Exception as error:
+    print(type(error).__name__, ray.is_initialized())
+"""
+
+
+def test_a_call_of_rays_while_none_is_connected_starts_none() -> None:
+    """Ray would start a second cluster at once, which dies with the thread that asked, and its client ends this process
+    a minute later."""
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_AUTO_CONNECT"}
+    command = [sys.executable, "-c", ASK_WITHOUT_ONE]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split() == ["RaySystemError", "False"], done.stderr

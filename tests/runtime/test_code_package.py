@@ -1,0 +1,55 @@
+"""What of a user's folder travels to the workers."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from ray._private.runtime_env import packaging
+
+from trainers import ClusterInfo, SpecRejected
+from trainers.runtime import code_package
+from trainers.runtime.code_package import package_code
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a module, and much that is no code."""
+    found = tmp_path / "mine"
+    for name in ("net.py", "lib/loss.py", "runs/1/events.jsonl", ".git/objects", "env/pyvenv.cfg", "env/lib/a.py",
+                 "data/large.bin", "__pycache__/net.pyc", "notes.txt"):  # fmt: skip
+        (found / name).parent.mkdir(parents=True, exist_ok=True)
+        (found / name).write_text(name)
+    (found / ".gitignore").write_text("data/\n")
+    (found / ".rayignore").write_text("notes.txt\n")
+    return found
+
+
+def test_code_travels_from_inside_its_folder_and_nothing_else(
+    folder: Path, cluster: ClusterInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray writes the package into the current folder by default, where it would contain itself."""
+    before, names, zip_files = files(folder), set[str](), packaging._zip_files
+
+    def watched(path: str, excludes: list[str], output_path: str, **kwargs: object) -> None:
+        zip_files(path, excludes, output_path, **kwargs)
+        names.update(name for name in zipfile.ZipFile(output_path).namelist() if not name.endswith("/"))
+        assert files(folder) == before
+
+    monkeypatch.setattr(packaging, "_zip_files", watched)
+    monkeypatch.chdir(folder)
+    assert package_code(Path())["working_dir"].startswith("gcs://")
+    assert names == {"net.py", "lib/loss.py", ".gitignore", ".rayignore"}
+    assert files(folder) == before
+
+
+def test_a_large_folder_is_refused_and_told_what_is_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_package, "MOST_BYTES", 3 * 2**20)
+    (folder / "weights.bin").write_bytes(bytes(5 * 2**20))
+    with pytest.raises(SpecRejected, match=r"code: .* holds 5 MB \(weights.bin 5 MB, .*\.rayignore"):
+        package_code(folder)
+    (folder / ".rayignore").write_text("*.bin\n")
+    code_package._check_size(folder, list(code_package.LEFT_OUT))

@@ -1,0 +1,163 @@
+"""Actors forked from a process that has imported torch: quick, and as good as any other."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from tests.runtime.runs import finished, gone_soon, spec, start
+from trainers import ClusterInfo
+from trainers.runtime import fork_server
+
+pytestmark = pytest.mark.long
+
+
+@ray.remote(num_cpus=0)
+class Probe:
+    """Says which process it is."""
+
+    def process(self) -> tuple[int, int, bool, str]:
+        return os.getpid(), os.getppid(), "torch" in sys.modules, os.environ["OMP_NUM_THREADS"]
+
+    def address(self) -> str:
+        return fork_server._address()
+
+
+def probed(threads: int) -> tuple[int, int, bool, str]:
+    probe = Probe.options(runtime_env=fork_server.environment({"env_vars": {"OMP_NUM_THREADS": "1"}}, threads)).remote()
+    found: tuple[int, int, bool, str] = ray.get(probe.process.remote())
+    ray.kill(probe)
+    return found
+
+
+def servers() -> list[int]:
+    """Process ids of all fork servers below this process's Ray."""
+    wanted = f"{Path(fork_server.__file__).resolve()}\0{fork_server.SERVE}".encode()
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if wanted in Path(f"/proc/{name}/cmdline").read_bytes():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def test_actors_are_forked_from_one_server_that_has_torch(cluster: ClusterInfo) -> None:
+    first, second = probed(1), probed(1)
+    assert first[0] != second[0]
+    assert first[1] == second[1], "both have the server as parent"
+    assert first[1] in servers()
+    assert first[2], "torch is there before anybody asks for it"
+    assert second[2]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_every_driver_has_a_server_that_starts_warm_too(cluster: ClusterInfo) -> None:
+    """What is forked belongs to its own driver: the raylet ends those whose driver has ended."""
+    program = f"""
+        import ray
+        from tests.runtime.test_fork_server import Probe, probed
+        ray.init({cluster.address!r}, log_to_driver=False)
+        print(*probed(1))
+    """
+    ours = probed(1)[1]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    program = textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    _, theirs, has_torch, _ = done.stdout.split()
+    assert has_torch == "True", done.stderr
+    assert int(theirs) != ours
+    assert parent(int(theirs)) == parent(ours), "no second import of torch"
+
+
+def test_another_number_of_threads_starts_cold(cluster: ClusterInfo) -> None:
+    """The libraries choose their kernels by the threads that they find when they are imported."""
+    _, parent, has_torch, _ = probed(2)
+    assert not has_torch
+    assert parent not in servers()
+
+
+def test_a_server_that_was_killed_is_replaced(cluster: ClusterInfo) -> None:
+    _, server, _, _ = probed(1)
+    os.kill(server, signal.SIGKILL)
+    _, another, has_torch, _ = probed(1)
+    assert has_torch
+    assert another != server
+
+
+def test_a_run_trains_beside_a_server_that_dies_under_it(cluster: ClusterInfo, tmp_path: Path) -> None:
+    _, server, _, _ = probed(1)
+    os.kill(server, signal.SIGKILL)
+    assert finished("warm-killed", spec(algorithm="downpour"), tmp_path).of("state")[-1]["state"] == "SUCCEEDED"
+
+
+def test_the_server_outlives_the_run_that_started_it(cluster: ClusterInfo, tmp_path: Path) -> None:
+    """So that the next one starts warm. The coordinator is the first to ask, and Ray ends its children with it."""
+    os.kill(probed(1)[1], signal.SIGKILL)
+    watched = start("warm-first", spec(epochs=50), tmp_path)
+    watched.until(lambda event: event.type == "step")
+    there = servers()
+    watched.end()
+    gone_soon("warm-first", [watched.of("actors")[0]["coordinator"]["pid"]])
+    assert probed(1)[1] in there
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_strangers_are_not_served(cluster: ClusterInfo) -> None:
+    """The server runs whatever it is asked to: for its own user only."""
+    probed(1)
+    address = ray.get(Probe.remote().address.remote())
+    stranger = f"""
+        import os, socket
+        os.setuid(65534)
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.connect({address!r})
+        print(line.recv(1))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(stranger)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.strip() == "b''", done.stderr
+
+
+def test_whoever_gives_up_is_not_forked_for(cluster: ClusterInfo) -> None:
+    """A client that goes away before it has said what it wants leaves nothing behind."""
+    probed(1)
+    address = ray.get(Probe.remote().address.remote())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.connect(address)
+        assert line.recv(1) == fork_server.HELLO
+    assert probed(1)[2], "and the server goes on"
+
+
+def test_the_server_ends_with_its_raylet() -> None:
+    program = """
+        import ray, sys
+        import trainers
+        from trainers.runtime import fork_server
+        from tests.runtime.test_fork_server import Probe, servers
+        with trainers.embedded(num_cpus=1):
+            probe = Probe.options(runtime_env=fork_server.environment(None, 1)).remote()
+            print(ray.get(probe.process.remote())[1])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=120
+    )
+    server = int(done.stdout.split()[-1])
+    deadline = time.monotonic() + 20
+    while server in servers():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,27 @@
+"""What the workers tell is added up the same in whatever order it arrives."""
+
+from itertools import permutations
+
+import pytest
+
+from trainers.metrics import StepMetrics
+from trainers.runtime.metrics_aggregator import MetricsAggregator
+from trainers.training.messages import WorkerReport
+
+
+def report(number: int, updates: int, learning_rate: float) -> WorkerReport:
+    """Of a synchronous worker, after so many steps of ten examples."""
+    metrics = StepMetrics(steps=1, examples=5, loss=1.0, by_epoch={0: (1.0, 5)})
+    return WorkerReport(number, 0, metrics, learning_rate, updates=updates, reached=10 * updates)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_any_order_of_reports_comes_to_the_same(order: tuple[int, ...]) -> None:
+    reports = [report(0, 1, 0.1), report(0, 2, 0.2), report(1, 1, 0.1), report(1, 2, 0.2)]
+    account = MetricsAggregator(20)
+    account.begin([0, 1], 0)
+    for index in order:
+        account.add(reports[index])
+    assert (account.examples, account.updates, account.learning_rate) == (20, 2, 0.2)
+    assert account.epoch_is_done(0)
+    assert account.train_loss(0) == 0.2

@@ -1,0 +1,75 @@
+"""The figures that are read off a log."""
+
+from pathlib import Path
+
+import pytest
+
+from service.jobs.progress import Progress, log_line
+from service.spec import parse_spec
+from tests.service.fakes import FakeRun, whole_run
+from trainers.events import Event, State
+from trainers.runtime.event_log import EventLogReader
+
+SPEC = parse_spec({"algorithm": "downpour", "epochs": 4})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> FakeRun:
+    return FakeRun("job", SPEC.train, tmp_path)
+
+
+def folded(run: FakeRun, times: dict[int, float] | None = None) -> Progress:
+    progress = Progress()
+    for event in EventLogReader(run.run_dir).read():
+        progress.add(event.model_copy(update={"time": (times or {}).get(event.seq, float(event.seq))}))
+    return progress
+
+
+def test_share_and_eta_follow_the_mean_pace(run: FakeRun) -> None:
+    run.state(State.RUNNING)
+    run.step(0.5)
+    assert folded(run).eta_s(4, now=2.0) is None  # one report is no pace
+    run.step(1.5)
+    progress = folded(run, {2: 10.0, 3: 20.0})
+    assert progress.fraction(4) == 1.5 / 4
+    assert progress.eta_s(4, now=20.0) == pytest.approx(25.0)  # 2.5 epochs at 10 s an epoch
+    assert progress.eta_s(4, now=26.0) == pytest.approx(19.0)
+    assert progress.eta_s(4, now=999.0) == 0.0
+    run.state(State.FAILED)
+    progress = folded(run)
+    assert (progress.eta_s(4), progress.fraction(4)) == (None, 1.5 / 4)
+
+
+def test_a_failed_run_has_a_result_too(run: FakeRun) -> None:
+    run.emit("actors", workers=[{"name": "job/worker/0"}, {"name": "job/worker/1"}], shards=[{"name": "job/shard/0"}])
+    run.step(1.0, loss=0.8)
+    run.evaluation(1, 0.91)
+    run.emit("epoch", epoch=1, examples=1000, train_loss=0.75, learning_rate=0.1)
+    run.state(State.FAILED, "LossNotFinite", "the loss became NaN at step 120")
+    progress = folded(run)
+    result = progress.result_so_far("job", SPEC.model_dump(mode="json"))
+    assert (result.state, result.epochs, result.examples, result.workers) == (State.FAILED, 1.0, 1000, 2)
+    assert (result.test_accuracy, result.train_loss, result.algorithm) == (0.91, 0.75, "downpour")
+    assert (result.message, result.model_path) == ("the loss became NaN at step 120", None)
+    assert progress.workers == ["job/worker/0", "job/worker/1"]
+
+
+def test_a_run_that_ended_well_tells_its_own_result(run: FakeRun) -> None:
+    whole_run(run)
+    progress = folded(run)
+    assert progress.fraction(4) == 1.0
+    result = progress.result_so_far("job", SPEC.model_dump(mode="json"))
+    assert (result.wall_s, result.test_accuracy, result.message) == (10.0, 0.97, "trained to the end")
+    assert Progress.model_validate(progress.model_dump(mode="json")) == progress
+
+
+def test_log_lines_are_for_people() -> None:
+    event = Event(seq=1, time=0.0, type="log", data={"level": "warning", "message": "slow"})
+    assert log_line(event) == f"{log_line(event)[:19]} WARNING slow"  # type: ignore[index]
+    assert log_line(Event(seq=2, time=0.0, type="epoch", data={})) is None
+    died = Event(seq=3, time=0.0, type="fault", data={"actor": "job/worker/1", "why": "died", "examples": 7})
+    assert str(log_line(died))[20:] == "FAULT worker/1 died"
+    fewer = Event(seq=4, time=0.0, type="resize", data={"workers": 2, "joined": [], "left": ["job/worker/1"]})
+    assert str(log_line(fewer))[20:] == "RESIZE 2 workers; left: worker/1"
+    more = fewer.model_copy(update={"data": {"workers": 3, "joined": ["job/worker/2"], "left": [], "batch": 96}})
+    assert str(log_line(more))[20:] == "RESIZE 3 workers, batch 96; joined: worker/2"

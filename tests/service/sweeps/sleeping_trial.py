@@ -1,0 +1,64 @@
+"""Trials that only sleep: a log, checkpoints and an end like a run's, without processes of its own or torch."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from service.sweeps.trial import TrialRun
+from trainers import EventLog, Fence, State, TrainSpec, WarmRunner
+
+
+class SleepingRun:
+    """Sleeps `report_every_s` an epoch, and leaves an empty checkpoint after each. What it tells is worse by as much
+    as `optimizer.lr` is above 0.02."""
+
+    def __init__(self, spec: TrainSpec, run_dir: Path) -> None:
+        self.spec = spec
+        self.run_dir = run_dir
+        self.cancelled = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def _run(self) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        fence, journal = Fence.take(self.run_dir), EventLog(self.run_dir)
+        resume = self.spec.checkpoint.resume
+        done = int(Path(resume).name) if resume else 0
+        for state in (State.STARTING, State.RUNNING):
+            journal.append("state", {"state": state, "reason": "Sleeps", "message": ""})
+        journal.append("actors", {"pid": os.getpid()})
+        for epoch in range(done + 1, self.spec.epochs + 1):
+            if self.cancelled.wait(self.spec.report_every_s):
+                journal.append("state", {"state": State.CANCELLED, "reason": "Cancelled", "message": ""})
+                return
+            fence.check()
+            examples = 100 * epoch
+            worse = self.spec.optimizer.lr - 0.02
+            journal.append("epoch", {"epoch": epoch, "examples": examples, "train_loss": 1 / epoch + worse})
+            figures = {"test_accuracy": 1 - min(1, 0.5 / epoch + worse), "test_loss": 0.5 / epoch}
+            journal.append("evaluation", {"epoch": epoch, "examples": examples, **figures})
+            (self.run_dir / "checkpoints" / f"{epoch:012d}").mkdir(parents=True, exist_ok=True)
+        journal.append("state", {"state": State.SUCCEEDED, "reason": "Succeeded", "message": "slept"})
+
+
+class SleepingSeries(WarmRunner):
+    """One sleeping run after another."""
+
+    def start(self, job_id: str, spec: TrainSpec, run_dir: Path) -> Any:
+        self.call = SleepingRun(spec, run_dir)
+        return self.call
+
+    @property
+    def is_idle(self) -> bool:
+        return self.call is None or not self.call.thread.is_alive()
+
+
+class Sleeping(TrialRun):
+    """What Tune runs in place of a run."""
+
+    def new_runner(self) -> WarmRunner:
+        return SleepingSeries("", "")

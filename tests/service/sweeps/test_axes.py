@@ -1,0 +1,157 @@
+"""Axes: which configurations they come to, and what is refused with which path."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import SpecInvalid, SweepSpec, configurations, parse_sweep
+from service.sweeps.axes import base_batch
+
+JOB = {"data": "digits", "workers": 1, "batch": {"per_worker": 8, "base": 8}, "warmup": {"epochs": 1}}
+
+
+def spec(axes: dict[str, Any], **fields: Any) -> SweepSpec:
+    return parse_sweep({"job": JOB, "axes": axes} | fields)
+
+
+def refused(axes: dict[str, Any], **fields: Any) -> dict[str, str]:
+    """Pointer -> message."""
+    with pytest.raises(SpecInvalid) as caught:
+        configurations(spec(axes, **fields))
+    return {error.pointer: error.message for error in caught.value.errors}
+
+
+def test_a_batch_is_virtual_workers_of_n_examples() -> None:
+    found = configurations(spec({"batch": [8, 24]}))
+    assert [(c.job.workers.virtual, c.job.batch.per_worker, c.job.update_batch) for c in found] == [
+        (1, 8, 8),
+        (3, 8, 24),
+    ]
+
+
+def test_an_asynchronous_worker_has_its_whole_batch_at_once() -> None:
+    found = configurations(spec({"batch": [8, 12]}, job=JOB | {"algorithm": "downpour"}))
+    assert [c.job.batch.per_worker for c in found] == [8, 12]
+
+
+def test_the_batch_of_a_group_is_that_of_its_workers_together() -> None:
+    workers = {"workers": {"count": 4}, "algorithm": {"name": "mixed", "group": 2}}
+    found = configurations(spec({"batch": [8, 12]}, job=JOB | workers))
+    assert [(c.job.batch.per_worker, c.job.update_batch) for c in found] == [(4, 8), (6, 12)]
+    assert "minibatches of 2 workers" in refused({"batch": [9]}, job=JOB | workers)["/axes/batch/0"]
+
+
+def test_workers_that_make_steps_alone_have_their_whole_batch_at_once() -> None:
+    found = configurations(spec({"batch": [8, 12]}, job=JOB | {"workers": 2, "algorithm": "parallel_sgd"}))
+    assert [(c.job.workers.num_virtual, c.job.update_batch) for c in found] == [(2, 8), (2, 12)]
+
+
+def test_what_comes_to_the_same_run_is_run_once_and_the_baseline_first() -> None:
+    axes = {"batch": [32, 16, 8], "rule": ["none", "sqrt", "linear"], "warmup": ["none", "gradual"], "seed": [0, 1]}
+    found = configurations(spec(axes))
+    # At the base batch all rules are one; `none` has no higher rate to warm up to.
+    assert len(found) == 2 + 2 * (1 + 2 + 2) * 2
+    assert [c.job.update_batch for c in found[:3]] == [8, 8, 32]
+    assert {c.job.scaling.name for c in found[:2]} == {"none"}
+    assert len({c.key for c in found}) == len(found)
+
+
+def test_every_value_of_an_axis_reaches_its_field() -> None:
+    axes = {"multiple": [0.5, 2], "optimizer.momentum": [0.8], "warmup": [{"name": "gradual", "epochs": 2}]}
+    axes |= {"rule": ["linear"], "batch": [16], "algorithm": ["sync"]}
+    first, second = (c.job for c in configurations(spec(axes)))
+    assert (first.optimizer.lr, second.optimizer.lr) == (0.01, 0.04)
+    assert first.optimizer.model_dump()["momentum"] == 0.8
+    assert (first.warmup.name, first.warmup.epochs, first.scaling.name) == ("gradual", 2, "linear")
+
+
+def test_a_random_search_draws_the_same_configurations_for_the_same_seed() -> None:
+    def drawn(seed: int) -> list[str]:
+        search = {"name": "random", "seed": seed}
+        return [c.key for c in configurations(spec({"seed": [*range(100)]}, search=search, limits={"trials": 7}))]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert len(set(drawn(1))) == 7
+
+
+def test_what_is_wrong_with_an_axis_is_told_by_its_path() -> None:
+    assert refused({"optimizer.lrr": [1]}) == {"/axes/optimizer.lrr": "there is no such field; did you mean lr?"}
+    assert refused({"zzz": [1, 2]}) == {"/axes/zzz": "there is no such field"}
+    assert "/axes/seed" in refused({"seed": []})
+    assert "8 examples" in refused({"batch": [8, 12]})["/axes/batch/1"]
+    assert "/axes/rule/0" in refused({"rule": ["cubic"]})
+    assert "/axes/multiple/0" in refused({"multiple": [-1]})
+    assert set(refused({"seed": [-1], "epochs": ["many"]})) == {"/axes/seed/0", "/axes/epochs/0"}
+    assert "/job/batch/base" in refused({"rule": ["linear"]}, job={"batch": 8})
+
+
+def test_a_batch_must_divide_into_workers_times_n() -> None:
+    job = JOB | {"workers": 2}
+    assert [c.job.workers.virtual for c in configurations(spec({"batch": [16, 32]}, job=job))] == [2, 4]
+    assert "2 workers x 8 examples" in refused({"batch": [24]}, job=job)["/axes/batch/0"]
+
+
+@pytest.mark.parametrize("count", [21, 100_000])
+def test_a_grid_over_the_limit_is_refused_with_its_count(count: int) -> None:
+    told = refused({"seed": [*range(count)]}, limits={"trials": 20})
+    assert f"{count} configurations" in told["/axes"]
+    assert "20" in told["/axes"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"search": "annealing"}, "/search"),
+        ({"search": {"name": "asha", "speed": 1}}, "/search/speed"),
+        ({"limits": {"trials": 0}}, "/limits/trials"),
+        ({"job": {"algorithm": {"name": "downpour", "speed": 1}}}, "/job/algorithm/speed"),
+        ({"stop": {"diverges_from_baseline": {"grace": 2}}}, "/stop/diverges_from_baseline"),
+        ({"axes": {}}, "/axes"),
+        ({"job": JOB, "report": {"base_batch": 16}}, "/report"),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_told_by_its_path(fields: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        parse_sweep({"axes": {"seed": [0]}} | fields)
+    assert any(error.pointer.startswith(pointer) for error in caught.value.errors), caught.value.errors
+
+
+def test_optuna_is_refused_with_what_to_install_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.sweeps.spec.find_spec", lambda name: None)
+    with pytest.raises(SpecInvalid) as caught:
+        spec({"seed": [0]}, search="optuna")
+    assert "pip install 'millrace[optuna]'" in caught.value.errors[0].message
+
+
+def test_a_path_on_an_axis_is_taken_from_where_the_rest_is(tmp_path: Path) -> None:
+    axes = {
+        "data.root": ["here", "/there"],
+        "model.weights": [None, "w.safetensors"],
+        "data": [{"name": "mnist", "root": "x"}],
+        "seed": [1],
+    }
+    found = spec(axes).resolved(tmp_path).axes
+    assert found["data.root"] == (str(tmp_path / "here"), "/there")
+    assert found["model.weights"] == (None, str(tmp_path / "w.safetensors"))
+    assert found["data"] == ({"name": "mnist", "root": str(tmp_path / "x")},)
+    assert found["seed"] == (1,)
+
+
+def test_an_extension_keeps_what_was_there() -> None:
+    first = spec({"batch": [8], "seed": [0, 1]})
+    second = first.extended({"seed": [1, 2], "epochs": [5, 6]}, {"trials": 30})
+    assert second.axes == {"batch": (8,), "seed": (0, 1, 2), "epochs": (5, 6)}
+    assert second.limits.trials == 30
+    keys = {c.key for c in configurations(second)}
+    assert {c.key for c in configurations(first)} <= keys  # epochs 5 is the default
+    assert len(keys) == 6
+    with pytest.raises(SpecInvalid):
+        first.extended({"seed": 3})
+
+
+def test_the_baseline_is_the_base_batch_or_else_the_smallest() -> None:
+    assert base_batch(spec({"batch": [16, 32]})) == 8
+    assert base_batch(spec({"batch": [32, 16]}, job=JOB | {"batch": 8})) == 16
+    free = JOB | {"batch": 8}
+    assert base_batch(spec({"batch": [8, 16]}, job=free, report={"base_batch": 16})) == 16

@@ -1,0 +1,42 @@
+"""What a spec asks for in vain is said, with what to do."""
+
+from typing import Any
+
+import pytest
+
+from trainers import TrainSpec, explain
+from trainers.spec.advice import advice
+
+SGD = {"name": "sgd", "lr": 0.1}
+
+
+def said(num_examples: int = 1000, **fields: Any) -> list[str]:
+    """The fields of which something is said."""
+    spec = TrainSpec.model_validate({"batch": 32, "optimizer": SGD} | fields)
+    assert explain(spec, num_examples).warnings == advice(spec, num_examples)
+    return [sentence.partition(":")[0] for sentence in advice(spec, num_examples)]
+
+
+def test_nothing_is_said_of_what_is_well() -> None:
+    assert said() == []
+    assert said(algorithm="downpour") == []
+    assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
+    assert said(optimizer="momentum") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"workers": {"count": 2, "virtual": 64}}, "batch"),
+        ({"algorithm": "downpour", "workers": 64}, "workers.count"),
+        ({"algorithm": "downpour", "workers": {"count": 2, "virtual": 8}}, "workers.virtual"),
+        ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
+        ({"algorithm": {"name": "mixed", "group": "node"}, "batch": {"per_worker": 8, "base": 8}}, "algorithm.group"),
+    ],
+)
+def test_what_is_in_vain_or_ends_badly_is_said(fields: dict[str, Any], field: str) -> None:
+    assert said(**fields) == [field]
+
+
+def test_one_asynchronous_worker_has_no_gradient_that_is_late() -> None:
+    assert said(algorithm="downpour", workers=1, optimizer="momentum") == []

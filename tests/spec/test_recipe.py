@@ -1,0 +1,98 @@
+"""`explain`: paper 4's recipe, number by number, and that a run follows the recipe shown."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trainers.data.datasets import open_dataset
+from trainers.data.names import DATASETS, NUM_TRAIN
+from trainers.spec import DataSpec, TrainSpec
+from trainers.spec.recipe import Recipe, explain, known_examples
+
+PAPER_4 = {
+    "workers": {"count": 1, "virtual": 256},
+    "batch": {"per_worker": 32, "base": 256},
+    "data": "imagenet",
+    "model": {"name": "resnet50", "init": "he", "zero_gamma": True},
+    "optimizer": {"name": "nesterov", "lr": 0.1, "weight_decay": 0.0001},
+    "scaling": "linear",
+    "warmup": "gradual",
+    "schedule": "step",
+    "epochs": 90,
+}
+
+
+def values(recipe: Recipe) -> dict[str, object]:
+    return {name: quantity.value for name, quantity in recipe.quantities.items()}
+
+
+def test_paper_4s_imagenet_in_an_hour() -> None:
+    spec = TrainSpec.model_validate(PAPER_4)
+    examples = known_examples(spec.data)
+    assert examples == 1_281_167
+    recipe = explain(spec, examples)
+    found = values(recipe)
+    assert (found["workers"], found["per_worker"], found["batch"], found["base"]) == (256, 32, 8192, 256)
+    assert (found["factor"], found["rate_factor"], found["momentum"], found["weight_decay"]) == (32, 32, 0.9, 0.0001)
+    assert found["learning_rate"] == pytest.approx(3.2)
+    assert (found["steps_per_epoch"], found["epochs"], found["steps"]) == (157, 90, 157 * 90)
+    assert found["no_decay"] == "batch norm"
+    assert (found["warmup"], found["schedule"], found["init"], found["zero_gamma"]) == ("gradual", "step", "he", "true")
+    phases = {phase.name: (round(phase.epoch), phase.learning_rate) for phase in recipe.phases}
+    assert {name: epoch for name, (epoch, _) in phases.items()} == {
+        "start": 0, "end of warm-up": 5, "drop 1": 30, "drop 2": 60, "drop 3": 80, "last update": 90,
+    }  # fmt: skip
+    assert [rate for _, rate in phases.values()] == pytest.approx([0.1, 3.2, 0.32, 0.032, 0.0032, 0.0032])
+    assert recipe.quantities["rate_factor"].source == "paper 4, section 2.1"
+
+
+def test_paper_1s_square_root() -> None:
+    spec = TrainSpec.model_validate({
+        "workers": {"count": 8},
+        "batch": {"per_worker": 128, "base": 128},
+        "optimizer": {"lr": 0.01, "weight_decay": 0.0005, "equation": 10, "momentum_correction": False},
+        "scaling": {"name": "sqrt", "weight_decay": "exact"},
+        "schedule": "krizhevsky",
+        "epochs": 90,
+    })  # fmt: skip
+    recipe = explain(spec, 1_281_167)
+    assert round(float(values(recipe)["weight_decay"]), 10) == 0.0014141888  # type: ignore[arg-type]
+    assert values(recipe)["learning_rate"] == pytest.approx(8**0.5 * 0.01)
+    assert [round(phase.epoch, 1) for phase in recipe.phases] == [0, 22.5, 45, 67.5, 90]
+    assert recipe.phases[3].learning_rate == pytest.approx(8**0.5 * 0.01 / 250)
+    assert recipe.phases[3].formula == "learning_rate x (250^(-1/3))^3"
+
+
+@pytest.mark.parametrize("schedule", ["constant", "step", "krizhevsky", "cosine", "polynomial"])
+@pytest.mark.parametrize("warmup", ["none", "constant", "gradual"])
+@pytest.mark.parametrize("algorithm", ["sync", "downpour"])
+def test_the_rates_are_those_of_the_schedule(schedule: str, warmup: str, algorithm: str) -> None:
+    fields = {"schedule": schedule, "warmup": warmup, "algorithm": algorithm, "batch": {"per_worker": 64, "base": 16}}
+    spec = TrainSpec.model_validate(PAPER_4 | fields)
+    recipe, rate = explain(spec, 10_000), spec.learning_rate(10_000)
+    assert all(phase.learning_rate == rate(phase.examples) for phase in recipe.phases)
+    assert [phase.examples for phase in recipe.phases] == sorted(phase.examples for phase in recipe.phases)
+    assert recipe.phases[-1].examples < 90 * 10_000
+    assert values(recipe)["batch"] == (64 if algorithm == "downpour" else 256 * 64)
+
+
+def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
+    recipe = explain(TrainSpec.model_validate({"data": {"limit": 100}, "scaling": "linear"}), 1437)
+    assert (values(recipe)["examples"], values(recipe)["base"], values(recipe)["factor"]) == (100, None, 1)
+    assert "nothing is scaled" in recipe.quantities["factor"].formula
+    idle = TrainSpec.model_validate({"warmup": {"name": "gradual", "epochs": 1}})
+    assert explain(idle, 1437).quantities["warmup"].formula.startswith("does nothing")
+
+
+def test_the_known_sizes() -> None:
+    with open_dataset(DataSpec(name="digits"), 0) as data:
+        assert data.num_train == NUM_TRAIN["digits"]
+    assert set(NUM_TRAIN) == set(DATASETS) - {"image_folder"}
+    assert known_examples(DataSpec(name="my.sets:letters")) is None
+
+
+def test_it_needs_neither_torch_nor_ray() -> None:
+    program = "import sys; from trainers import TrainSpec, explain; explain(TrainSpec(), 5); "
+    program += "sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,137 @@
+"""A finished model in other formats: each loaded again and compared; what is not the same is not left behind."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from api import build
+from tests.api.cli.fake_cli import cli_context
+from tests.service.fakes import FakeRuns
+from trainers.errors import ExportFailed, SpecRejected
+from trainers.models.registry import build_model
+from trainers.models.weights import save_weights
+from trainers.spec import ModelSpec
+from trainers.training import export
+from trainers.training.export import FINISHED, HEADER, SUFFIX, TOLERANCE, FinishedModel, export_model
+
+USER_MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.BatchNorm1d(classes))
+
+    def forward(self, x):
+        return self.net(x) {change}
+
+def net(num_classes, in_channels):
+    return Net(num_classes)
+"""
+
+
+def left_by_a_run(folder: Path, name: str, shape: tuple[int, int, int], code: str | None = None) -> Path:
+    """A run directory with what the evaluator writes at the end, of a model whose statistics have moved."""
+    folder.mkdir(exist_ok=True)
+    finished = FinishedModel(model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code)
+    with export.user_code.on_path(code):
+        module = build_model(finished.model, 10, shape, seed=3)
+    with torch.no_grad():
+        for _ in range(3):
+            module(torch.randn(8, *shape, generator=torch.Generator().manual_seed(1)) + 1)
+    save_weights(folder / FINISHED, module, {HEADER: finished.model_dump_json()})
+    return folder
+
+
+@pytest.mark.parametrize("form", list(SUFFIX))
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("mlp", (1, 8, 8)), pytest.param("convnet", (1, 28, 28), marks=pytest.mark.slow),
+     pytest.param("resnet18", (3, 64, 64), marks=pytest.mark.slow)],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore")  # of torch's and onnx's own
+def test_each_format_gives_the_same_logits(tmp_path: Path, form: Any, name: str, shape: tuple[int, int, int]) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    told = export_model(left_by_a_run(tmp_path / "run", name, shape), form)
+    assert told.max_difference < TOLERANCE == 1e-5
+    assert told.bytes == Path(told.path).stat().st_size > 1000
+    assert (told.image_shape, told.num_classes) == (shape, 10)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {FINISHED, f"model{SUFFIX[form]}"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_program_needs_neither_millrace_nor_the_users_code(tmp_path: Path) -> None:
+    """And takes minibatches of any size; the formats are held to the finished model by somebody else's hands."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mynet_for_export.py").write_text(USER_MODEL.format(change=""))
+    run = left_by_a_run(tmp_path / "run", "mynet_for_export:net", (1, 8, 8), str(code))
+    export_model(run, "torch.export", tmp_path / "net.pt2")
+    shutil.rmtree(code)
+    images = torch.randn(7, 1, 8, 8)
+    found: Tensor = torch.export.load(tmp_path / "net.pt2").module()(images)
+    weights = load_file(run / FINISHED)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10)).eval()
+    plain.load_state_dict({name.removeprefix("net."): value for name, value in weights.items()})
+    assert float((found - plain(images)).abs().max()) < TOLERANCE
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_not_the_same_is_refused_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = left_by_a_run(tmp_path / "run", "mlp", (1, 8, 8))
+    whole = export._load_program
+    off = lambda finished, path: lambda images: whole(finished, path)(images) + 2e-5  # noqa: E731
+    monkeypatch.setitem(export._LOAD, "torch.export", off)
+    with pytest.raises(ExportFailed, match="differ by 2"):
+        export_model(run, "torch.export")
+    assert [path.name for path in run.iterdir()] == [FINISHED]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "unexportable.py").write_text(USER_MODEL.format(change="* (1 if float(x.sum()) > 0 else 2)"))
+    run = left_by_a_run(tmp_path / "run", "unexportable:net", (1, 8, 8), str(tmp_path))
+    with pytest.raises(ExportFailed, match=r"torch cannot write this model as torch\.export: \w+"):
+        export_model(run, "torch.export")
+    assert [path.name for path in run.iterdir()] == [FINISHED]
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecRejected, match="no finished model"):
+        export_model(tmp_path, "onnx")
+    save_file({"a": torch.zeros(1)}, tmp_path / FINISHED)
+    with pytest.raises(SpecRejected, match="does not say which model"):
+        export_model(tmp_path, "onnx")
+    (tmp_path / FINISHED).write_bytes(b"no safetensors")
+    with pytest.raises(SpecRejected, match="is not the finished model"):
+        export_model(tmp_path, "onnx")
+
+
+def test_the_header_does_not_change_from_one_writing_to_the_next(tmp_path: Path) -> None:
+    """Else two runs with equal bits would leave files that differ."""
+    files = {(left_by_a_run(tmp_path / str(i), "mlp", (1, 8, 8)) / FINISHED).read_bytes() for i in range(5)}
+    assert len(files) == 1
+
+
+def test_the_command(tmp_path: Path) -> None:
+    run = left_by_a_run(tmp_path / "run", "mlp", (1, 8, 8))
+    app = build(cli_context(FakeRuns(), tmp_path))
+    told = CliRunner().invoke(
+        app, ["export", str(run), "--format", "safetensors", "--to", str(tmp_path / "m.st"), "-o", "json"]
+    )
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.output)["path"] == str(tmp_path / "m.st")
+    assert (tmp_path / "m.st").read_bytes() == (run / FINISHED).read_bytes()
+    missing = CliRunner().invoke(app, ["export", str(tmp_path / "elsewhere"), "--format", "onnx"])
+    assert missing.exit_code == 2
+    nowhere = CliRunner().invoke(app, ["export", str(run), "--format", "onnx", "--to", str(tmp_path / "no" / "x")])
+    assert (nowhere.exit_code, "there is no folder" in nowhere.output) == (2, True)

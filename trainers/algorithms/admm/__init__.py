@@ -1,0 +1,1 @@
+"""The alternating direction method of multipliers."""

@@ -1,0 +1,118 @@
+"""The base class of the algorithms' configs. Imports no torch: specs are read in processes that have none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from trainers.algorithms.traits import Traits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.algorithms.base import Algorithm, Context
+    from trainers.data.partitioned.dataset import Partitioning
+    from trainers.models.layout import Layout
+
+
+class AlgorithmConfig(BaseModel, ABC):
+    """Base class of the configs in the folders beside this file. The field `name` tells them apart in a spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+    name: str
+    """The name of the algorithm in a spec."""
+
+    source: ClassVar[str] = ""
+    """Paper and section."""
+
+    @property
+    @abstractmethod
+    def traits(self) -> Traits:
+        """What the rest of the system must know about the algorithm."""
+
+    @abstractmethod
+    def build(self, context: Context) -> Algorithm:
+        """The algorithm on one worker."""
+
+    # -- checks: called when the spec is read, and with the model before the run starts -----------------------------
+
+    def check_workers(self, num_workers: int) -> None:
+        """Refuse a number of workers that is incompatible with one of the fields.
+
+        Raises:
+            ValidationError: Names the field and what would work (see `refused`).
+        """
+
+    def check_virtual(self, num_workers: int, num_virtual: int) -> None:
+        """Refuse a number of virtual workers that is incompatible with one of the fields.
+
+        Raises:
+            ValidationError: Names the field and what would work (see `refused`).
+        """
+
+    def check_model(self, model: nn.Module, num_workers: int) -> None:
+        """Refuse a model that the algorithm cannot train on this number of workers.
+
+        Raises:
+            SpecRejected: Names the field and what would work.
+        """
+
+    def refused(self, field: str, why: str) -> ValidationError:
+        """The validation error of one of this config's fields, for checks that need the rest of the spec."""
+        kind = PydanticCustomError("value_error", "{why}", {"why": why})
+        detail = InitErrorDetails(type=kind, loc=(field,), input=getattr(self, field))
+        return ValidationError.from_exception_data(self.name, [detail])
+
+    # -- how workers, parameters and examples are divided -----------------------------------------------------------
+
+    def groups(self, nodes: Sequence[str]) -> list[list[int]]:
+        """The ranks of the workers that advance in lockstep, group by group.
+
+        nodes: the node of each worker, by rank.
+        """
+        ranks = list(range(len(nodes)))
+        return [ranks] if self.traits.is_synchronous else [[rank] for rank in ranks]
+
+    def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
+        """The spans of the flat parameter vector that are pushed and fetched separately, the same in every process.
+
+        Empty if the vector is pushed and fetched in one piece.
+
+        Raises:
+            ValueError: The model does not allow what a field asks for; names the field and what would work.
+        """
+        return ()
+
+    def partitioning(self, seed: int, partition_sizes: tuple[int, ...]) -> Partitioning:
+        """How examples are first divided among the virtual workers and how they move between epochs.
+
+        Only for algorithms whose traits say `holds_examples`.
+
+        Args:
+            seed: of the run.
+            partition_sizes: how many examples each virtual worker holds.
+        """
+        raise NotImplementedError(f"{self.name} has all examples at hand")
+
+    # -- what a checkpoint holds ------------------------------------------------------------------------------------
+
+    def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
+        """Names of the (P,) vectors that this algorithm stores in a checkpoint beside the parameters and the optimizer
+        state.
+
+        rule: the names under which the update rule keeps its state.
+        """
+        return ()
+
+    def resume_options(self) -> dict[str, object]:
+        """The options that must not change when a run resumes within an epoch, by name.
+
+        They decide which examples a step trains and into which parts a push is divided, which is part of the push
+        identities that the shards remember.
+        """
+        return {"push": "whole"}

@@ -1,0 +1,1 @@
+"""Downpour SGD."""

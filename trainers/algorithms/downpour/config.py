@@ -1,0 +1,129 @@
+"""The config of Downpour SGD."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.traits import Traits
+from trainers.parameter_server.push_identity import LONGEST_DELAY
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.algorithms.base import Algorithm, Context
+    from trainers.models.layout import Layout
+
+
+HARMLESS: dict[str, int | None] = {"plain": None, "staleness_aware": 1, "staleness_damped": 0}
+"""By server rule: the largest staleness that costs nothing of the learning rate."""
+
+
+class Backprop(BaseModel):
+    """Asynchronous back-propagation: groups of layers that do not wait for each other's error signal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    groups: int = Field(default=2, ge=2, le=64)
+    """M: groups of adjacent layers, each with about equally many. The model must be a chain of at least M groups."""
+
+    delay: int = Field(default=1, ge=0, le=64)
+    """d: a group uses the error signal that the group above it computed d minibatches ago; 0: ordinary
+    back-propagation, one group after the other."""
+
+    @property
+    def longest(self) -> int:
+        """Minibatches by which the first group is behind the last."""
+        return (self.groups - 1) * self.delay
+
+
+class DownpourConfig(AlgorithmConfig):
+    """Asynchronous SGD through a sharded parameter server."""
+
+    source: ClassVar[str] = "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Huo et al. 2018"
+
+    name: Literal["downpour"] = "downpour"
+    """The name of the algorithm in a spec."""
+
+    num_fetch: int = Field(default=1, ge=1, le=10_000)
+    """Minibatches that a worker computes between two fetches; in between it updates its own copy with plain SGD."""
+
+    num_push: int = Field(default=1, ge=1, le=10_000)
+    """Minibatches whose gradients are accumulated into one push."""
+
+    max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
+    """How many minibatches the slowest worker may be behind one that fetches; null: any number."""
+
+    push: Literal["whole", "layerwise"] = "whole"
+    """`whole`: the gradient is pushed when back-propagation is complete. `layerwise`: each group of parameters is
+    pushed as soon as its gradient is complete, and the next forward pass waits for a group only when it reaches it."""
+
+    bucket_bytes: int = Field(default=1024**2, ge=1, le=2**40)
+    """With `push: layerwise`: adjacent parameters form groups of at least this size. With `backprop` the groups are
+    those of the asynchronous back-propagation instead."""
+
+    server_rule: Literal["plain", "staleness_aware", "staleness_damped"] = "plain"
+    """`staleness_aware`: the shards divide an update's learning rate by its staleness if that is above 1, as its source
+    does. `staleness_damped`: by 1 + its staleness, which also damps the staleness of 1 that two workers have."""
+
+    backprop: Backprop | None = None
+    """Asynchronous back-propagation, with `push: layerwise`; null: every group waits for the error signal of the same
+    minibatch."""
+
+    @field_validator("max_staleness")
+    @classmethod
+    def _can_progress(cls, max_staleness: int | None, info: ValidationInfo) -> int | None:
+        lag = info.data.get("num_push", 1) - 1
+        if max_staleness is not None and max_staleness < lag:
+            raise ValueError(f"a worker that pushes every {lag + 1} minibatches waits for itself; use {lag} or more")
+        return max_staleness
+
+    @field_validator("backprop")
+    @classmethod
+    def _is_defined(cls, backprop: Backprop | None, info: ValidationInfo) -> Backprop | None:
+        if backprop is None:
+            return None
+        if info.data.get("push") == "whole":
+            raise ValueError("the groups' gradients belong to different minibatches; use push: layerwise")
+        if info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1:
+            raise ValueError("it is defined for one minibatch a push and a fetch; use num_push: 1 and num_fetch: 1")
+        bound = info.data.get("max_staleness")
+        if bound is not None and bound < backprop.longest:
+            problem = f"the first group is (groups - 1) x delay = {backprop.longest} minibatches behind"
+            raise ValueError(f"{problem}, so a worker waits for itself; use max_staleness: {backprop.longest} or more")
+        if backprop.longest > LONGEST_DELAY:
+            raise ValueError(f"(groups - 1) x delay is {backprop.longest}; use {LONGEST_DELAY} at most")
+        return backprop
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            is_synchronous=False,
+            uses_parameter_server=True,
+            uses_collectives=False,
+            num_push=self.num_push,
+            harmless_staleness=HARMLESS[self.server_rule],
+        )
+
+    def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
+        if self.push == "whole":
+            return ()
+        if self.backprop is not None:
+            from trainers.models.chain import cut_chain
+
+            chain = cut_chain(model, self.backprop.groups)
+            return layout.runs({name: m for m, group in enumerate(chain) for name in group.names})
+        return tuple(bucket.span for bucket in layout.buckets(self.bucket_bytes))
+
+    def resume_options(self) -> dict[str, object]:
+        options: dict[str, object] = {"push": self.push}
+        return options if self.backprop is None else options | {"backprop.groups": self.backprop.groups}
+
+    def build(self, context: Context) -> Algorithm:
+        # Imported here, because a spec is read in processes without torch and the step needs it.
+        from trainers.algorithms.downpour.client import Downpour
+        from trainers.algorithms.downpour.pipelined import PipelinedDownpour
+
+        return Downpour(self, context) if self.backprop is None else PipelinedDownpour(self, self.backprop, context)

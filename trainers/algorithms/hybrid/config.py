@@ -1,0 +1,81 @@
+"""The config of hybrid parallelism."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.traits import Traits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainers.algorithms.base import Algorithm, Context
+
+
+class HybridConfig(AlgorithmConfig):
+    """Data-parallel convolutions, model-parallel fully connected layers. Computes what `sync` does, to float tolerance,
+    unless `fc_batch` says otherwise."""
+
+    source: ClassVar[str] = "paper 1 (3, 4, 4.1, 4.2, 8)"
+
+    name: Literal["hybrid"] = "hybrid"
+    """The name of the algorithm in a spec."""
+
+    scheme: Literal["a", "b", "c", "bc"] = "a"
+    """How the examples of the V virtual workers pass through the fully connected layers. `a`: the complete batch at
+    once, in one turn; `b`: V turns, each with the examples of one virtual worker; `c`: V turns, each with 1/V of the
+    examples of every virtual worker; `bc`: groups take turns as in (b), and the members of a group share their turns as
+    in (c) (section 8). In `b`, `c` and `bc` the exchange for the next turn overlaps with the computation of this
+    one."""
+
+    group: int | None = Field(default=None, ge=1, le=65536)
+    """Scheme `bc`: virtual workers per group; null: 2. With 1 it is scheme `b`, with all of them scheme `c`."""
+
+    split: Literal["pairs", "outputs"] = "pairs"
+    """`pairs`: of two consecutive layers the first is divided by its outputs and the second by its inputs, so that one
+    exchange serves both, wherever that exchanges fewer activities; `outputs`: every layer by its outputs, with the
+    activities exchanged in between, as in the paper."""
+
+    fc_batch: Literal["whole", "per_turn"] = "whole"
+    """`whole`: the fully connected layers are updated once per step. `per_turn`: after every turn (section 4.2), with
+    the step's learning rate times the fraction of the examples in the turn, so that the turns of a step move the
+    weights as far as one update would."""
+
+    @field_validator("group")
+    @classmethod
+    def _has_groups(cls, group: int | None, info: ValidationInfo) -> int | None:
+        if group is not None and info.data.get("scheme") != "bc":
+            raise ValueError("only scheme bc has groups; leave it out, or set scheme to bc")
+        return group
+
+    @field_validator("fc_batch")
+    @classmethod
+    def _has_turns(cls, fc_batch: str, info: ValidationInfo) -> str:
+        if fc_batch == "per_turn" and info.data.get("scheme") == "a":
+            raise ValueError("scheme a has a single turn; use whole, or set scheme to b, c or bc")
+        return fc_batch
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(is_synchronous=True, uses_parameter_server=False, uses_collectives=True)
+
+    def check_model(self, model: nn.Module, num_workers: int) -> None:
+        from trainers.errors import SpecRejected
+        from trainers.models.split import choose_ways, split_model
+
+        head = split_model(model).head
+        for layer, way in zip(head, choose_ways(head, self.split == "pairs"), strict=True):
+            if way == "outputs" and layer.outputs < num_workers:
+                raise SpecRejected(
+                    f"workers.count: {num_workers} workers cannot share the {layer.outputs} outputs of {layer.name}; "
+                    f"use at most {layer.outputs}, or algorithm sync"
+                )
+
+    def build(self, context: Context) -> Algorithm:
+        # Imported here, because a spec is read in processes without torch and the step needs it.
+        from trainers.algorithms.hybrid.step import Hybrid
+
+        return Hybrid(self, context)

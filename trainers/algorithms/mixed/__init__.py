@@ -1,0 +1,1 @@
+"""Synchronous groups, asynchronous among each other."""

@@ -1,0 +1,98 @@
+"""Mixed mode: workers of a group average their gradients synchronously, groups update the shards asynchronously.
+
+Source: paper 3, section III.B and III.C, where a group is the four GPUs of a node. num_fetch, num_push and the local
+step between fetches from Dean et al. 2012; max_staleness from stale synchronous parallel (Ho et al. 2013).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
+from trainers.algorithms.mixed.config import MixedConfig
+from trainers.collectives.reduction import Reduction
+from trainers.parameter_server.protocol import Push
+from trainers.parameter_server.push_identity import PushIdentity
+
+
+class Mixed(Algorithm):
+    """One worker of a group. Only the first worker of a group communicates with the shards.
+
+    The group's gradient is the sum over its minibatches in the canonical order, divided by the examples in them. So to
+    the shards a group of g workers is one Downpour worker with a minibatch of gn examples.
+    """
+
+    def __init__(self, config: MixedConfig, context: Context) -> None:
+        assert context.collectives is not None
+        self.config, self.context, self.replica = config, context, context.replica
+        self.group, self.store = context.collectives, context.store
+        numel = context.replica.layout.numel
+        self.reduction = Reduction(self.group.size, self.group.size, numel)
+        (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch
+        self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
+        self.span = self.group.span(numel)
+        self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
+        self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
+        self.first, self.pending, self.pending_examples = (
+            0,
+            0,
+            0,
+        )  # of the current push: first minibatch, steps, examples
+        self.clock, self.lr = 0, 0.0  # steps since `begun_at`, the clock at which the group joined
+        self.begun_at = self.store.clock_at_start if self.store is not None else 0
+
+    def step(self, work: Work) -> StepReport:
+        (minibatch,) = work.minibatches
+        if self.clock % self.config.num_fetch == 0:
+            self._fetch()
+        if minibatch.batch is None:  # the lease has no examples left for this worker
+            self.part.zero_()
+            loss = 0.0
+        else:
+            loss = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
+        self._average(work.total_examples)
+        self.clock += 1
+        if self.clock % self.config.num_fetch:  # the next step does not fetch
+            self.params.sub_(self.mean, alpha=self.lr)
+        if self.store is not None:
+            self._accrue(minibatch.index, work)
+        return StepReport(loss, work.examples, self.lr)
+
+    def finish(self) -> None:
+        if self.store is not None:
+            self.store.leave()
+        self.group.barrier().wait()
+
+    def _fetch(self) -> None:
+        """The first worker fetches the parameters and broadcasts them, with the examples seen, which set the learning
+        rate."""
+        examples = 0
+        if self.store is not None:
+            min_clock = oldest_clock(self.begun_at + self.clock, self.config.max_staleness)
+            fetched = self.store.fetch(min_clock).wait()
+            self.params.copy_(fetched.params)
+            examples = fetched.examples
+        self.group.broadcast(self.params, root=0).wait()
+        self.lr = self.context.schedule(self.group.barrier(signal=examples).wait())
+
+    def _average(self, examples: int) -> None:
+        """mean <- sum of the parts of all workers of the group / examples."""
+        total = self.group.reduce_canonical(self.reduction, [self.part]).wait()
+        mine = self.mean[self.span]
+        mine.copy_(total.piece(0, len(mine))).div_(examples)
+        self.group.all_gather(self.mean).wait()
+
+    def _accrue(self, index: int, work: Work) -> None:
+        """Add the group's gradient to the current push, and send the push when it is complete."""
+        assert self.store is not None
+        if self.accrued is None:
+            self.accrued, self.first = self.store.gradient_buffer(), index
+            self.accrued.copy_(self.mean)
+        else:
+            self.accrued.add_(self.mean.to(self.accrued.device))
+        self.pending += 1
+        self.pending_examples += work.total_examples
+        if self.pending == self.config.num_push or work.ends_lease:
+            identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
+            self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+            self.accrued, self.pending, self.pending_examples = None, 0, 0

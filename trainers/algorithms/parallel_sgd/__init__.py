@@ -1,0 +1,1 @@
+"""Local SGD with averaging."""

@@ -1,0 +1,86 @@
+"""The config of ParallelSGD."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.traits import Traits
+
+if TYPE_CHECKING:
+    from trainers.algorithms.base import Algorithm, Context
+    from trainers.data.partitioned.dataset import Partitioning
+
+SAMPLES = 64
+"""Labels that each worker sends in a full shuffle, if the spec gives no number."""
+
+
+class ParallelSgdConfig(AlgorithmConfig):
+    """Each worker runs SGD by itself on the examples that it holds. The parameters are averaged from time to time, and
+    the examples are shuffled between workers before each round. A round is an epoch: every worker trains its examples
+    once."""
+
+    source: ClassVar[str] = "paper 2 (5.1.1, algorithms 1 and 2), Zinkevich et al. 2010, Stich 2019"
+
+    name: Literal["parallel_sgd"] = "parallel_sgd"
+    """The name of the algorithm in a spec."""
+
+    average_every: Literal["round"] | Annotated[int, Field(ge=1, le=1_000_000)] = "round"
+    """Steps H between two averages of parameters and optimiser state, which are also made at the end of each round;
+    `round`: only there."""
+
+    start: Literal["dealt", "sorted"] = "dealt"
+    """Which examples each worker holds before the first shuffle. `dealt`: random ones; `sorted`: the examples are
+    sorted by label and cut into parts, as if they had been collected class by class."""
+
+    shuffle: Literal["none", "exchange", "full"] = "full"
+    """The shuffle before each round, including the first. `full`: ShuffleSGD, after which the labels of every worker
+    are distributed as those of the training set; `exchange`: pairs of workers exchange half of their examples, with
+    other pairs in each round; `none`: no shuffle."""
+
+    samples: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Full shuffle: number d of labels that each worker sends to the others to determine the bins; null: 64."""
+
+    @field_validator("average_every", mode="before")
+    @classmethod
+    def _is_steps_or_round(cls, value: Any) -> Any:
+        if value != "round" and (type(value) is not int or not 1 <= value <= 1_000_000):
+            raise ValueError("give a number of steps from 1 to 1000000, or round")
+        return value
+
+    @field_validator("samples")
+    @classmethod
+    def _are_taken(cls, samples: int | None, info: ValidationInfo) -> int | None:
+        if samples is not None and info.data.get("shuffle") != "full":
+            raise ValueError("only a full shuffle takes samples; leave it out, or set shuffle to full")
+        return samples
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            is_synchronous=True,
+            uses_parameter_server=False,
+            uses_collectives=True,
+            steps_alone=self.average_every != 1,
+            holds_examples=True,
+        )
+
+    def partitioning(self, seed: int, partition_sizes: tuple[int, ...]) -> Partitioning:
+        from trainers.data.partitioned.dataset import Partitioning
+        from trainers.data.partitioned.shuffle import Shuffle
+
+        return Partitioning(self.start, Shuffle(self.shuffle, self.samples or SAMPLES, seed, partition_sizes))
+
+    def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
+        return tuple(f"{name}-{rank}" for rank in range(num_virtual) for name in ("x", *rule))
+
+    def resume_options(self) -> dict[str, object]:
+        return super().resume_options() | {"start": self.start, "shuffle": self.shuffle, "samples": self.samples}
+
+    def build(self, context: Context) -> Algorithm:
+        # Imported here, because a spec is read in processes without torch and the step needs it.
+        from trainers.algorithms.parallel_sgd.step import ParallelSgd
+
+        return ParallelSgd(self, context)

@@ -1,0 +1,92 @@
+"""Synchronous SGD: every step is one step of serial SGD on the minibatches of all virtual workers together.
+
+Sources: paper 3, section III.B (parameter servers); paper 4, sections 2 and 4 (all-reduce); paper 1, section 4.1
+(every worker reduces and updates 1/K of the parameters); Chen et al. 2016 (backup workers).
+"""
+
+from __future__ import annotations
+
+from trainers.algorithms.base import Algorithm, Context, StepReport, Work
+from trainers.algorithms.sync.gradients import sum_gradients
+from trainers.collectives.reduction import Reduction
+from trainers.collectives.reduction_tree import Scratch
+from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import Gradient, TensorGradient
+from trainers.optim.scaling import momentum_correction
+from trainers.optim.slices import within
+from trainers.optim.update import Contribution, SliceUpdate
+
+
+class SyncAllReduce(Algorithm):
+    """Reduce-scatter of the gradients, update of this worker's 1/K of the parameters, all-gather of the parameters.
+
+    The parameters are double-buffered: an update is written beside the current version, which other workers may still
+    be reading, and becomes the current one when the all-gather that ends the step is complete. Where the workers do not
+    share one memory, the summed gradient is gathered instead of the parameters, and each worker, or all workers of a
+    node together, update all parameters. So any one worker has all parameters and the optimizer state.
+    """
+
+    def __init__(self, context: Context) -> None:
+        assert context.collectives is not None
+        self.context = context
+        self.replica, self.collectives = context.replica, context.collectives
+        start, numel = context.start, context.replica.layout.numel
+        self.reduction = Reduction(context.num_virtual, self.collectives.size, numel)
+        self.parts = self.collectives.parts(self.reduction)
+        self.span = self.collectives.span(numel)
+        self.updated = self.collectives.persistent_span(numel)
+        self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
+        width, device = self.updated.stop - self.updated.start, self.parts[0].device
+        exempt = within(context.exempt, self.updated)
+        self.update = SliceUpdate(context.rule, context.weight_decay, width, device, exempt)
+        self.scratch = Scratch(self.parts[0])
+        self.versions = [
+            Buffers(
+                self.collectives.replicated(f"params-{i}", numel),
+                {name: self.collectives.replicated(f"{name}-{i}", numel) for name in context.rule.state_names},
+            )
+            for i in (0, 1)
+        ]
+        for vector, first in zip(self.versions[0].vectors, start.buffers.vectors, strict=True):
+            vector[self.span] = first[self.span].to(vector.device)
+            self.collectives.all_gather(vector).wait()
+        self.examples, self.clock = start.examples, 0
+        self.learning_rate = start.learning_rate  # of the last update
+
+    def step(self, work: Work) -> StepReport:
+        current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
+        loss, lr = 0.0, self.context.schedule(self.examples)
+        for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
+            loss += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
+        total = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
+        contribution = Contribution(
+            total, work.total_examples, lr, correction=momentum_correction(self.learning_rate, lr)
+        )
+        self.update.apply([contribution], current.part(self.updated), following.part(self.updated))
+        if self.total is None:
+            self.collectives.all_gather(following.params).wait()
+        else:
+            self.collectives.complete().wait()
+        self.clock += 1
+        self.examples += work.total_examples
+        self.learning_rate = lr
+        return StepReport(loss, work.examples, lr)
+
+    def gather_state(self) -> Buffers:
+        for state in self.versions[self.clock % 2].state.values() if self.total is None else ():
+            self.collectives.all_gather(state).wait()
+        return self.local_state()
+
+    def local_state(self, lag: int = 0) -> Buffers:
+        return self.versions[(self.clock - lag) % 2]
+
+    def finish(self) -> None:
+        self.collectives.barrier().wait()
+
+    def _gather(self, own: Gradient) -> Gradient:
+        """The summed gradient of the elements that this worker updates, from that of its own span."""
+        if self.total is None:
+            return own
+        self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
+        self.collectives.all_gather(self.total).wait()
+        return TensorGradient(self.total[self.updated])

@@ -1,0 +1,46 @@
+"""What the rest of the system must know about an algorithm, as one value. Imports no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How a run of one algorithm, with its options as the spec sets them, has to be organised."""
+
+    is_synchronous: bool
+    """Whether the step number alone determines which examples a step trains, so that workers need no leases."""
+    uses_parameter_server: bool
+    """Whether the run starts parameter-server shards."""
+    uses_collectives: bool
+    """Whether the workers of a group exchange tensors among themselves."""
+    num_push: int = 1
+    """Minibatches whose gradients a worker accumulates into one push."""
+    num_backup: int = 0
+    """b: backup workers. Each step drops the gradients of the b workers that finish last (Chen et al. 2016)."""
+    harmless_staleness: int | None = None
+    """Where the shards divide the learning rate of an update by its staleness (Zhang et al. 2016): the largest that
+    still has the whole rate. None: they do not."""
+    group: int | None = 1
+    """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
+    steps_alone: bool = False
+    """Synchronous: whether each virtual worker makes several updates of its own between two averages."""
+    keeps_partitions: bool = False
+    """Whether each virtual worker trains the same examples in every epoch."""
+    holds_examples: bool = False
+    """Whether a worker holds only the examples of its own virtual workers, which may move between epochs."""
+
+    @property
+    def can_start_with_fewer(self) -> bool:
+        """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""
+        return self.is_synchronous or not (self.uses_collectives or self.num_backup)
+
+    def quorum(self, num_virtual: int) -> int:
+        """Minibatches whose mean makes one update, K; 0 if every push to the shards is an update of its own."""
+        return num_virtual - self.num_backup if self.is_synchronous or self.num_backup else 0
+
+    def minibatches_per_update(self, num_virtual: int) -> int:
+        """Minibatches whose mean gradient makes one update of parameters, whoever's they are. Where only the nodes
+        decide that, as if there were one."""
+        if self.steps_alone:
+            return 1
+        return self.quorum(num_virtual) or self.group or num_virtual

@@ -1,0 +1,233 @@
+"""Collectives of workers on several nodes, of which some share one: reduce inside the node, exchange between the nodes,
+broadcast inside the node (paper 4, section 4.1).
+
+Inside a node vectors lie in mapped files and are read where they lie; between nodes travel the sums of a node's
+subtrees, by a process group of all workers. Otherwise than in the paper nobody speaks for the whole node: for each
+worker elsewhere one of the node's, its carrier, sums what that worker reduces, sends it there, and takes in for the
+node what comes from there. So all workers send and sum at the same time, and a node sends as little as one worker
+would in its place.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor, cat
+
+from trainers.collectives.group_forming import GroupConfig
+from trainers.collectives.messages import Lane
+from trainers.collectives.process_group import ProcessGroupCollectives
+from trainers.collectives.protocol import Collectives
+from trainers.collectives.reduction import Reduction
+from trainers.collectives.reduction_tree import Node, TreeSum, joined, sum_parts
+from trainers.collectives.shared_memory import SharedMemoryCollectives
+from trainers.links.handle import Handle, done
+from trainers.links.meter import Meter
+from trainers.optim.gradient import Gradient
+from trainers.optim.slices import spans
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Who carries what between the nodes. The same on every worker."""
+
+    nodes: tuple[int, ...]
+    """The number of the node on which each worker is."""
+
+    def on(self, node: int) -> list[int]:
+        """The workers of a node."""
+        return [k for k, where in enumerate(self.nodes) if where == node]
+
+    @cached_property
+    def carriers(self) -> dict[int, dict[int, int]]:
+        """Node -> worker elsewhere -> who of the node sends to that worker what the node has for it, and takes in what
+        comes from there: all of the node in turn."""
+        found: dict[int, dict[int, int]] = {}
+        for node in set(self.nodes):
+            here, away = self.on(node), [k for k, where in enumerate(self.nodes) if where != node]
+            found[node] = {k: here[i % len(here)] for i, k in enumerate(away)}
+        return found
+
+    def handled(self, rank: int) -> list[int]:
+        """The workers whose spans a worker handles: those that it carries, and its own."""
+        return [rank, *(k for k, carrier in self.carriers[self.nodes[rank]].items() if carrier == rank)]
+
+    def partners(self, rank: int) -> list[int]:
+        """Who carries for a worker, one on each other node."""
+        return [carriers[rank] for node, carriers in self.carriers.items() if node != self.nodes[rank]]
+
+    def sums(self, reduction: Reduction, node: int) -> list[Node]:
+        """The subtrees whose sums a node sends to the others."""
+        return joined(reduction.num_virtual, [part for k in self.on(node) for part in reduction.nodes(k)])
+
+
+class HierarchicalCollectives(Collectives):
+    """K workers on several nodes. `inside`: those of this worker's node, in the order of their ranks; `between`: all.
+
+    What a worker has written into a replicated vector is there for those of its node, not for the others.
+    """
+
+    def __init__(self, inside: SharedMemoryCollectives, between: ProcessGroupCollectives) -> None:
+        self.inside, self.between = inside, between
+        self.rank, self.size, self.nodes = between.rank, between.size, between.nodes
+        self.node = self.nodes[self.rank]
+        self.routes = Routes(self.nodes)
+        self.here = self.routes.on(self.node)
+        self.handled = {k: self.routes.handled(k) for k in self.here}
+        self.carried, self.partners = self.handled[self.rank][1:], self.routes.partners(self.rank)
+        self.sums: dict[Reduction, list[list[Node]]] = {}  # of each node
+        inside.meter = between.meter
+
+    @cached_property
+    def meter(self) -> Meter:
+        return self.between.meter
+
+    @property
+    def waited_s(self) -> float:
+        return self.inside.waited_s + self.between.waited_s
+
+    @waited_s.setter
+    def waited_s(self, seconds: float) -> None:
+        self.inside.waited_s, self.between.waited_s = 0.0, seconds
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def replicated(self, name: str, numel: int) -> Tensor:
+        return self.inside.replicated(name, numel)
+
+    def persistent_span(self, numel: int) -> slice:
+        return self.inside.span(numel)
+
+    def complete(self) -> Handle[None]:
+        return self.inside.complete()
+
+    def parts(self, reduction: Reduction) -> list[Tensor]:
+        return list(self._parts_of(reduction, self.rank).values())
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def barrier(self, signal: int = 0) -> Handle[int]:
+        return self.between.barrier(signal)
+
+    def reduce_canonical(self, reduction: Reduction, parts: Sequence[Tensor]) -> Handle[Gradient]:
+        """Waits in the call for those of the node; the exchange with the others goes on until `wait`."""
+        self._count_reduced_here(reduction)
+        self.inside.barrier().wait()
+        own = {node: row for k in self.here for node, row in self._parts_of(reduction, k).items()}
+        cuts, sums = spans(reduction.numel, self.size), self._sums(reduction)
+        mine = cuts[self.rank]
+        width, nothing = mine.stop - mine.start, parts[0][:0]
+        send, receive = [nothing] * self.size, [nothing] * self.size
+        for k in self.carried:
+            send[k] = cat([sum_parts(node, own, cuts[k]) for node in sums[self.node]])
+        for k in self.partners:
+            receive[k] = nothing.new_empty(len(sums[self.nodes[k]]) * width)
+        exchange = self.between.all_to_all(send, receive)
+
+        def ordered() -> Gradient:
+            exchange.wait()
+            found = {node: row[mine] for node, row in own.items()}
+            for k in self.partners:
+                theirs = sums[self.nodes[k]]
+                found.update(zip(theirs, receive[k].view(len(theirs), width), strict=True))
+            return TreeSum(reduction.num_virtual, found)
+
+        return Handle(ordered)
+
+    def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
+        """Each span goes once to each other node, into the memory that all of that node see."""
+        cuts, nothing = spans(vector.numel(), self.size), vector[:0]
+        mates = len(self.here) - 1
+        laid_down = sum(cuts[k].stop - cuts[k].start for k in self.handled[self.rank])
+        self.meter.count_vectors(mates * laid_down, vector.numel() - laid_down)
+        send = [vector[cuts[self.rank]] if k in self.partners else nothing for k in range(self.size)]
+        receive = [vector[cuts[k]] if k in self.carried else nothing for k in range(self.size)]
+        meeting = self.inside.appoint()
+        exchange, agreement = self.between.all_to_all(send, receive), self.between.barrier(signal)
+
+        def finish() -> int:
+            exchange.wait()
+            self.inside.meet(meeting)
+            return agreement.wait()
+
+        return Handle(finish)
+
+    def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
+        """Through boxes to those of the node, by the process group to the others."""
+        nothing = send[0].reshape(-1)[:0]
+        away = set(self._elsewhere)
+        near = self.inside.all_to_all([send[k] for k in self.here], [receive[k] for k in self.here])
+        far = self.between.all_to_all(
+            [send[k] if k in away else nothing for k in range(self.size)],
+            [receive[k] if k in away else nothing for k in range(self.size)],
+        )
+
+        def finish() -> None:
+            near.wait()
+            far.wait()
+
+        return Handle(finish)
+
+    def broadcast(self, vector: Tensor, root: int) -> Handle[None]:
+        """To the root's carrier on each other node, and from there to all of that node. Over when the call returns."""
+        nothing, entry = vector[:0], self.routes.carriers[self.node].get(root, root)
+        send = [vector if self.rank == root and k in self.partners else nothing for k in range(self.size)]
+        receive = [vector if k == root and k in self.carried else nothing for k in range(self.size)]
+        self.between.all_to_all(send, receive).wait()
+        self.inside.broadcast(vector, self.here.index(entry)).wait()
+        return done(None)
+
+    def subgroup(self, ranks: Sequence[int]) -> "HierarchicalCollectives | None":
+        inside = self.inside.subgroup([self.here.index(k) for k in ranks if k in self.here])
+        between = self.between.subgroup(ranks)
+        if inside is None or between is None:
+            return None
+        return HierarchicalCollectives(inside, between)
+
+    def lane(self, index: int) -> Lane:
+        return self.between.lane(index)
+
+    def close(self) -> None:
+        self.inside.close()
+        self.between.close()
+
+    # -- accounts -------------------------------------------------------------------------------------------------
+
+    def _parts_of(self, reduction: Reduction, rank: int) -> dict[Node, Tensor]:
+        """What a worker of this node ships, where it lies."""
+        nodes = reduction.nodes(rank)
+        file = self.inside.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel)
+        return {node: file.row(i) for i, node in enumerate(nodes)}
+
+    def _sums(self, reduction: Reduction) -> list[list[Node]]:
+        if reduction not in self.sums:
+            self.sums[reduction] = [self.routes.sums(reduction, node) for node in range(max(self.nodes) + 1)]
+        return self.sums[reduction]
+
+    def _count_reduced_here(self, reduction: Reduction) -> None:
+        """Of a reduction, what those of the node read of each other: all parts, over the spans that they handle."""
+        cuts = spans(reduction.numel, self.size)
+        widths = {k: sum(cuts[j].stop - cuts[j].start for j in self.handled[k]) for k in self.here}
+        parts = {k: len(reduction.nodes(k)) for k in self.here}
+        mates = [k for k in self.here if k != self.rank]
+        sent = parts[self.rank] * sum(widths[k] for k in mates)
+        self.meter.count_vectors(sent, widths[self.rank] * sum(parts[k] for k in mates))
+
+
+def join_hierarchical(
+    config: GroupConfig, folder: Path, given_up: Callable[[], bool] = lambda: False
+) -> HierarchicalCollectives:
+    """Join a generation; folder: what the workers of this node share of it, and nobody else. given_up: Whether to wait
+    for the others no longer.
+
+    Raises:
+        PeerLost: Not all came in time, or before they were given up.
+    """
+    here = Routes(config.nodes).on(config.nodes[config.rank])
+    inside = SharedMemoryCollectives(folder, here.index(config.rank), len(here), given_up)
+    try:
+        return HierarchicalCollectives(inside, ProcessGroupCollectives(config, given_up))
+    except BaseException:
+        inside.close()
+        raise

@@ -1,0 +1,62 @@
+"""The section `data` of a spec. Imports no torch."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from trainers.data.names import dataset_names
+from trainers.section import Section, known
+
+
+class DataSpec(Section):
+    """Which examples are trained, where they are read, and how they are augmented."""
+
+    name: str = "digits"
+    """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`) or a
+    function of your own as `module:function`."""
+
+    root: str = "data"
+    """The folder in torchvision's layout; a relative one is taken from where the job is submitted."""
+
+    download: bool = False
+    """Whether a dataset that is not in `root` may be fetched from its home on the network."""
+
+    random_crop: int = Field(default=0, ge=0, le=256)
+    """Pixels of zero padding around an image before a crop of its own size is drawn; 0: no crop."""
+
+    horizontal_flip: bool = False
+    """Whether half of the images are mirrored, drawn anew for each example and epoch."""
+
+    random_resized_crop: int = Field(default=0, ge=0, le=2048)
+    """Side in pixels of a crop of random area (8 to 100 %) and aspect (3/4 to 4/3), resized; 0: none. Evaluation
+    resizes to 256/224 of it and takes the centre."""
+
+    resize: int = Field(default=0, ge=0, le=2048)
+    """Side in pixels of the squares that images are resized to where `random_resized_crop` is 0: the short side to
+    256/224 of it, then the centre. 0: images that all have one size keep it; those of folders get 224, or the short
+    side of the first image where that is smaller."""
+
+    loader_processes: int = Field(default=2, ge=0, le=64)
+    """DataLoader processes a worker, for sets that do not fit in memory."""
+
+    timeout_s: float = Field(default=300.0, gt=0)
+    """The longest that one example may take to be read, in seconds, where examples are read while it trains. A process
+    that takes longer is replaced, as one that hangs is; the log names the example."""
+
+    memory_limit_bytes: int = Field(default=4 * 1024**3, ge=0)
+    """Largest set, in bytes as uint8, that is held in the node's shared memory, photographs decoded; larger ones are
+    streamed."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Use only the first so many training examples; of folders of images, as many of every class, always the same ones;
+    none: all of them."""
+
+    @field_validator("resize")
+    @classmethod
+    def _has_one_side(cls, resize: int, info: ValidationInfo) -> int:
+        if resize and info.data.get("random_resized_crop"):
+            raise ValueError("random_resized_crop gives the side already; leave one of them out")
+        return resize
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return known(dataset_names(), name, "a dataset of your own")

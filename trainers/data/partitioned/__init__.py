@@ -1,0 +1,1 @@
+"""Examples of which each worker holds its own, and which move between workers."""

@@ -1,0 +1,155 @@
+"""Finds actors that hang: that are stopped or deaf, or that compute and get nowhere while the others wait for them.
+
+What takes long is no fault. A process is judged by what the system says of it (stopped, or using no CPU time), and a
+step by the steps before it. Python that is busy with one thing for a minute, and answers nobody, is not touched.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+BEAT_S = 1.5
+"""Between two heartbeats of an actor."""
+
+SILENCE_S = 4.5
+"""An actor that has not answered for so long is looked at from outside: three heartbeats that were missed."""
+
+DEAF_S = 60.0
+"""An actor that neither answers nor uses CPU time for so long hangs, in whatever holds Python's lock."""
+
+STALL_S, STALL_STEPS = 10.0, 5
+"""A worker that stays in a step, without using CPU time, for longer than both is stuck: the seconds, and so many of its
+median steps."""
+
+FIRST_STEP_S = 600.0
+"""The same for a worker's first step, which nothing compares with: it may compile, download or wait for a licence."""
+
+BUSY_TIMES = 20
+"""A worker that does use CPU time is stuck after FIRST_STEP_S, and so many of its median steps: it goes in circles."""
+
+BUSY_SHARE = 0.02
+"""Of one core: what an actor's threads that only answer questions stay below."""
+
+REMEMBERED = 64
+"""Steps whose times the median is taken of."""
+
+
+class OwnTime:
+    """A clock for a judge: it passes over the time in which the judge itself did not run.
+
+    A judge that was stopped, swapped out or short of a core for a while has not heard what was said meanwhile.
+    """
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """most_s: What passes between two readings at most; a judge that runs reads more often."""
+        self.most_s = most_s
+        self.clock = clock
+        self.last_s = clock()
+        self.passed_s = 0.0
+
+    def read(self) -> float:
+        """Seconds in which the judge ran."""
+        now_s = self.clock()
+        self.passed_s += min(now_s - self.last_s, self.most_s)
+        self.last_s = now_s
+        return self.passed_s
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What an actor answers when it is asked whether it is alive."""
+
+    generation: int = -1
+    begun: int = 0
+    """Steps begun in that generation."""
+    computes: bool = False
+    """Whether its training thread is in a step, and not waiting for another worker or a shard."""
+    cpu_s: float = 0.0
+    """CPU time that the process has used so far."""
+    activity: str = ""
+    """What it does while it gets ready."""
+    activity_s: float = 0.0
+    """For how long."""
+
+    example: int = -1
+    """Of the dataset: which one it has been reading for longest; -1 while it reads none."""
+    reading_s: float = 0.0
+    """For how long."""
+
+    @property
+    def progress(self) -> tuple[int, int, bool]:
+        """What changes when a worker gets on."""
+        return self.generation, self.begun, self.computes
+
+
+@dataclass
+class HeartbeatHistory:
+    """What is known of one actor, in seconds of the judge's `OwnTime`."""
+
+    heard_s: float
+    """When it last answered."""
+    moved_s: float
+    """When it last made a step, or waited."""
+    busy_s: float = 0.0
+    """When it was last found to use CPU time."""
+    beat: Heartbeat = Heartbeat()
+    is_stopped: bool = False
+    """Whether the system says so (SIGSTOP), when it was last looked at."""
+    steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    measured: tuple[float, float] | None = None
+    """When its CPU time was last measured, and what it was."""
+
+    def hear(self, now_s: float, beat: Heartbeat) -> None:
+        """The actor has answered."""
+        before = self.beat.begun if beat.generation == self.beat.generation else 0
+        steps = beat.begun - max(1, before)  # made: the one that was begun last is not over
+        if steps > 0:
+            self.steps_s.append((now_s - self.moved_s) / steps)
+        if beat.progress != self.beat.progress or not beat.computes:
+            self.moved_s = now_s
+        self.heard_s, self.beat, self.is_stopped = now_s, beat, False
+        self._measure(now_s, beat.cpu_s)
+
+    def see(self, now_s: float, is_stopped: bool, cpu_s: float) -> None:
+        """The system was asked about the actor's process."""
+        self.is_stopped = is_stopped
+        self._measure(now_s, cpu_s)
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether somebody should look at its process."""
+        return now_s - self.heard_s >= SILENCE_S
+
+    def fault(self, now_s: float, read_within_s: float) -> str | None:
+        """Why the actor counts as hung; None while it does not. read_within_s: How long it may read one example."""
+        if self.is_silent(now_s):
+            return self._silence(now_s)
+        if self.beat.example >= 0 and self.beat.reading_s >= read_within_s:
+            return f"did not read example {self.beat.example} of the dataset within {read_within_s:g} s"
+        return self._stall(now_s) if self.beat.computes else None
+
+    def _silence(self, now_s: float) -> str | None:
+        silent_s = now_s - self.heard_s
+        if self.is_stopped:
+            return f"did not answer for {silent_s:.1f} s: its process is stopped"
+        if now_s - max(self.heard_s, self.busy_s) >= DEAF_S:
+            return f"did not answer for {silent_s:.1f} s, nor use CPU time"
+        return None
+
+    def _stall(self, now_s: float) -> str | None:
+        still_s = now_s - self.moved_s
+        usual_s = median(self.steps_s) if self.steps_s else None
+        stall_s = FIRST_STEP_S if usual_s is None else max(STALL_S, STALL_STEPS * usual_s)
+        if now_s - max(self.moved_s, self.busy_s) >= stall_s:
+            return f"made no step for {still_s:.1f} s, nor used CPU time"
+        if still_s >= max(FIRST_STEP_S, BUSY_TIMES * (usual_s or 0.0)):
+            return f"made no step for {still_s:.1f} s"
+        return None
+
+    def _measure(self, now_s: float, cpu_s: float) -> None:
+        if self.measured is not None:
+            since_s, before_s = self.measured
+            if cpu_s - before_s > BUSY_SHARE * (now_s - since_s):
+                self.busy_s = now_s
+        self.measured = now_s, cpu_s

@@ -1,0 +1,59 @@
+"""Counts what a worker moves over one connection to others, and how long it waits for it."""
+
+from threading import Lock
+
+from trainers.metrics import StepCounters
+
+BYTES = 4  # of a float32
+
+
+class Meter:
+    """Counts bytes of vectors that left and reached this worker; on shared memory, what others read of its vectors and
+    it of theirs. What a worker hands to itself does not count, nor do the few bytes of barriers, clocks and push
+    identities.
+
+    Several threads may count at a time.
+    """
+
+    def __init__(self) -> None:
+        self.counted = StepCounters()
+        """Since `take` was called last."""
+        self._lock = Lock()
+
+    def take(self) -> StepCounters:
+        """What was counted since the last call."""
+        with self._lock:
+            taken, self.counted = self.counted, StepCounters()
+        return taken
+
+    def count_vectors(self, sent: int, received: int, crossed: int = 0) -> None:
+        """Elements that went to other workers and came from them; `crossed`: of those sent, to other nodes."""
+        with self._lock:
+            self.counted.sent_bytes += BYTES * sent
+            self.counted.received_bytes += BYTES * received
+            self.counted.crossed_bytes += BYTES * crossed
+
+    def count_shuffled(self, num_bytes: int) -> None:
+        """Of the bytes sent, those of training examples."""
+        with self._lock:
+            self.counted.shuffled_bytes += num_bytes
+
+    def count_push(self, sent: int) -> None:
+        """A push of so many elements."""
+        with self._lock:
+            self.counted.pushes += 1
+            self.counted.sent_bytes += BYTES * sent
+            self.counted.pushed_bytes += BYTES * sent
+
+    def count_fetch(self, received: int, wait_s: float = 0.0) -> None:
+        """A fetch of so many elements, and how long the worker waited for it."""
+        with self._lock:
+            self.counted.fetches += 1
+            self.counted.wait_fetch_s += wait_s
+            self.counted.received_bytes += BYTES * received
+            self.counted.fetched_bytes += BYTES * received
+
+    def count_push_wait(self, wait_s: float) -> None:
+        """For acknowledgements, and for a buffer to be free again."""
+        with self._lock:
+            self.counted.wait_push_s += wait_s

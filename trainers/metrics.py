@@ -1,0 +1,74 @@
+"""What training counts, from a transport up to the `step` event. Imports no torch.
+
+A new counter is one field of `StepCounters`: whoever counts it adds to it, workers report it, and the event tells it.
+"""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class StepCounters(BaseModel):
+    """What adds up over steps, transports and workers."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    wait_data_s: float = 0.0
+    """Worker seconds spent waiting for data since the last report."""
+    wait_communication_s: float = 0.0
+    """Worker seconds spent waiting for other workers or shards since the last report."""
+    compute_s: float = 0.0
+    """Worker seconds spent computing since the last report."""
+    sent_bytes: int = 0
+    """Bytes of vectors that workers sent to each other and to the shards since the last report; on shared memory, that
+    others read of theirs."""
+    received_bytes: int = 0
+    """Bytes of vectors that workers received, likewise."""
+    pushed_bytes: int = 0
+    """Of `sent_bytes`, those that went to the shards."""
+    fetched_bytes: int = 0
+    """Of `received_bytes`, those that came from the shards."""
+    fetches: int = 0
+    """Of parameters from the shards, since the last report."""
+    wait_fetch_s: float = 0.0
+    """Of `wait_communication_s`, that in which workers stood still for fetches."""
+    pushes: int = 0
+    """Of gradients to the shards, since the last report."""
+    wait_push_s: float = 0.0
+    """Of `wait_communication_s`, that in which workers stood still for acknowledgements of pushes."""
+    shuffled_bytes: int = 0
+    """Of `sent_bytes`, those of training examples that moved to another worker."""
+    crossed_bytes: int = 0
+    """Of `sent_bytes`, those that went to workers on other nodes."""
+
+    def __add__(self, other: "StepCounters") -> Self:
+        """The sum, field by field; what the other does not count stays as it is."""
+        mine, theirs = self.__dict__, other.__dict__
+        sums = {name: _sum(mine[name], theirs[name]) for name in mine if name in theirs}
+        return self.model_copy(update=sums)
+
+
+class StepMetrics(StepCounters):
+    """What a worker's steps came to."""
+
+    steps: int = 0
+    examples: int = 0
+    loss: float = 0.0
+    """Sum over the examples."""
+    dropped: int = 0
+    """Minibatches whose gradients came too late for their step."""
+    by_epoch: dict[int, tuple[float, int]] = {}
+    """Epoch -> sum of the loss, examples."""
+    staleness: dict[int, int] = {}
+    """How many pushes were acknowledged at which staleness."""
+    group_staleness: tuple[dict[int, int], ...] = ()
+    """Likewise in each group of parameters, where there are several."""
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of numbers; of tuples element by element, where none of them is empty; of dicts value by value."""
+    if isinstance(one, dict):
+        return one | other | {key: _sum(one[key], other[key]) for key in one if key in other}
+    if isinstance(one, tuple):
+        return tuple(_sum(a, b) for a, b in zip(one, other, strict=True)) if one and other else one or other
+    return one + other

@@ -1,0 +1,40 @@
+"""The section `model` of a spec. Imports no torch."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from trainers.models.names import model_names
+from trainers.section import Section, known
+
+
+class ModelSpec(Section):
+    """The model."""
+
+    name: str = "lenet5"
+    """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
+    ...), or a function of your own as `module:function` that takes `num_classes` and `in_channels` and returns a torch
+    module."""
+
+    weights: str | None = None
+    """A safetensors file with initial weights; parameters whose shape differs (a last layer) keep their own start."""
+
+    kwargs: dict[str, bool | int | float | str] = Field(default={})
+    """Arguments passed on to the model's constructor."""
+
+    init: Literal["default", "he"] = "default"
+    """`he`: convolutions after He et al. 2015, the last layer from a Gaussian with 0.01, their biases 0 (paper 4,
+    section 5.1); `default`: as the model's own constructor has it."""
+
+    zero_gamma: bool = False
+    """Start with gamma = 0 in the last batch norm of each residual block (paper 4, section 5.1); for models of
+    torchvision's ResNet blocks."""
+
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
+    tolerance. Checkpoints do not depend on it."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return known(model_names(), name, "a model of your own")

@@ -1,0 +1,70 @@
+"""The losses that a spec can name, summed over examples, of all classes at once or of one worker's classes."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
+
+from trainers.models.names import LossName
+
+
+def sum_of_losses(loss: LossName, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of logits (B, classes) with labels (B,) int64, summed over the examples, ().
+
+    `logistic` (paper 1, section 5): each class is an independent logistic unit whose target is whether the example is
+    of that class; the cross entropies of all units are added.
+    """
+    if loss == "cross_entropy":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+
+
+def loss_at_chance(loss: LossName, num_classes: int) -> float:
+    """The mean loss of a model that only knows that all classes are equally frequent; 0 with a single class."""
+    if num_classes < 2:
+        return 0.0
+    if loss == "cross_entropy":
+        return math.log(num_classes)
+    others = num_classes - 1  # each unit says 1 / classes
+    return math.log(num_classes) + others * math.log(num_classes / others)
+
+
+AllGather = Callable[[Tensor], Tensor]
+"""Gathers f numbers per example, (f, B), from all workers among which the classes are divided: (K, f, B)."""
+
+
+def loss_of_shard(
+    loss: LossName, logits: Tensor, labels: Tensor, first: int, all_gather: AllGather
+) -> tuple[Tensor, Tensor]:
+    """The loss where each of K workers has the logits of some of the classes.
+
+    Args:
+        loss: its name.
+        logits: (B, w), of the w classes from `first` on.
+        labels: (B,) int64.
+        first: index of this worker's first class.
+        all_gather: exchanges numbers with the other workers; `logistic` needs none.
+
+    Returns:
+        Losses (B,) and the gradient of their sum with respect to `logits`, (B, w). The losses are those of the examples
+        for `cross_entropy`, and this worker's contributions to them for `logistic`.
+    """
+    inside = (labels >= first) & (labels < first + logits.shape[1])
+    column = (labels - first).clamp_(0, logits.shape[1] - 1)[:, None]
+    hit = inside.to(logits.dtype)[:, None]
+    if loss == "logistic":
+        targets = torch.zeros_like(logits).scatter_(1, column, hit)
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+        return losses, torch.sigmoid(logits).sub_(targets)
+    highest = logits.amax(1)
+    powers = logits.sub(highest[:, None]).exp_()
+    own = logits.gather(1, column)[:, 0].where(inside, logits.new_zeros(()))
+    maxima, sums, targets = all_gather(torch.stack([highest, powers.sum(1), own])).unbind(1)  # (K, B) each
+    top = maxima.amax(0)
+    total = (maxima - top).exp_().mul_(sums).sum(0)
+    losses = total.log().add_(top).sub_(targets.sum(0))
+    softmax = powers.mul_(((highest - top).exp_() / total)[:, None])
+    return losses, softmax.scatter_add_(1, column, -hit)

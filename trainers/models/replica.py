@@ -1,0 +1,268 @@
+"""One model on one device: loss and gradient over a flat parameter vector.
+
+The parameters are views of a flat vector that the caller owns and may replace at any step. The backward pass writes
+each gradient directly into a flat vector of the caller's, for instance a slot in the transport's memory.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from trainers.data.batches import Batch
+from trainers.models.dropout import DrawContext
+from trainers.models.layout import Layout
+from trainers.models.losses import sum_of_losses
+from trainers.models.names import LossName
+from trainers.models.products import input_gradient, outputs, weight_gradient
+
+
+@dataclass
+class Sink:
+    """Where the gradients of the current backward pass are written."""
+
+    views: dict[int, Tensor]
+    """id of a parameter -> its view of the caller's flat gradient vector."""
+    written: set[int]
+    on_ready: Callable[[str], None] | None = None
+
+    def add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Write a gradient that autograd computed; the gradients of a parameter that is used twice are added."""
+        view = self.views[id(parameter)]
+        if id(parameter) in self.written:
+            view.add_(gradient)
+        else:
+            view.copy_(gradient)
+        self.written.add(id(parameter))
+
+
+class _LinearIntoSink(torch.autograd.Function):
+    """A fully connected layer whose backward pass writes its product directly into the flat gradient vector.
+
+    Autograd would allocate the product and copy it: for a layer of 3 M parameters, 12 MB written and read again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, replica: "Replica") -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.parameters, ctx.replica = (weight, bias), replica
+        return outputs(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,) = upstream  # (..., outputs)
+        x, weight = ctx.saved_tensors
+        sink, (parameter, bias) = ctx.replica.sink, ctx.parameters
+        rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
+        sink.written.add(id(parameter))
+        if bias is not None:
+            sink.add(bias, rows.sum(0))
+        dx = input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
+        return dx, None, None, None
+
+
+class _BeforeUse(TorchFunctionMode):
+    """Calls back with a parameter's name before any operation uses it.
+
+    Hooks on modules would miss parameters that another module uses, as attention uses those of its projection.
+    """
+
+    def __init__(self, names: dict[int, str], on_use: Callable[[str], None]) -> None:
+        super().__init__()
+        self.names, self.on_use = names, on_use
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, nn.Parameter) and id(item) in self.names:
+                    self.on_use(self.names[id(item)])
+        return func(*args, **kwargs)
+
+
+class Replica:
+    """A model whose parameters and batch-norm buffers are set for each call."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        draws: DrawContext,
+        loss: LossName = "cross_entropy",
+    ) -> None:
+        self.model = model.to(device).train()
+        self.layout = layout
+        self.device = device
+        self.draws = draws
+        self.loss = loss
+        self.parameters = dict(self.model.named_parameters())
+        self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
+        self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
+        self.initial_buffers = {n: b.detach().clone() for n, b in model.named_buffers() if b.is_floating_point()}
+        self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
+        self.is_as_built = True  # until the parameters first point to the caller's memory
+        self.sink = Sink({}, set())
+        self.names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self.on_use: Callable[[str], None] | None = (
+            None  # called with a parameter's name before the forward pass uses it
+        )
+        for parameter in self.parameters.values():
+            parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+        for module in self.model.modules():
+            if type(module) is nn.Linear:
+                module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
+
+    def twin(self) -> "Replica":
+        """Another replica of the same model with the same loss, which shares the batch-norm buffers of this one."""
+        model, draws = copy.deepcopy((self.model, self.draws))
+        twin = Replica(model, self.layout, self.device, draws, self.loss)
+        twin.buffers = self.buffers
+        return twin
+
+    def gradient(
+        self,
+        params: Tensor,
+        batch: Batch,
+        into: Tensor,
+        scale: float = 1.0,
+        virtual_rank: int = 0,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> float:
+        """Write `scale` times the gradient of the loss, summed over the minibatch, to `into`; return the summed loss.
+
+        Args:
+            params: (P,) float32, only read.
+            batch: One virtual worker's minibatch.
+            into: (P,) float32, overwritten.
+            scale: 1 for a sum over examples, 1/len(batch) for their mean.
+            virtual_rank: The virtual worker whose batch-norm buffers are read and updated.
+            on_ready: Called with each parameter's name once its gradient in `into` is complete, while the backward pass
+                continues through the layers below.
+        """
+        self.point_to_vector(params)
+        loss = self.total_loss(self.forward(self.model, batch, virtual_rank), batch)
+        views = dict(zip(self.layout.names, self._views(into), strict=True))
+        self.backward(loss, torch.full_like(loss, scale), views, on_ready)
+        return float(loss.detach())
+
+    def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
+        """The output of `part`, which is the model or its first layers, for the images of a minibatch."""
+        self._swap_buffers(virtual_rank)
+        self._prepare_draws(batch, virtual_rank)
+        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
+            return part(batch.images.to(self.device))
+
+    def total_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss summed over the minibatch, ()."""
+        return sum_of_losses(self.loss, logits, batch.labels.to(self.device))
+
+    def backward(
+        self,
+        outputs: Tensor,
+        gradient: Tensor,
+        into: dict[str, Tensor],
+        on_ready: Callable[[str], None] | None = None,
+    ) -> None:
+        """Write the gradients of the parameters named in `into`, from the gradient of `outputs` (of the same shape)."""
+        self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}
+        self.sink.written.clear()
+        self.sink.on_ready = on_ready
+        outputs.backward(gradient)  # type: ignore[no-untyped-call]
+        for parameter, view in self.sink.views.items():
+            if parameter not in self.sink.written:
+                view.zero_()
+                if on_ready is not None:
+                    on_ready(self.names[parameter])
+
+    def point_to(self, named: dict[str, Tensor]) -> None:
+        """Make these parameters views of the caller's memory, on the replica's device."""
+        self.is_as_built = False
+        for name, view in named.items():
+            self.parameters[name].data = view
+
+    @contextmanager
+    def evaluating(self, params: Tensor, buffers: dict[str, Tensor]) -> Iterator[nn.Module]:
+        """The model in evaluation mode with these parameters (P,) and buffers."""
+        self.point_to_vector(params)
+        own = dict(self.model.named_buffers())
+        for name, value in buffers.items():
+            own[name].copy_(value)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield self.model
+        finally:
+            self.model.train()
+
+    def float_buffers(self, virtual_rank: int) -> dict[str, Tensor]:
+        """The batch-norm buffers of a virtual rank, by name; it starts with those of the model as built."""
+        if virtual_rank not in self.buffers:
+            self.buffers[virtual_rank] = {name: buffer.clone() for name, buffer in self.initial_buffers.items()}
+        return self.buffers[virtual_rank]
+
+    def initial_params(self) -> Tensor:
+        """(P,) float32 on the CPU: the parameters with which the model was built."""
+        assert self.is_as_built
+        return self.layout.flatten({name: p.detach().cpu() for name, p in self.parameters.items()})
+
+    def _swap_buffers(self, virtual_rank: int) -> None:
+        for name, value in self.float_buffers(virtual_rank).items():
+            module, _, leaf = name.rpartition(".")
+            self.model.get_submodule(module)._buffers[leaf] = value
+
+    def _prepare_draws(self, batch: Batch, virtual_rank: int) -> None:
+        """Set what random draws of the next forward pass depend on.
+
+        Dropout layers draw by example. For layers that use torch's generator it is seeded by epoch, the minibatch's
+        first example and virtual rank.
+        """
+        self.draws.set(batch.epoch, batch.examples)
+        first = int(batch.examples[0]) if len(batch.examples) else 0
+        torch.manual_seed(hash((self.draws.seed, batch.epoch, first, virtual_rank)) & (2**63 - 1))
+
+    def point_to_vector(self, params: Tensor) -> None:
+        """Make the parameters views of `params`, (P,); on another device they are copied first."""
+        if params.device != self.device:
+            if self.on_device is None:
+                self.on_device = torch.empty(self.layout.numel, device=self.device)
+            params = self.on_device.copy_(params)
+        self.point_to(dict(zip(self.layout.names, self._views(params), strict=True)))
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        views = self.views.get(flat.data_ptr())
+        if views is None:
+            if len(self.views) > 64:  # every fetched version may be in other memory
+                self.views.clear()
+            views = self.views[flat.data_ptr()] = self.layout.views(flat)
+        return views
+
+    def _take(self, parameter: Tensor) -> None:
+        """Autograd's hook, called once per parameter when its gradient is complete: move the gradient to the sink.
+
+        The gradient is None for a weight that was written into the sink directly.
+        """
+        if parameter.grad is not None:
+            assert isinstance(parameter, nn.Parameter)
+            self.sink.add(parameter, parameter.grad)
+            parameter.grad = None
+        if self.sink.on_ready is not None and id(parameter) in self.sink.written:
+            self.sink.on_ready(self.names[id(parameter)])
+
+
+def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
+    def forward(module: nn.Linear, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return outputs(x, module.weight, module.bias)
+        return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
+
+    return forward

@@ -1,0 +1,27 @@
+"""The graph of a model, traced by torch.fx."""
+
+import threading
+
+from torch import fx, nn
+
+from trainers.models.dropout import ExampleDropout
+
+_LOCK = threading.Lock()
+"""torch.fx replaces `nn.Module.__call__` while it traces a model, so only one thread may trace at a time."""
+
+
+class _Tracer(fx.Tracer):
+    """Treats `ExampleDropout` as a leaf, because its code depends on values."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, ExampleDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(model: nn.Module) -> fx.Graph:
+    """The graph of a model. Meanwhile no other thread of the process may call a module.
+
+    Raises:
+        Exception: Whatever the model's own code raises when it is traced.
+    """
+    with _LOCK:
+        return _Tracer().trace(model)

@@ -1,0 +1,25 @@
+"""One version of a slice of the parameters, with the optimizer state of the same slice beside it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+State = dict[str, Tensor]
+"""The optimizer state of a slice of n elements: name -> (n,) float32."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Parameters (n,) and optimizer state (n,) each, as they are after the same update."""
+
+    params: Tensor
+    state: State
+
+    @property
+    def vectors(self) -> list[Tensor]:
+        """Parameters, then the state in the order of its names."""
+        return [self.params, *(self.state[name] for name in sorted(self.state))]
+
+    def part(self, span: slice) -> "Buffers":
+        """Views of the elements in `span`."""
+        return Buffers(self.params[span], {name: vector[span] for name, vector in self.state.items()})

@@ -1,0 +1,20 @@
+"""The update rule of AdaGrad."""
+
+import torch
+from torch import Tensor
+
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import UpdateRule
+
+
+class Adagrad(UpdateRule):
+    """s <- s + g^2, w <- w - lr g / (sqrt(s) + epsilon) (Duchi et al. 2011)."""
+
+    state_names = ("square",)
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+        s = torch.addcmul(current.state["square"], g, g, value=1, out=following.state["square"])
+        torch.addcdiv(current.params, g, s.sqrt().add_(self.epsilon), value=-lr, out=following.params)

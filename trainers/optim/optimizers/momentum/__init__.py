@@ -1,0 +1,1 @@
+"""SGD with momentum."""

@@ -1,0 +1,36 @@
+"""The two forms of SGD with momentum in paper 4, section 3."""
+
+import torch
+from torch import Tensor
+
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import UpdateRule
+
+
+class Momentum(UpdateRule):
+    """u <- m u + g, w <- w - lr u (paper 4, equation 9)."""
+
+    state_names = ("momentum",)
+
+    def __init__(self, m: float) -> None:
+        self.m = m
+
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+        u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
+        torch.add(current.params, u, alpha=-lr, out=following.params)
+
+
+class Velocity(UpdateRule):
+    """v <- m (lr / rate before) v + lr g, w <- w - v (paper 4, equation 10; the quotient is momentum correction)."""
+
+    state_names = ("velocity",)
+
+    def __init__(self, m: float, corrects: bool) -> None:
+        """corrects: whether v is multiplied by the quotient of the rates when the learning rate changes."""
+        self.m, self.corrects = m, corrects
+        self.rate_names = self.state_names if corrects else ()
+
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+        m = self.m * correction if self.corrects else self.m
+        v = torch.mul(current.state["velocity"], m, out=following.state["velocity"]).add_(g, alpha=lr)
+        torch.sub(current.params, v, out=following.params)

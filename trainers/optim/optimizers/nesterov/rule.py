@@ -1,0 +1,20 @@
+"""The update rule of SGD with Nesterov's momentum."""
+
+import torch
+from torch import Tensor
+
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import UpdateRule
+
+
+class Nesterov(UpdateRule):
+    """u <- m u + g, w <- w - lr (g + m u)."""
+
+    state_names = ("momentum",)
+
+    def __init__(self, m: float) -> None:
+        self.m = m
+
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+        u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
+        torch.add(current.params, g.add(u, alpha=self.m), alpha=-lr, out=following.params)

@@ -1,0 +1,1 @@
+"""Plain stochastic gradient descent."""

@@ -1,0 +1,1 @@
+"""Gradients to shards, and parameters back."""

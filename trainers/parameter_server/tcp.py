@@ -1,0 +1,91 @@
+"""The parameter store of workers and shards that share no memory: vectors travel behind the messages, on wires."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from socket import socket
+from threading import Thread
+
+import torch
+
+from trainers.errors import PeerLost
+from trainers.links.tcp import Wire
+from trainers.parameter_server.client import SlottedStore
+from trainers.parameter_server.groups import GroupSlice
+from trainers.parameter_server.server import Server
+from trainers.parameter_server.wire_format import JOIN, PUSH, REQUEST
+
+RETURN_WITHIN_S = 30.0
+"""A worker that has not come back by then to a shard that took over counts as dead."""
+
+
+class WiredStore(SlottedStore[Wire]):
+    """A worker's side."""
+
+    def _hand_over(self, shard: int, slot: int, group: int, message: bytes) -> None:
+        self.channels[shard].send(message, self.slots[slot][self.parts[shard][group]])
+
+    def _take_version(self, shard: int, group: int, row: int) -> None:
+        self.channels[shard].receive_into(self.params[self.parts[shard][group]])
+
+
+class WiredServer(Server[Wire]):
+    """A shard's side: a thread for each worker receives, the serving thread alone talks to the shard."""
+
+    token = 0
+    """Only who knows it may join."""
+
+    def __init__(self, listener: socket | None, pieces: dict[int, GroupSlice]) -> None:
+        super().__init__(listener, pieces)
+        self.wires: set[Wire] = set()
+
+    def take(self, wire: Wire) -> None:
+        """Begin to listen to a worker."""
+        self.wires.add(wire)
+        Thread(target=self._receive, args=(wire,), name="from a worker", daemon=True).start()
+
+    def _receive(self, wire: Wire) -> None:
+        """All that comes from one worker, until it is gone."""
+        worker = -1
+        try:
+            kind, worker, num_slots, token, *_ = REQUEST.unpack(wire.receive())
+            if kind != JOIN or token != self.token:
+                return
+            wire.peer = f"worker {worker}"
+            slots = torch.zeros(num_slots, self.span.stop - self.span.start)
+            self._submit(partial(self._join, worker, wire))
+            while True:
+                kind, *numbers = REQUEST.unpack(wire.receive())
+                gradient = slots[numbers[1]][self._within(numbers[5])] if kind == PUSH else None
+                if gradient is not None:
+                    wire.receive_into(gradient)
+                self._submit(partial(self._request, worker, kind, numbers, gradient))
+        except PeerLost:
+            return
+        finally:
+            wire.close()
+            self._submit(partial(self._drop, worker, wire))
+
+    def _drop(self, worker: int, wire: Wire) -> None:
+        self.wires.discard(wire)
+        self._forget(worker, wire)
+
+    def _within(self, group: int) -> slice:
+        """A group's part, counted from the start of this shard's slice."""
+        span = self.pieces[group].span
+        return slice(span.start - self.span.start, span.stop - self.span.start)
+
+    def _send_version(self, worker: int, group: int, row: int, message: bytes) -> None:
+        self.channels[worker].send(message, self.pieces[group].shard.ring[row])
+
+    def _let_go(self, worker: int, channel: Wire | None) -> None:
+        """Its thread ends with the connection, and its slots with the last push in them."""
+
+    def _is_dead(self, worker: int) -> bool:
+        return time.monotonic() - self.begun_s > RETURN_WITHIN_S
+
+    def _end(self) -> None:
+        super()._end()
+        for wire in self.wires:
+            wire.close()

@@ -1,0 +1,1 @@
+"""The Ray actors of a run: thin shells around what other folders do."""

@@ -1,0 +1,116 @@
+"""The evaluator actor: assembles snapshots, measures them on the test set, and writes checkpoints.
+
+Workers and shards go on while it works.
+"""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
+from trainers.runtime.messages import ActorLocation
+from trainers.runtime.node_folder import node_folder
+from trainers.spec import TrainSpec
+from trainers.training.position import Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Rows = dict[int, dict[str, np.ndarray]]
+"""Batch-norm buffers by virtual rank."""
+
+
+class Evaluator(BaseActor):
+    """Sees snapshots only, never the training."""
+
+    def __init__(self, name: str, job_id: str, spec: TrainSpec, *, coordinator_name: str | None = None) -> None:
+        super().__init__(name, job_id, coordinator_name)
+        self.data_folder = node_folder(job_id)
+        self.take_up(job_id, spec)
+
+    def take_up(self, job_id: str, spec: TrainSpec) -> None:
+        """Forget the run before, if there was one, and belong to this one."""
+        self.job_id = job_id
+        self.spec = spec
+        self.setup = None
+
+    def prepare(self) -> ActorLocation:
+        """Map the data, build the model."""
+        use_code(self.spec.code is not None)
+        limit_threads(self.spec.workers.threads)
+        from trainers.training.setup import set_up
+
+        on_cpu = self.spec.model_copy(update={"device": "cpu"})
+        self.setup = set_up(on_cpu, self.data_folder)
+        return self.place()
+
+    def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[float, float, float]:
+        """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
+        from trainers.models.losses import sum_of_losses
+        from trainers.training.version_parts import assembled
+
+        assert self.setup is not None
+        begun = time.perf_counter()
+        setup, loss, right, count = self.setup, 0.0, 0, 0
+        params, _ = assembled(setup.layout.numel, ray.get(parts))
+        statistics = setup.statistics(params, self._rows(buffers))
+        with setup.replica.evaluating(params, statistics) as model:
+            for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
+                logits = model(batch.images)
+                loss += float(sum_of_losses(self.spec.loss, logits, batch.labels))
+                right += int((logits.argmax(1) == batch.labels).sum())
+                count += len(batch)
+        del params
+        return loss / count, right / count, time.perf_counter() - begun
+
+    def save(self, folder: str, keep_last: int, parts: list[Any], buffers: list[Any], position: Position) -> None:
+        """Write a checkpoint and remove the ones that are too old."""
+        from trainers.training.checkpoint import prune, write_checkpoint
+        from trainers.training.version_parts import checkpoint_of
+
+        assert self.setup is not None
+        write_checkpoint(Path(folder), checkpoint_of(self.setup, ray.get(parts), self._rows(buffers), position))
+        prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
+
+    def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
+        """Write the finished model: a safetensors file that plain PyTorch loads."""
+        from trainers.models.weights import save_weights
+        from trainers.training.export import HEADER, FinishedModel
+        from trainers.training.version_parts import assembled
+
+        assert self.setup is not None
+        params, _ = assembled(self.setup.layout.numel, ray.get(parts))
+        named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
+        whole = self.setup.replica.model.state_dict()
+        data, spec = self.setup.dataset, self.spec
+        finished = FinishedModel(
+            model=spec.model, num_classes=data.num_classes, image_shape=data.image_shape, code=spec.code
+        )
+        header = {HEADER: finished.model_dump_json()}
+        save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()}, header)
+
+    def cleanup(self) -> None:
+        """Let go of the data, and remove the run's folder on this node."""
+        if self.setup is not None:
+            self.setup.dataset.close()
+        super().cleanup()
+
+    def _rows(self, references: list[Any]) -> "dict[int, dict[str, Tensor]]":
+        """Buffers by virtual rank; those of asynchronous workers by their place in the list."""
+        import torch
+
+        found: list[Rows] = []
+        for reference in references:
+            with suppress(ray.exceptions.RayError):  # a worker that has died since
+                found.append(ray.get(reference))
+        numbered = self.spec.algorithm.traits.is_synchronous
+        return {
+            rank if numbered else place: {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
+            for place, rows in enumerate(found)
+            for rank, named in rows.items()
+        }

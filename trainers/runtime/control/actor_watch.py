@@ -1,0 +1,142 @@
+"""Asks every actor of a run for its heartbeat, from the moment it is started, and ends those that are stopped or hang.
+
+An actor that does not answer is looked at from outside: what it does, the system of its node says.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime
+from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.actor_pool import ActorPool
+from trainers.runtime.nodes import ask_on, do_on
+from trainers.runtime.processes import ProcessId, kill, look_at, this_process
+
+LAST_READ_S = 20.0
+"""How long a worker may read one example once the run was told to stop. What is lost then is the step under way."""
+
+
+@dataclass(eq=False)
+class WatchedActor:
+    """One actor, and what is known of it."""
+
+    actor: Any
+    name: str
+    history: HeartbeatHistory
+    worker: WorkerHandle | None = None
+    """If it is a worker."""
+    process: ProcessId | None = None
+    """None before it first answers: until then Ray is starting it."""
+    fault: str | None = None
+    """Why it was ended."""
+    asking: asyncio.Task[None] | None = field(default=None, repr=False)
+    looking: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class ActorWatch:
+    """Kept by the coordinator."""
+
+    def __init__(self, pool: ActorPool) -> None:
+        self.pool = pool
+        self.clock = OwnTime(2 * BEAT_S)
+        self.read_within_s = pool.spec.data.timeout_s
+        self.watched: dict[Any, WatchedActor] = {}  # by the actor's handle
+        # Workers and shards of an earlier coordinator, before the pool has them.
+        self.survivors: tuple[list[WorkerHandle], list[Any]] = ([], [])
+
+    async def run(self) -> None:
+        """Watch, until cancelled."""
+        here = this_process(ray.get_runtime_context().get_node_id())
+        while True:
+            self._follow_pool(self.clock.read())
+            for one in self.watched.values():
+                self._judge(one)
+                if one.asking is None:
+                    one.asking = asyncio.create_task(self._ask(one, here))
+            await asyncio.sleep(BEAT_S)
+
+    def hurry(self) -> None:
+        """The run is to stop: wait for nobody who reads the data for long."""
+        self.read_within_s = min(self.read_within_s, LAST_READ_S)
+
+    def what_is_awaited(self) -> str | None:
+        """What keeps the workers from training, in a sentence; None if all of them are ready."""
+        now_s = self.clock.read()
+        pending = [one for one in self.watched.values() if one.worker is not None and one.worker.prepared is None]
+        if not pending:
+            return None
+        activities = [(one, *self._activity(one, now_s)) for one in pending]
+        # Of those that do something, and do not wait for each other, the one that has done it for longest.
+        one, activity, seconds = max(activities, key=lambda found: (not found[1].startswith("waits"), found[2]))
+        rest = f", and {len(pending) - 1} more get ready" if len(pending) > 1 else ""
+        return f"{one.name.removeprefix(self.pool.job_id + '/')} {activity}, {seconds:.0f} s{rest}"
+
+    def has_answered(self, actor: Any) -> bool:
+        """Whether an actor has said a word to this coordinator."""
+        return actor in self.watched and self.watched[actor].process is not None
+
+    def is_computing(self, worker: WorkerHandle) -> bool:
+        """Whether a worker is in a step, as far as one knows: one that does not answer now is given the time in which
+        it is judged."""
+        one = self.watched.get(worker.actor)
+        return one is not None and (one.asking is not None or one.history.beat.computes)
+
+    def _follow_pool(self, now_s: float) -> None:
+        """Watch what the pool has now, and nothing else. A new actor is given time, as if it had just answered."""
+        workers, shards = self.survivors
+        actors: dict[Any, tuple[str, WorkerHandle | None]] = {}
+        actors |= dict.fromkeys([*shards, *self.pool.beside_workers], ("", None))
+        actors |= {worker.actor: (worker.name, worker) for worker in [*workers, *self.pool.workers]}
+        for gone in self.watched.keys() - actors.keys():
+            one = self.watched.pop(gone)
+            _cancel([one.asking, one.looking])
+        for actor, (name, worker) in actors.items():
+            if actor not in self.watched:
+                self.watched[actor] = WatchedActor(actor, name, HeartbeatHistory(now_s, now_s), worker)
+
+    def _judge(self, one: WatchedActor) -> None:
+        """End an actor that hangs; look at the process of one that is silent."""
+        now_s, process = self.clock.read(), one.process
+        if process is None or one.fault is not None:
+            return
+        one.fault = one.history.fault(now_s, self.read_within_s)
+        if one.fault is not None:
+            if one.worker is not None:
+                one.worker.fault = one.fault
+            do_on(process.node_id, kill, process)
+        elif one.history.is_silent(now_s) and one.looking is None:
+            one.looking = asyncio.create_task(self._look(one, process))
+
+    async def _ask(self, one: WatchedActor, here: ProcessId) -> None:
+        with suppress(ray.exceptions.RayError):
+            if one.process is None:
+                one.process = await one.actor.process.options(concurrency_group=CONTROL).remote()
+            beat = await one.actor.beat.options(concurrency_group=CONTROL).remote(here)
+            one.history.hear(self.clock.read(), beat)
+        one.asking = None
+
+    async def _look(self, one: WatchedActor, process: ProcessId) -> None:
+        with suppress(ray.exceptions.RayError):
+            state = await asyncio.to_thread(ask_on, process.node_id, look_at, process)
+            if state is not None:
+                one.history.see(self.clock.read(), state.is_stopped, state.cpu_s)
+        one.looking = None
+
+    def _activity(self, one: WatchedActor, now_s: float) -> tuple[str, float]:
+        """What an actor does, and for how long."""
+        since_s = now_s - one.history.heard_s
+        beat = one.history.beat
+        if one.process is None or not beat.activity:
+            return "is being started", since_s
+        return beat.activity, beat.activity_s + since_s
+
+
+def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    for task in tasks:
+        if task is not None:
+            task.cancel()

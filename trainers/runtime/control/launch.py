@@ -1,0 +1,108 @@
+"""Starts the actors of a run from nothing."""
+
+import asyncio
+import os
+from dataclasses import asdict
+
+import ray
+
+from trainers.elastic.failure_policy import FailurePolicy
+from trainers.errors import WorkerDied
+from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.control.parts import RunParts
+from trainers.runtime.control.run_events import StartedRun
+from trainers.runtime.messages import ActorLocation, Prepared
+from trainers.runtime.node_folder import cleanup
+from trainers.spec.advice import advice
+
+
+class Launcher:
+    """Gets workers and shards ready to train."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self.parts = parts
+        self.failures = FailurePolicy()
+
+    async def start(self, least: int) -> StartedRun:
+        """Start workers, at least so many, and shards; have all of them prepare.
+
+        Raises:
+            SpecRejected: The cluster, the data or the model do not allow the spec.
+        """
+        pool, spec = self.parts.pool, self.parts.config.spec
+        cleanup(self.parts.config.job_id)  # files of an earlier run with this id on this node
+        self.parts.standbys.open({}, 0)
+        await pool.start_all(least)
+        warming = asyncio.gather(*[self._warm_shard(index) for index in range(len(pool.shards))])
+        try:
+            if spec.data.download:  # one worker fetches the data, the others find it
+                await self._prepare(0)
+            prepared = list(await asyncio.gather(*[self._prepare(rank) for rank in range(len(pool.workers))]))
+            places = list(await warming)
+        finally:
+            warming.cancel()
+        pool.locate_shards(places)
+        self._log_actors(prepared, places)
+        for fault in prepared[0].damaged:
+            self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
+        for sentence in advice(spec, prepared[0].num_examples):
+            self.parts.log.line("warning", sentence)
+        if pool.shards:
+            endpoint = self.parts.topology.open_shards(prepared, places)
+            await self.parts.shards.open(endpoint, prepared[0], pool.workers[0].ask("initial"))
+        return StartedRun(prepared[0], groups_of(self.parts, pool.workers, prepared))
+
+    async def _prepare(self, rank: int) -> Prepared:
+        """Have a worker get ready, or the one that takes its place if it dies over it; worker 0 tries the spec."""
+        while True:
+            worker = self.parts.pool.workers[rank]
+            if worker.prepared is not None:
+                return worker.prepared
+            try:
+                return await worker.prepare(rank == 0)
+            except ray.exceptions.RayActorError:
+                self._lose(worker.name, worker.fault or "died")
+                self.parts.pool.restart_worker(rank)
+
+    async def _warm_shard(self, index: int) -> ActorLocation:
+        """Have a shard import what it needs, or the process that takes its place if it dies over it."""
+        pool = self.parts.pool
+        while True:
+            try:
+                place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
+            except ray.exceptions.RayActorError:
+                self._lose(f"{pool.job_id}/shard/{index}", "died")
+                pool.restart_shard(index)
+            else:
+                return place
+
+    def _lose(self, name: str, why: str) -> None:
+        """Log a death before the first step.
+
+        Raises:
+            WorkerDied: That was one too many, or the run replaces none.
+        """
+        why = f"{why} before it was ready"
+        self.parts.log.write("fault", {"actor": name, "why": why, "examples": 0})
+        if self.parts.config.is_trial:
+            raise WorkerDied(f"{name} {why}, and a trial's processes are not replaced")
+        if (decision := self.failures.failed(f"{name} {why}")) is not None:
+            raise WorkerDied(decision.message)
+
+    def _log_actors(self, prepared: list[Prepared], shards: list[ActorLocation]) -> None:
+        self.parts.log.write("actors", {
+            "workers": [asdict(one.place) for one in prepared],
+            "shards": [asdict(place) for place in shards],
+            "coordinator": {
+                "name": f"{self.parts.config.job_id}/coordinator", "pid": os.getpid(),
+                "actor_id": ray.get_runtime_context().get_actor_id(),
+            },
+        })  # fmt: skip
+
+
+def groups_of(
+    parts: RunParts, workers: list[WorkerHandle], prepared: list[Prepared]
+) -> tuple[tuple[WorkerHandle, ...], ...]:
+    """The workers that go on step by step together, as the algorithm divides them."""
+    ranks = parts.config.spec.algorithm.groups([one.place.node_id for one in prepared])
+    return tuple(tuple(workers[rank] for rank in group) for group in ranks)

@@ -1,0 +1,102 @@
+"""The log of a run, as its coordinator writes it, and as the next coordinator reads it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainers.events import EventType, State
+from trainers.runtime.event_log import EventLog, EventLogReader, Fence
+from trainers.runtime.messages import ActorLocation
+from trainers.runtime.ray_metrics import RayMetrics
+
+GOES_BACK = "ShardLost"
+"""The reason of a coordinator's last state if the next one has to go on from the last checkpoint."""
+TAKES_OVER = "CoordinatorDied"
+"""The reason of a coordinator's first state if it replaces one that died."""
+
+
+@dataclass(frozen=True)
+class LogSummary:
+    """What a log says about the time before its reader."""
+
+    is_over: bool = False
+    """Whether the run has ended."""
+    stops_as: State | None = None
+    """The state in which the run was about to end, if it had been told to stop."""
+    epochs: int = 0
+    """Epochs that were reported since the run began, or since it last began again."""
+    accuracies: list[tuple[int, float]] = field(default_factory=list)
+    """Epoch and test accuracy of the evaluations in that time."""
+    deaths: int = 0
+    """How many coordinators have died."""
+    went_back: int = 0
+    """How often the run went back to its last checkpoint without having written another one since."""
+
+
+def summarise_log(run_dir: Path) -> LogSummary:
+    """Read the log."""
+    events = list(EventLogReader(run_dir).read())
+    states = [State(event.data["state"]) for event in events if event.type == "state"]
+    last = states[-1] if states else State.STARTING
+    stops = {State.CANCELLING: State.CANCELLED, State.PAUSING: State.PAUSED}
+    begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)
+    epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
+    accuracies = [(e.data["epoch"], e.data["test_accuracy"]) for e in events[begin:] if e.type == "evaluation"]
+    deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
+    went_back = 0
+    for event in events:
+        went_back += event.type == "state" and event.data["reason"] == GOES_BACK
+        went_back *= event.type != "checkpoint"
+    is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
+    return LogSummary(is_over, stops.get(last), epochs, accuracies, deaths, went_back)
+
+
+class RunLog:
+    """Writes a run's events while no other coordinator has taken over, and feeds Ray's metrics with them."""
+
+    def __init__(self, run_dir: Path, metrics: RayMetrics) -> None:
+        self.run_dir = run_dir
+        self.metrics = metrics
+        self.fence: Fence  # from `open` on
+        self.events: EventLog  # from `open` on
+
+    def summary(self) -> LogSummary:
+        """What it says so far."""
+        return summarise_log(self.run_dir)
+
+    def open(self) -> None:
+        """Become its only writer."""
+        self.fence = Fence.take(self.run_dir)
+        self.events = EventLog(self.run_dir)
+        self.metrics.begin()
+
+    def write(self, event_type: EventType, data: dict[str, Any], is_last: bool = False) -> None:
+        """Append an event. is_last: Of the run, or of this coordinator's; room is kept for it.
+
+        Raises:
+            Fenced: Another coordinator has taken over.
+        """
+        self.fence.check()
+        (self.events.append_last if is_last else self.events.append)(event_type, data)
+        self.metrics.add(event_type, data)
+
+    def state(self, state: State, reason: str, message: str, is_last: bool = False) -> None:
+        """The run is in another state."""
+        self.write("state", {"state": state.value, "reason": reason, "message": message}, is_last)
+
+    def line(self, level: str, message: str) -> None:
+        """Something that a person should read. level: `info`, `warning` or `error`."""
+        self.write("log", {"level": level, "message": message})
+
+    def refresh_gauges(self) -> None:
+        """Set the gauges of Ray's metrics again: Ray forgets those that are not."""
+        self.metrics.keep()
+
+    def show_workers(self, places: Sequence[ActorLocation]) -> None:
+        """Show workers that an earlier coordinator has logged in the metrics of this one."""
+        self.metrics.add("actors", {"workers": [asdict(place) for place in places]})
+
+    def close(self) -> None:
+        """Flush to the disk, and close."""
+        self.events.close()

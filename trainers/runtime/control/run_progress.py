@@ -1,0 +1,252 @@
+"""How far a run is: what was trained, which epochs are over, and which minibatches are leased to which group."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainers.data.order import Order
+from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
+from trainers.errors import Diverged
+from trainers.events import Result, State
+from trainers.metrics import StepMetrics
+from trainers.parameter_server.groups import parts
+from trainers.runtime.control.divergence import DivergenceWatch
+from trainers.runtime.control.run_log import RunLog
+from trainers.runtime.control.snapshots import Measured
+from trainers.runtime.messages import Prepared
+from trainers.runtime.metrics_aggregator import MetricsAggregator
+from trainers.spec import TrainSpec
+from trainers.training.messages import RunLayout, WorkerReport
+from trainers.training.position import Position
+
+Rows = tuple[tuple[tuple[int, ...], ...], ...]
+"""What each shard has applied: epoch, group, first and last minibatch."""
+
+LEASES_AT_ONCE = 2
+LEASE_MINIBATCHES = 64
+"""The longest lease: asking costs about a millisecond, a minibatch of a small model two."""
+
+
+class RunProgress:
+    """Counts what workers report, leases minibatches to those of an asynchronous run, and logs steps and epochs."""
+
+    def __init__(self, spec: TrainSpec, prepared: Prepared, group_sizes: Sequence[int], log: RunLog) -> None:
+        """prepared: Where the run begins. group_sizes: How many workers each group has."""
+        self.spec = spec
+        self.prepared = prepared
+        self.log = log
+        self.start = prepared.position
+        self.metrics = MetricsAggregator(prepared.num_examples)
+        self.metrics.examples = self.start.examples
+        self.epochs_logged = self.start.epoch
+        self.epoch_logged = asyncio.Event()
+        self.divergence = DivergenceWatch(prepared.chance_loss)
+        self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+        self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
+        done = already_applied(prepared, self.order, spec)
+        for lease in done:
+            examples = sum(self.order.size(i) for i in lease.minibatches)
+            self.metrics.total += StepMetrics(by_epoch={lease.epoch: (0.0, examples)})
+        if not spec.algorithm.traits.is_synchronous:
+            longest, multiple = self._lease_sizes(group_sizes)
+            self.dispatcher = LeaseDispatcher(LeaseTable(self.order, spec.epochs, longest, done, multiple))
+            self.metrics.examples = self.dispatcher.trained
+
+    # -- what workers did -----------------------------------------------------------------------------------------
+
+    def add(self, report: WorkerReport) -> None:
+        """Count a worker's report."""
+        is_first = self.metrics.first_s is None
+        self.metrics.add(report)
+        if self.dispatcher is not None:
+            for epoch, first, last in report.applied if self.dispatcher.serves(report.number) else ():
+                self.dispatcher.applied(report.number, Lease(epoch, first, last))
+            self.metrics.examples = self.dispatcher.trained
+        if is_first:
+            self.log_metrics()  # the very first step is logged at once
+        self.log_epochs()
+
+    def lease(self, number: int, dropped: Sequence[Lease], closed: bool) -> list[Lease | None]:
+        """Take back the leases whose gradients an asynchronous worker has dropped, and hand it others to train; None
+        is the end."""
+        assert self.dispatcher is not None
+        for lease in dropped:
+            self.dispatcher.drop(number, lease)
+        count = 1 if self.spec.algorithm.traits.num_backup else LEASES_AT_ONCE
+        return [self.dispatcher.lease(number, closed) for _ in range(count)]
+
+    def form_group(self, group: int, numbers: Sequence[int]) -> None:
+        """These workers are an asynchronous group from now on. What it had leased before is leased again."""
+        if self.dispatcher is not None:
+            self.dispatcher.form(group, numbers)
+
+    def begin_generation(self, numbers: Sequence[int], examples: int) -> None:
+        """These workers of a synchronous run go on after so many examples."""
+        self.metrics.begin(numbers, examples)
+
+    def settle_leases(self, group: int, rows: Rows) -> None:
+        """Count what the shards have applied of a group's leases, whether a dead worker could still report it or not.
+
+        rows: What each shard has applied.
+        """
+        assert self.dispatcher is not None
+        leased = {(lease.epoch, i) for lease in self.dispatcher.open_leases(group) for i in lease.minibatches}
+        found = replace(self.prepared, position=replace(self.start, epoch=0, step=0, applied=rows))
+        for lease in already_applied(found, self.order, self.spec):
+            if (lease.epoch, lease.first) in leased:
+                self.dispatcher.applied_by_group(group, lease)
+        self.metrics.examples = self.dispatcher.trained
+
+    def agreed_on(self, updates: int) -> None:
+        """The shards of a synchronous run are all at this version now."""
+        self.metrics.updates = updates
+
+    # -- where the run stands -------------------------------------------------------------------------------------
+
+    @property
+    def leases(self) -> bool:
+        """Whether minibatches are leased: whether the run is asynchronous."""
+        return self.dispatcher is not None
+
+    @property
+    def has_unleased(self) -> bool:
+        """Whether there are minibatches that nobody has been given."""
+        return self.dispatcher is not None and self.dispatcher.has_more()
+
+    @property
+    def examples(self) -> int:
+        """Trained since the beginning, with those before a resume."""
+        return self.metrics.examples
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the training set since the beginning, with the fraction of the one under way."""
+        return self.metrics.examples / self.metrics.num_examples
+
+    def position(self) -> Position:
+        """As far as the workers' reports go; without what the shards applied."""
+        if self.dispatcher is not None:
+            epochs, trained = self.dispatcher.epochs_done(), self.dispatcher.trained
+            return Position(epochs, updates=self.metrics.updates, examples=trained)
+        steps = self.start.epoch * self.prepared.steps + self.start.step + self.metrics.updates
+        epoch, step = divmod(steps, self.prepared.steps)
+        within = min(step * self.spec.global_batch, self.metrics.num_examples)
+        examples = epoch * self.metrics.num_examples + within
+        return Position(epoch, step, self.metrics.updates, examples)
+
+    def synchronous_position(self) -> Position:
+        """Where the next generation of a synchronous run through shards begins."""
+        return replace(self.position(), learning_rate=self.metrics.learning_rate)
+
+    def at_end_of(self, epoch: int) -> Position:
+        """The position of a synchronous run when `epoch` epochs are over."""
+        updates = (epoch - self.start.epoch) * self.prepared.steps - self.start.step
+        return Position(epoch, updates=updates, examples=epoch * self.prepared.num_examples)
+
+    def is_complete(self) -> bool:
+        """Whether everything is trained."""
+        return self.metrics.examples >= self.spec.epochs * self.metrics.num_examples
+
+    async def wait_until_logged(self, epoch: int) -> None:
+        """Wait until the end of an epoch is in the log."""
+        while self.epochs_logged < epoch:
+            self.epoch_logged.clear()
+            await self.epoch_logged.wait()
+
+    def result(self, job_id: str, state: State, measured: Measured) -> Result:
+        """What came of the run so far; it does not know of time, workers and shards."""
+        return Result(
+            job_id=job_id,
+            state=state,
+            epochs=self.epochs,
+            examples=self.metrics.examples,
+            test_accuracy=measured.accuracy,
+            test_loss=measured.loss,
+            test_error_median=measured.error_median,
+            train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
+            examples_per_s=self.metrics.examples_per_s,
+            wall_s=0.0,
+            algorithm=self.spec.algorithm.name,
+            workers=0,
+            dropped=self.metrics.total.dropped,
+            model_path=measured.model_path,
+            message=state.lower(),
+            warning=self.divergence.warning,
+        )
+
+    # -- what the log says ----------------------------------------------------------------------------------------
+
+    def skip_epochs(self, epochs: int) -> None:
+        """An earlier coordinator has logged so many."""
+        self.epochs_logged = max(self.epochs_logged, epochs)
+
+    def log_metrics(self) -> None:
+        """Log what the workers have reported since the last time, if anything."""
+        metrics = self.metrics.metrics()
+        if metrics is not None:
+            self.divergence.begins(metrics.loss)
+            self.log.write("step", metrics.model_dump(mode="json"))
+
+    def log_epochs(self) -> None:
+        """Log the epochs that are over and were not logged yet, each with its audit.
+
+        Raises:
+            Diverged: The run learns nothing, and the spec wants it to fail then.
+        """
+        while self.epochs_logged < self.spec.epochs and self._epoch_is_done(self.epochs_logged):
+            loss = self.metrics.train_loss(self.epochs_logged)
+            self.log.write("epoch", {
+                "epoch": self.epochs_logged + 1, "examples": self.metrics.examples, "train_loss": loss,
+            })  # fmt: skip
+            self.log.write("epoch_audit", self._audit(self.epochs_logged))
+            self.epochs_logged += 1
+            self.epoch_logged.set()
+            self._look_at_loss(loss)
+
+    def _look_at_loss(self, loss: float | None) -> None:
+        said = self.divergence.warning is not None
+        warning = self.divergence.epoch(self.epochs_logged, loss, self.epochs_logged == self.spec.epochs)
+        if warning is not None and self.spec.on_divergence == "fail":
+            raise Diverged(warning)
+        if warning is not None and not said:
+            self.log.line("warning", warning)
+
+    def _epoch_is_done(self, epoch: int) -> bool:
+        if self.dispatcher is not None:
+            return self.dispatcher.epochs_done() > epoch
+        return self.metrics.epoch_is_done(epoch)
+
+    def _audit(self, epoch: int) -> dict[str, int]:
+        """What became of an epoch's examples. A synchronous step is applied with all its examples or not at all, and
+        the version after it begins where it ends: every step is in that version exactly once."""
+        audit = Audit(epoch, self.metrics.num_examples, 0, 0)
+        if self.dispatcher is not None:
+            audit = self.dispatcher.audit(epoch)
+        counts = {"trained": audit.trained, "lost": audit.lost, "duplicated": audit.duplicated}
+        return {"epoch": epoch + 1, "dropped": self.metrics.total.dropped, **counts}
+
+    def _lease_sizes(self, group_sizes: Sequence[int]) -> tuple[int, int]:
+        """The longest lease, and the number of which all are multiples, so that no push is cut short."""
+        largest, spec = max(group_sizes), self.spec
+        push: int = spec.algorithm.traits.num_push * largest
+        longest = 1 if spec.algorithm.traits.num_backup else LEASE_MINIBATCHES
+        fair = self.prepared.minibatches // (2 * len(group_sizes))
+        return max(1, min(longest * largest, fair) // push) * push, push
+
+
+def already_applied(p: RunLayout, order: Order, spec: TrainSpec) -> list[Lease]:
+    """What was trained before the run begins: whole epochs, steps of the next one, and what every shard has applied."""
+    position = p.position
+    epoch, step = position.epoch, position.step
+    found = [Lease(e, 0, order.minibatches - 1) for e in range(min(epoch, spec.epochs))]
+    if step:
+        trained = position.first + step * (position.virtual or order.num_virtual)
+        found.append(Lease(epoch, 0, min(trained, order.minibatches) - 1))
+    held = [parts(slice(*cut), [slice(*span) for span in p.groups]) for cut in p.shards]
+    sets = [
+        {(row[0], i) for row in rows if row[0] >= epoch and row[1] == group for i in range(row[2], row[3] + 1)}
+        for shard, rows in enumerate(position.applied)  # of as many shards as there were then
+        for group in held[min(shard, len(held) - 1)]
+    ]
+    everywhere = set.intersection(*sets) if sets and not spec.algorithm.traits.is_synchronous else set()
+    return found + [Lease(e, i, i) for e, i in sorted(everywhere) if e < spec.epochs]

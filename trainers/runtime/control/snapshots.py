@@ -1,0 +1,198 @@
+"""Snapshots on their way from the training to the evaluator, which measures them and writes checkpoints.
+
+A snapshot is a set of references to vectors in Ray's object store; the coordinator never sees what is in them.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from trainers.errors import DiskFull, RunFailed
+from trainers.events import error_median
+from trainers.runtime.actor_pool import ActorPool
+from trainers.runtime.control.ending import cause_of
+from trainers.runtime.control.run_log import RunLog
+from trainers.spec import TrainSpec
+from trainers.training.position import Position
+
+ATTEMPTS = 3
+"""Evaluators that may die over one version."""
+
+WAITING = 2
+"""Snapshots that may wait for the evaluator: each holds parameters and state once in Ray's store."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of the parameters with what belongs to it."""
+
+    parts: list[Any]
+    """References to slices."""
+    buffers: list[Any]
+    """References to batch-norm buffers, one a worker."""
+    position: Position
+    """Without what the shards applied, which stands in the parts."""
+    is_last: bool = False
+    is_passing: bool = False
+    """Whether it was taken between two epochs, to be evaluated and not kept."""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the epoch is still under way."""
+        return self.is_passing or bool(self.position.step)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the evaluator made of the last snapshot."""
+
+    loss: float
+    accuracy: float
+    error_median: float | None
+    model_path: str
+
+
+class Snapshots:
+    """The queue in front of the evaluator."""
+
+    def __init__(self, pool: ActorPool, spec: TrainSpec, run_dir: Path, log: RunLog) -> None:
+        self.pool = pool
+        self.spec = spec
+        self.run_dir = run_dir
+        self.log = log
+        self.queue: asyncio.Queue[Snapshot] = asyncio.Queue(maxsize=WAITING)
+        self.ready: Any = None  # the evaluator's `prepare`
+        self.is_busy = False
+        self.accuracies: list[tuple[int, float]] = []  # epoch and accuracy at the ends of epochs, and at the very end
+
+    def restore(self, accuracies: list[tuple[int, float]]) -> None:
+        """Take over what an earlier coordinator has measured."""
+        self.accuracies = accuracies
+
+    async def put(self, snapshot: Snapshot) -> None:
+        """Have it evaluated and kept; waits while too many are in front of it. One that is only passing is dropped
+        while the evaluator is busy."""
+        if not (snapshot.is_passing and self.is_busy):
+            await self.queue.put(snapshot)
+
+    async def close(self) -> None:
+        """Drop what is queued, so that nobody goes on waiting for room."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+            await asyncio.sleep(0)  # one that waited for room comes in now, and is dropped too
+
+    def due(self, epoch: int) -> bool:
+        """Whether the version at the end of an epoch (1 for the first) is to be evaluated or kept."""
+        return self._evaluates(epoch) or self._keeps(epoch)
+
+    async def follow(self) -> None:
+        """Work through the queue until cancelled; only an error ends it by itself."""
+        if self.spec.evaluate.every_epochs or self.spec.evaluate.every_s or self.spec.checkpoint.every_epochs:
+            await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
+        while True:
+            await self._work(await self.queue.get())
+
+    async def finish(self, last: Snapshot, is_complete: bool) -> Measured:
+        """Work through what is still queued; then evaluate the last version and leave it as the finished model.
+
+        A run that is not complete gets a checkpoint of it, whatever the spec says.
+
+        Raises:
+            DiskFull: There is no room for the finished model, or for that checkpoint.
+        """
+        while not self.queue.empty():
+            await self._work(self.queue.get_nowait())
+        loss, accuracy = await self._evaluate(last)
+        path = str(self.run_dir / "model.safetensors")
+        try:
+            if not is_complete:
+                await self._keep(last)
+            elif self.spec.checkpoint.every_epochs:
+                await self._keep_if_there_is_room(last)
+            await self._ask("export", path, last.parts, last.buffers)
+        except DiskFull as error:
+            raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
+        return Measured(loss, accuracy, error_median(self.accuracies), path)
+
+    async def _work(self, snapshot: Snapshot) -> None:
+        self.is_busy = True
+        epoch = snapshot.position.epoch
+        try:
+            if snapshot.is_between or self._evaluates(epoch):
+                await self._evaluate(snapshot)
+            if not snapshot.is_between and self._keeps(epoch):
+                await self._keep_if_there_is_room(snapshot)
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, ray.exceptions.RayError):
+                raise
+            lost = f"the version after epoch {epoch} was lost with a process that held it, before it was looked at"
+            self.log.line("warning", lost)
+        self.is_busy = False
+
+    async def _evaluate(self, snapshot: Snapshot) -> tuple[float, float]:
+        loss, accuracy, seconds = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
+        if snapshot.is_last or not snapshot.is_between:
+            self.accuracies.append((snapshot.position.epoch, accuracy))
+        self.log.write("evaluation", {
+            "epoch": snapshot.position.epoch,
+            "examples": snapshot.position.examples,
+            "test_loss": loss,
+            "test_accuracy": accuracy,
+            "test_error_median": error_median(self.accuracies),
+            "seconds": seconds,
+        })  # fmt: skip
+        return loss, accuracy
+
+    async def _keep_if_there_is_room(self, snapshot: Snapshot) -> None:
+        """The run goes on without this checkpoint: the disk may be full for a moment only."""
+        try:
+            await self._keep(snapshot)
+        except DiskFull as error:
+            self.log.line("warning", f"{cause_of(error)}; the run goes on, and {self._what_there_is()}")
+
+    def _what_there_is(self) -> str:
+        written = (self.run_dir / "checkpoints").glob("[0-9]*")
+        newest = max(map(str, written), default=self.spec.checkpoint.resume)
+        return "there is no checkpoint" if newest is None else f"the checkpoint {newest} is whole"
+
+    async def _keep(self, snapshot: Snapshot) -> None:
+        folder = str(self.run_dir / "checkpoints" / f"{snapshot.position.examples:012d}")
+        await self._ask(
+            "save", folder, self.spec.checkpoint.keep_last, snapshot.parts, snapshot.buffers, snapshot.position
+        )
+        where = {"path": folder, "epoch": snapshot.position.epoch, "examples": snapshot.position.examples}
+        self.log.write("checkpoint", where)
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        """Ask the evaluator, and if it dies another one.
+
+        Raises:
+            RunFailed: They all died.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                evaluator = await self._evaluator()
+                return await getattr(evaluator, method).remote(*arguments)
+            except ray.exceptions.RayActorError:
+                self.log.write("fault", {"actor": f"{self.pool.job_id}/evaluator", "why": "died"})
+                self.pool.forget_evaluator()
+                self.ready = None
+        raise RunFailed(f"the evaluator died {ATTEMPTS} times over one version; is there memory enough?")
+
+    async def _evaluator(self) -> Any:
+        evaluator = self.pool.start_evaluator()
+        if self.ready is None:
+            self.ready = evaluator.prepare.remote()
+        await self.ready
+        return evaluator
+
+    def _evaluates(self, epoch: int) -> bool:
+        every = self.spec.evaluate.every_epochs
+        return bool(every) and epoch % every == 0
+
+    def _keeps(self, epoch: int) -> bool:
+        every = self.spec.checkpoint.every_epochs
+        return bool(every) and epoch % every == 0

@@ -1,0 +1,257 @@
+"""Actors that start warm: forked from one process a node that has imported what takes long.
+
+Ray starts a process for every actor, and torch's import is most of what that costs: seconds of both cores when a run
+starts. `py_executable` of Ray's runtime environments says what to start instead of Python: this file, run as a script.
+It asks this node's fork server for a process, hands over its arguments, environment and output, and ends; the first to
+find no server starts one. The forked process registers with Ray by its own process id, as one in a container does, and
+shares the pages of the libraries with all others. Where anything fails, Python is started as Ray would have.
+
+The server imports libraries and our own package as it lies beside this file, and nothing of a user's, so that it serves
+every run; it ends with its raylet. Another version of our files gets a server of its own.
+
+Ray's library reads the number of the driver that a process works for when it is imported, and the raylet ends the
+processes of a driver that has ended. So the server does not import it: for each driver it forks another server, which
+does, and which forks that driver's workers.
+"""
+
+import gc
+import json
+import os
+import select
+import shlex
+import signal
+import socket
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LIBRARIES = ("numpy", "pydantic", "safetensors", "torch", "torchvision.models", "trainers.spec")
+RAY = (
+    "ray._private.node", "ray.actor",
+    "trainers.runtime.coordinator", "trainers.runtime.actors.evaluator", "trainers.runtime.actors.shard",
+    "trainers.runtime.actors.worker", "trainers.training.loop", "trainers.collectives.shared_memory",
+    "trainers.parameter_server.shared_memory",
+)  # fmt: skip
+DRIVER = "RAY_JOB_ID"
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SPAWN_TIMEOUT_S = 10.0
+HASTE_S = 0.2
+POLL_S = 0.02
+IDLE_S = 600.0
+"""A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
+HASTY, SERVE = "--hasty", "--serve"
+HELLO, FORKED = b"h", b"f"
+LENGTH = struct.Struct("<q")
+PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
+
+
+def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | None:
+    """The runtime environment of an actor that starts warm, with whatever `more` asks for.
+
+    Only where all nodes of the cluster are on this machine, because it names this interpreter.
+
+    Args:
+        threads: Of torch, which the server has imported for one thread: others start cold. 0 for an actor that needs
+            no torch, and so does not wait for a server that is still importing it.
+    """
+    import ray
+
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if hosts != {ray.util.get_node_ip_address()}:
+        return more
+    command = [sys.executable]
+    if threads <= 1:
+        command += ["-S", "-P", str(Path(__file__).resolve()), *([] if threads else [HASTY])]
+    return {**(more or {}), "py_executable": shlex.join(command)}
+
+
+# -- the process that Ray starts --------------------------------------------------------------------------------------
+
+
+def start(arguments: list[str], hasty: bool) -> None:
+    """Have the driver's server fork the worker, and end; otherwise become it."""
+
+    def start_drivers() -> None:
+        with _connected(server, _start_server) as line:
+            _ask(line, driver, (), HASTE_S if hasty else None)
+
+    try:
+        server, driver = _address(), os.environ[DRIVER]
+        with _connected(f"{server}-{driver}", start_drivers) as line:
+            _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
+            if line.recv(1) == FORKED:
+                return
+    except (OSError, KeyError):
+        pass
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _ask(line: socket.socket, what: object, outputs: tuple[int, ...], haste_s: float | None) -> None:
+    """Say what to fork, once the server has done its imports; OSError if that takes longer than `haste_s`."""
+    line.settimeout(haste_s)
+    if line.recv(1) != HELLO:
+        raise ConnectionError("the fork server has ended")
+    line.settimeout(None)
+    request = json.dumps(what).encode()
+    socket.send_fds(line, [LENGTH.pack(len(request))], outputs)
+    line.sendall(request)
+
+
+def _connected(address: str, start: Callable[[], None]) -> socket.socket:
+    """A connection to a server, which is started if there is none; the kernel keeps us waiting while it imports."""
+    started, poll = False, select.poll()
+    for _ in range(int(SPAWN_TIMEOUT_S / POLL_S)):
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            line.connect(address)
+        except ConnectionRefusedError:
+            line.close()
+        else:
+            if _is_ours(line):
+                return line
+            break
+        if not started:
+            started = True
+            start()
+        poll.poll(1000 * POLL_S)
+    raise ConnectionError("no fork server")
+
+
+def _start_server() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may be a run's own
+    environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = environment["OPENBLAS_NUM_THREADS"] = "1"
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:  # an orphan: Ray ends the children of a worker with it, and this process may become a worker
+            os.execve(sys.executable, [sys.executable, "-P", os.path.abspath(__file__), SERVE], environment)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _address() -> str:
+    """One for each raylet and version of our files, in the abstract namespace, which leaves nothing behind."""
+    version = 0
+    for folder, folders, files in os.walk(os.path.join(ROOT, "trainers")):
+        folders.sort()
+        for name in sorted(files):
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                version = zlib.crc32(f"{path} {os.stat(path).st_mtime_ns}".encode(), version)
+    return f"\0millrace-warm-{os.getuid()}-{os.environ['RAY_RAYLET_PID']}-{version:08x}"
+
+
+def _is_ours(line: socket.socket) -> bool:
+    """Whether the process at the other end runs as this user: it gets to run commands, or to read our environment."""
+    peer = PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return bool(peer[1] == os.getuid())
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve() -> list[str] | None:
+    """Fork until the raylet has ended. Returns twice: nothing in the servers, a worker's arguments in each fork."""
+    sys.path.insert(0, ROOT)
+    address = _address()
+    driver = _asked(address, LIBRARIES, None)
+    if driver is None:
+        return None
+    driver.line.close()
+    os.environ[DRIVER] = driver.what  # what Ray reads, below
+    worker = _asked(f"{address}-{driver.what}", RAY, IDLE_S)
+    return None if worker is None else _become(worker)
+
+
+class Request(NamedTuple):
+    """What to fork, and for which process."""
+
+    line: socket.socket
+    what: Any
+    outputs: list[int]
+
+
+def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Request | None:
+    """Import modules, and then fork for every process that asks at the address.
+
+    Returns in every fork, with the request. Returns None in the server: when the raylet has ended, after `idle_s` in
+    which nobody asked, or if another server has the address.
+    """
+    raylet = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        server.bind(address)
+    except OSError:
+        return None  # another was faster
+    server.listen(128)  # before the imports: those that ask meanwhile are served after them
+    for name in imports:
+        __import__(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to, and so copy, all pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    while select.select([server.fileno(), raylet], [], [], idle_s)[0] == [server.fileno()]:
+        line, _ = server.accept()
+        try:
+            request = _read(line)
+        except (OSError, ValueError):
+            request = None
+        if request is not None and os.fork() == 0:
+            os.close(raylet)
+            server.close()
+            return request
+        line.close()
+        for output in request.outputs if request else ():
+            os.close(output)
+    return None
+
+
+def _read(line: socket.socket) -> Request | None:
+    """What a process asks for; None if it is another user's, or has ended."""
+    if not _is_ours(line):
+        return None
+    line.settimeout(SPAWN_TIMEOUT_S)
+    line.sendall(HELLO)
+    head, outputs, _, _ = socket.recv_fds(line, LENGTH.size, 3)
+    if len(head) < LENGTH.size:
+        return None
+    body = bytearray()
+    while len(body) < LENGTH.unpack(head)[0]:
+        part = line.recv(1 << 20)
+        if not part:
+            return None
+        body += part
+    return Request(line, json.loads(body), outputs)
+
+
+def _become(worker: Request) -> list[str]:
+    """Take over arguments, environment, folder and output, in a process group of one's own, as Ray starts workers."""
+    arguments, variables, folder = worker.what
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    for number, output in enumerate(worker.outputs):
+        os.dup2(output, number)
+        os.close(output)
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
+    worker.line.sendall(FORKED)
+    worker.line.close()
+    return list(arguments)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [SERVE]:
+        given = serve()
+        if given is not None:
+            import runpy
+
+            sys.argv = given
+            runpy.run_path(given[0], run_name="__main__")
+    else:
+        hasty = sys.argv[1] == HASTY
+        start(sys.argv[2 if hasty else 1 :], hasty)

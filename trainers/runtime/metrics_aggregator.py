@@ -1,0 +1,94 @@
+"""Adds up what the workers of a run report, in whatever order it arrives."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from trainers.events import Metrics
+from trainers.metrics import StepCounters, StepMetrics
+from trainers.training.messages import WorkerReport
+
+
+@dataclass
+class MetricsAggregator:
+    """Sums over all workers, since the start of the run and since the last event."""
+
+    num_examples: int
+    """Training examples an epoch."""
+    examples: int = 0
+    """In the newest version, since the beginning, with those before a resume."""
+    first_s: float | None = None
+    """When the first step was reported, on the monotonic clock."""
+    last_s: float = 0.0
+    first_examples: int = 0
+    total: StepMetrics = field(default_factory=StepMetrics)
+    """Since the start of the run."""
+    recent: StepMetrics = field(default_factory=StepMetrics)
+    """Since the last event, of reports with steps in them."""
+    recent_since_s: float = field(default_factory=time.monotonic)
+    recent_reports: list[WorkerReport] = field(default_factory=list)
+    """Which are added up in `recent`."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """Examples in the newest version, by worker; of a synchronous run."""
+    updates: int = 0
+    """Of the parameters so far, as far as the workers have reported."""
+    learning_rate: float = 0.0
+    """Of the newest update that was reported."""
+
+    def add(self, report: WorkerReport) -> None:
+        """Count a worker's report."""
+        self.last_s = time.monotonic()
+        if report.number in self.reached:
+            self.reached[report.number] = max(self.reached[report.number], report.reached)
+            self.examples = max(self.reached.values())
+        if self.first_s is None:
+            self.first_s, self.first_examples = self.last_s, self.examples
+        if report.updates >= self.updates:
+            self.learning_rate = report.learning_rate or self.learning_rate
+        self.updates = max(self.updates, report.updates)
+        self.total += report.metrics
+        if report.metrics.steps:
+            self.recent += report.metrics
+            self.recent_reports.append(report)
+
+    def metrics(self) -> Metrics | None:
+        """What is new since the last call; None where nothing is."""
+        if not self.recent_reports:
+            return None
+        recent, reports, since_s = self.recent, self.recent_reports, self.recent_since_s
+        self.recent, self.recent_reports, self.recent_since_s = StepMetrics(), [], time.monotonic()
+        return Metrics(
+            **recent.model_dump(include=set(StepCounters.model_fields)),
+            step=self.updates,
+            epoch=self.examples / self.num_examples,
+            examples=self.examples,
+            examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),
+            loss=recent.loss / max(recent.examples, 1),
+            learning_rate=reports[-1].learning_rate,
+            workers=len({report.number for report in reports}),
+            staleness=dict(sorted(self.total.staleness.items())),
+            dropped=self.total.dropped,
+            group_staleness=[dict(sorted(counts.items())) for counts in self.total.group_staleness],
+            backprop_delays=list(reports[-1].delays),
+        )
+
+    def begin(self, numbers: Iterable[int], examples: int) -> None:
+        """These workers begin a generation of a synchronous run after so many examples."""
+        self.reached = dict.fromkeys(numbers, examples)
+        self.examples = examples
+
+    def epoch_is_done(self, epoch: int) -> bool:
+        """Whether all workers of a synchronous run have reported that every example of an epoch is trained."""
+        return bool(self.reached) and min(self.reached.values()) >= (epoch + 1) * self.num_examples
+
+    def train_loss(self, epoch: int) -> float | None:
+        """Mean over the examples of an epoch, as far as it got."""
+        loss, examples = self.total.by_epoch.get(epoch, (0.0, 0))
+        return loss / examples if examples else None
+
+    @property
+    def examples_per_s(self) -> float:
+        """From the first report to the last."""
+        if self.first_s is None or self.last_s <= self.first_s:
+            return 0.0
+        return (self.examples - self.first_examples) / (self.last_s - self.first_s)

@@ -1,0 +1,59 @@
+"""The nodes of the connected cluster: which are alive, which are being drained, and how to act on one of them."""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from trainers.elastic.placement import NodeCapacity
+
+T = TypeVar("T")
+
+
+def nodes_alive() -> dict[str, NodeCapacity]:
+    """What each node of the cluster has."""
+    alive = [(node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    return {node_id: NodeCapacity(has.get("CPU", 0.0), has.get("GPU", 0.0)) for node_id, has in alive}
+
+
+def draining_nodes() -> set[str]:
+    """The nodes that are about to be taken away."""
+    from ray._private.state import state  # Ray has no public call for it
+
+    return set(state.get_draining_nodes())
+
+
+def on_node(node: str) -> dict[str, Any]:
+    """The options that put an actor on one node. Hard affinity: on several nodes Ray often ignores the soft one."""
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+def do_on(node: str, function: Callable[..., None], *arguments: Any) -> None:
+    """Run a function on a node, if the node is alive. Does not wait for it."""
+    if node == ray.get_runtime_context().get_node_id():
+        function(*arguments)
+    elif node in nodes_alive():
+        ray.remote(num_cpus=0, max_retries=0)(function).options(**on_node(node)).remote(*arguments)
+
+
+def ask_on(node: str, function: Callable[..., T], *arguments: Any) -> T | None:
+    """What a function says on a node; None if the node is not alive. Blocks: a second or so for another node."""
+    if node == ray.get_runtime_context().get_node_id():
+        return function(*arguments)
+    if node not in nodes_alive():
+        return None
+    task = ray.remote(num_cpus=0, max_retries=0)(function).options(**on_node(node))
+    answer: T = ray.get(task.remote(*arguments))
+    return answer
+
+
+def kill_process(pid: int) -> None:
+    """Kill a worker process of Ray's by signal. Does nothing if the process id now belongs to something else."""
+    with suppress(OSError):
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)

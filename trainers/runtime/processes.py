@@ -1,0 +1,114 @@
+"""Processes as the system sees them: that needs nothing of the process itself, neither its Python's lock nor that it
+runs."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+STOP_TIMEOUT_S = 5.0
+"""How long processes that were told to end, or killed, are waited for."""
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process of the cluster. The time of its birth tells it from a later one with the same number."""
+
+    node_id: str
+    pid: int
+    born_s: float
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the system says of a process that exists."""
+
+    is_stopped: bool
+    """By a signal (SIGSTOP) or a debugger."""
+    cpu_s: float
+    """CPU time that it has used so far."""
+
+
+def this_process(node_id: str) -> ProcessId:
+    """The process that calls."""
+    return ProcessId(node_id, os.getpid(), psutil.Process().create_time())
+
+
+def look_at(process: ProcessId) -> ProcessState | None:
+    """What the system says of a process on this node; None if it is gone."""
+    with suppress(psutil.Error):
+        found = psutil.Process(process.pid)
+        if found.create_time() == process.born_s:
+            with found.oneshot():
+                times = found.cpu_times()
+                is_stopped = found.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+                return ProcessState(is_stopped, times.user + times.system)
+    return None
+
+
+def kill(process: ProcessId) -> None:
+    """Kill a process on this node by signal, if it is still there: one that hangs or is stopped hears nothing else."""
+    with suppress(psutil.Error):
+        found = psutil.Process(process.pid)
+        if found.create_time() == process.born_s:
+            found.send_signal(signal.SIGKILL)
+
+
+def kill_if_stopped(process: ProcessId) -> bool:
+    """Kill a process on this node if it is stopped. Whether it was."""
+    state = look_at(process)
+    is_stopped = state is not None and state.is_stopped
+    if is_stopped:
+        kill(process)
+    return is_stopped
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the state on; None for a process that has ended or is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if fields[0] == "Z" else fields
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process of this machine began, in the kernel's ticks; None if it has ended."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def descendants(pid: int) -> list[tuple[int, int]]:
+    """Process id and start of all processes below `pid`."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if name.isdigit() and (fields := _stat(int(name))) is not None:
+            children.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
+    found: list[tuple[int, int]] = []
+    ahead = [pid]
+    while ahead:
+        below = children.get(ahead.pop(), [])
+        found += below
+        ahead += [child for child, _ in below]
+    return found
+
+
+def kill_all(processes: list[tuple[int, int]]) -> None:
+    """Kill what is left of the processes, and wait until they have ended."""
+    for pid, started in processes:
+        if start_ticks(pid) == started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    wait_for_all(processes)
+
+
+def wait_for_all(processes: list[tuple[int, int]]) -> None:
+    """Wait until they have ended, or STOP_TIMEOUT_S."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while any(start_ticks(pid) == started for pid, started in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -1,0 +1,35 @@
+"""The base class of all sections of a spec, and the short forms that a user may write."""
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None) -> BeforeValidator:
+    """Lets a scalar stand for a section in which only `field` is given.
+
+    form, kind: the types of the section and of the scalar, for the JSON Schema.
+    default: the value of `field` in a section that does not give it.
+    """
+
+    def spell_out(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {field: default, **value} if default and field not in value else value
+        return value if isinstance(value, BaseModel) else {field: value}
+
+    return BeforeValidator(spell_out, json_schema_input_type=form | kind)
+
+
+def known(names: tuple[str, ...], value: str, user_means: str) -> str:
+    """The name, if it is known or a `module:function`; otherwise raises ValueError with similar names."""
+    if value in names or ":" in value:
+        return value
+    near = ", ".join(difflib.get_close_matches(value, names)) or ", ".join(names[:8])
+    raise ValueError(f"there is no {value!r}; did you mean {near}? {user_means} is named module:function")
+
+
+class Section(BaseModel):
+    """Base class of all sections of a spec: frozen, documented, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)

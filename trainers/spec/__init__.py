@@ -1,0 +1,74 @@
+"""The one description of a run: `TrainSpec` and its sections. Imports no torch.
+
+A section that belongs to one folder lies there, beside what it describes (`data`, `models`, `optim`, `algorithms`), so
+that nothing below this folder needs to know a whole spec. All of them are named here.
+"""
+
+from trainers.data.config import DataSpec
+from trainers.models.config import ModelSpec
+from trainers.models.names import LossName
+from trainers.optim.optimizers import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
+from trainers.optim.optimizers.config import Exempt
+from trainers.optim.scaling import ScalingSpec
+from trainers.optim.schedules import (
+    AnySchedule,
+    ConstantSchedule,
+    CosineSchedule,
+    KrizhevskySchedule,
+    PolynomialSchedule,
+    StepSchedule,
+    WarmupSpec,
+)
+from trainers.section import Section
+from trainers.spec.batch import BatchSpec
+from trainers.spec.checkpoint import CheckpointSpec
+from trainers.spec.elastic import ElasticSpec
+from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.parameter_server import ParameterServerSpec
+from trainers.spec.train import (
+    PATH_FIELDS,
+    Device,
+    FieldError,
+    TrainSpec,
+    TransportName,
+    absolute,
+    all_field_names,
+    field_errors,
+)
+from trainers.spec.workers import WorkersSpec
+
+__all__ = [
+    "PATH_FIELDS",
+    "AdagradSpec",
+    "AnyOptimizer",
+    "AnySchedule",
+    "BatchSpec",
+    "CheckpointSpec",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "DataSpec",
+    "Device",
+    "ElasticSpec",
+    "EvaluateSpec",
+    "Exempt",
+    "FieldError",
+    "KrizhevskySchedule",
+    "LossName",
+    "ModelSpec",
+    "MomentumSpec",
+    "NesterovSpec",
+    "ParameterServerSpec",
+    "PolynomialSchedule",
+    "RmspropSpec",
+    "ScalingSpec",
+    "Section",
+    "SgdSpec",
+    "StepSchedule",
+    "TrainSpec",
+    "TransportName",
+    "WarmupSpec",
+    "WorkersSpec",
+    "absolute",
+    "all_field_names",
+    "field_errors",
+]

@@ -1,0 +1,59 @@
+"""What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
+
+from trainers.data.order import Order
+from trainers.optim.optimizers.momentum.config import MomentumSpec
+from trainers.optim.optimizers.nesterov.config import NesterovSpec
+from trainers.spec.train import TrainSpec
+
+HEAVY_MOMENTUM = 0.9
+"""From here on, momentum on top of asynchrony is known to cost accuracy."""
+
+
+def advice(spec: TrainSpec, num_examples: int) -> list[str]:
+    """Sentences, each with the field and what to do. num_examples: In the training set."""
+    order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+    return [*_division(spec, order), *_asynchrony(spec), *_scaling(spec)]
+
+
+def _division(spec: TrainSpec, order: Order) -> list[str]:
+    """Examples, minibatches and workers that do not go together."""
+    found, traits, workers = [], spec.algorithm.traits, spec.workers
+    if traits.is_synchronous and spec.global_batch > order.num_examples:
+        found.append(
+            f"batch: a step has {spec.global_batch} examples, and the training set {order.num_examples}: each step "
+            "trains all of them, at the learning rate of the larger batch; use fewer workers, or a smaller batch"
+        )
+    elif workers.count > order.minibatches:
+        found.append(
+            f"workers.count: {workers.count} workers share {order.minibatches} minibatches an epoch, so some of them "
+            "have nothing to do; use fewer workers, or a smaller batch"
+        )
+    if not traits.is_synchronous and workers.virtual not in (0, workers.count):
+        found.append(
+            f"workers.virtual: {spec.algorithm.name} has no virtual workers, so {workers.virtual} does nothing; "
+            "leave it out"
+        )
+    return found
+
+
+def _asynchrony(spec: TrainSpec) -> list[str]:
+    """Gradients that come late act like momentum (Mitliagkas et al. 2016)."""
+    traits, optimizer = spec.algorithm.traits, spec.optimizer
+    if traits.is_synchronous or traits.num_backup or not isinstance(optimizer, MomentumSpec | NesterovSpec):
+        return []
+    if spec.workers.count == 1 or optimizer.momentum < HEAVY_MOMENTUM:
+        return []
+    return [
+        f"optimizer.momentum: {optimizer.momentum:g} adds to what asynchrony does by itself (late gradients act like "
+        "momentum), and the accuracy suffers; try half of optimizer.lr, a momentum of 0.5 or less, or with downpour "
+        "server_rule: staleness_damped"
+    ]
+
+
+def _scaling(spec: TrainSpec) -> list[str]:
+    if spec.batch.base is None or spec.algorithm.traits.group is not None:
+        return []
+    return [
+        "algorithm.group: with `node` the number of workers whose mean is an update is known on the nodes only, so the "
+        "learning rate is scaled as if all were on one; give the number of workers a node"
+    ]

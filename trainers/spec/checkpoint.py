@@ -1,0 +1,18 @@
+"""The section `checkpoint` of a spec."""
+
+from pydantic import Field
+
+from trainers.section import Section
+
+
+class CheckpointSpec(Section):
+    """When checkpoints are written, and from which one the run starts."""
+
+    every_epochs: int = Field(default=1, ge=0)
+    """Epochs between checkpoints; 0: none but the one of a clean stop."""
+
+    keep_last: int = Field(default=2, ge=1)
+    """How many checkpoints are kept."""
+
+    resume: str | None = None
+    """A checkpoint's folder to start from."""

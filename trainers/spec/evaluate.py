@@ -1,0 +1,22 @@
+"""The section `evaluate` of a spec."""
+
+from pydantic import Field
+
+from trainers.section import Section
+
+
+class EvaluateSpec(Section):
+    """When the test set is evaluated. Asynchronous workers do not stop for it."""
+
+    every_epochs: int = Field(default=1, ge=0)
+    """Epochs between evaluations; 0: only at the end of the run."""
+
+    every_s: float | None = Field(default=None, gt=0)
+    """Seconds between further evaluations; none: no further ones."""
+
+    batch: int = Field(default=500, ge=1, le=100_000)
+    """Examples per forward pass."""
+
+    recompute_statistics: int = Field(default=0, ge=0, le=100_000)
+    """Training minibatches over which batch-norm statistics are computed anew before an evaluation (paper 4, figure
+    4); 0: the running averages, their mean over virtual workers."""

@@ -1,0 +1,212 @@
+"""The resolved recipe of a spec, before anything runs: every number with its formula and its source.
+
+Imports neither torch nor Ray. Learning rates are those of the schedule itself, so the recipe shows what will run.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from trainers.data.names import NUM_TRAIN
+from trainers.data.order import Order
+from trainers.optim.schedules import drops
+from trainers.spec import (
+    CosineSchedule,
+    DataSpec,
+    MomentumSpec,
+    NesterovSpec,
+    PolynomialSchedule,
+    TrainSpec,
+)
+from trainers.spec.advice import advice
+
+SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
+SCHEDULES = {
+    "constant": "",
+    "step": "paper 4, section 5.1",
+    "krizhevsky": "paper 1, section 5",
+    "cosine": "Loshchilov and Hutter 2017",
+    "polynomial": "You et al. 2017",
+}
+WARMUP = "paper 4, section 2.2"
+
+
+class Explained(BaseModel):
+    """Base class of the parts of a recipe: frozen, with documented fields."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class Quantity(Explained):
+    """One number of the recipe."""
+
+    value: float | int | str | None
+    formula: str = ""
+    source: str = ""
+    """Paper and section."""
+
+
+class Phase(Explained):
+    """A point of the run at which the learning rate, or its slope, changes."""
+
+    name: str
+    epoch: float
+    examples: int
+    """Examples trained before this point."""
+    learning_rate: float
+    formula: str = ""
+    source: str = ""
+
+
+class Recipe(Explained):
+    """The numbers of a run, and its learning rate over time."""
+
+    quantities: dict[str, Quantity]
+    phases: list[Phase]
+    warnings: list[str] = []
+    """What the spec asks for that does nothing, or that is known to end badly."""
+
+
+def known_examples(data: DataSpec) -> int | None:
+    """The number of training examples of a dataset that is known by name; None if the data must be read for it."""
+    return NUM_TRAIN.get(data.name)
+
+
+def explain(spec: TrainSpec, num_examples: int) -> Recipe:
+    """The recipe of a spec on `num_examples` training examples, or on `data.limit` of them."""
+    if spec.data.limit is not None:
+        num_examples = min(num_examples, spec.data.limit)
+    order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | _length(spec, order)
+    return Recipe(quantities=quantities, phases=_phases(spec, order), warnings=advice(spec, num_examples))
+
+
+def _batch(spec: TrainSpec) -> dict[str, Quantity]:
+    k, n, base = spec.workers.num_virtual, spec.batch.per_worker, spec.batch.base
+    traits = spec.algorithm.traits
+    if traits.steps_alone:
+        formula = "n: each worker makes steps of its own between two averages of parameters"
+        batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
+    elif traits.is_synchronous:
+        batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
+    elif traits.group != 1:
+        group = traits.minibatches_per_update(k)
+        known = "" if traits.group else "; g is the workers of a node, here as if all were on one"
+        formula = f"g n = {group} x {n}, the mean of a group{known}"
+        batch = Quantity(value=spec.update_batch, formula=formula, source="paper 3, section III.B")
+    elif spec.algorithm.traits.num_backup:
+        formula = f"K n = {k - spec.algorithm.traits.num_backup} x {n}, of {k} workers' minibatches"
+        batch = Quantity(value=spec.update_batch, formula=formula, source="Chen et al. 2016")
+    else:
+        formula = "n: each worker's minibatch is an update of its own"
+        batch = Quantity(value=spec.update_batch, formula=formula, source="Dean et al. 2012")
+    scaled = f"batch / base = {spec.update_batch} / {base}" if base else "batch.base is null: nothing is scaled"
+    return {
+        "workers": Quantity(value=k, formula="k, virtual workers"),
+        "per_worker": Quantity(value=n, formula="n; batch norm is over these", source="paper 4, section 2.3"),
+        "batch": batch,
+        "base": Quantity(value=base, formula="the batch that optimizer.lr belongs to"),
+        "factor": Quantity(value=spec.batch_scaling.batch_factor, formula=scaled),
+    }
+
+
+def _update(spec: TrainSpec) -> dict[str, Quantity]:
+    o, scaling = spec.optimizer, spec.scaling
+    factor = {"none": "1", "sqrt": "sqrt(factor)", "linear": "factor"}[scaling.name]
+    decay = {"keep": "w", "sqrt": "sqrt(factor) w", "exact": "(1 - (1 - lr w)^factor) / (sqrt(factor) lr)"}
+    momentum = o.momentum if isinstance(o, MomentumSpec | NesterovSpec) else None
+    formula, source = o.formula
+    exempt = " and ".join(kind.replace("_", " ") for kind in o.no_decay)
+    decay_source = "paper 4, section 3" if scaling.weight_decay == "keep" else SCALING["sqrt"]
+    return {
+        "optimizer": Quantity(value=o.name, formula=formula, source=source),
+        "momentum": Quantity(value=momentum),
+        "base_rate": Quantity(value=o.lr, formula="lr, at the base batch"),
+        "rate_factor": Quantity(value=spec.batch_scaling.rate_factor, formula=factor, source=SCALING[scaling.name]),
+        "learning_rate": Quantity(
+            value=spec.batch_scaling.learning_rate, formula=f"lr x {factor}", source=SCALING[scaling.name]
+        ),
+        "weight_decay": Quantity(
+            value=spec.batch_scaling.weight_decay, formula=decay[scaling.weight_decay], source=decay_source
+        ),
+        "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
+    }
+
+
+def _course(spec: TrainSpec) -> dict[str, Quantity]:
+    name = spec.warmup.name
+    warmup = "the base rate throughout" if name == "constant" else "a constant increment an iteration"
+    warmup = "" if name == "none" else f"{spec.warmup.epochs:g} epochs, {warmup}"
+    if name != "none" and not spec.warms_up:
+        warmup = "does nothing: scaling does not raise the rate"
+    return {
+        "warmup": Quantity(value=name, formula=warmup, source="" if name == "none" else WARMUP),
+        "schedule": Quantity(value=spec.schedule.name, source=SCHEDULES[spec.schedule.name]),
+    }
+
+
+def _model(spec: TrainSpec) -> dict[str, Quantity]:
+    model, count, paper = spec.model, spec.evaluate.recompute_statistics, "paper 4, section 5.1"
+    is_he = model.init == "he"
+    he = "convolutions N(0, 2 / fan out), last layer N(0, 0.01^2)" if is_he else "the model's own"
+    statistics = f"computed anew on {count} minibatches" if count else "running averages"
+    return {
+        "init": Quantity(value=model.init, formula=he, source=paper if is_he else ""),
+        "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
+        "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
+    }
+
+
+def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:
+    if spec.algorithm.traits.is_synchronous:
+        steps, formula = order.steps, f"ceil(examples / (k n)) = ceil({order.num_examples} / {spec.global_batch})"
+    elif spec.algorithm.traits.group != 1:
+        group = spec.algorithm.traits.minibatches_per_update(spec.workers.num_virtual)
+        steps, formula = -(-order.minibatches // group), f"minibatches / g = {order.minibatches} / {group}"
+    elif quorum := spec.algorithm.traits.quorum(spec.workers.num_virtual):
+        steps, formula = -(-order.minibatches // quorum), f"minibatches / K = {order.minibatches} / {quorum}"
+    else:
+        steps, formula = order.minibatches, f"minibatches, ceil({order.num_examples} / {spec.update_batch})"
+    return {
+        "examples": Quantity(value=order.num_examples, formula="training examples an epoch"),
+        "steps_per_epoch": Quantity(value=steps, formula=formula),
+        "epochs": Quantity(value=spec.epochs, formula="the same at every batch", source="paper 4, section 5.1"),
+        "steps": Quantity(value=steps * spec.epochs, formula="steps an epoch x epochs"),
+    }
+
+
+def _phases(spec: TrainSpec, order: Order) -> list[Phase]:
+    schedule, num, source = spec.learning_rate(order.num_examples), order.num_examples, SCHEDULES[spec.schedule.name]
+
+    def phase(name: str, examples: float, formula: str, source: str) -> Phase:
+        seen = -int(-examples // 1)  # rounded up: the first update that lies completely in the phase
+        rate = schedule(seen)
+        return Phase(name=name, epoch=seen / num, examples=seen, learning_rate=rate, formula=formula, source=source)
+
+    warm, rule = spec.warms_up, SCALING[spec.scaling.name]
+    scaled = "learning_rate" if spec.batch.base else "lr"
+    found = [phase("start", 0, "lr, the base rate" if warm else scaled, WARMUP if warm else rule)]
+    begin = spec.warmup.epochs if warm else 0.0
+    if warm:
+        found.append(phase("end of warm-up", begin * num, f"{scaled} by the schedule", WARMUP))
+    edges, _ = drops(spec.schedule, spec.epochs)
+    for count, edge in enumerate(sorted(edges), 1):
+        if begin < edge < spec.epochs:
+            found.append(phase(f"drop {count}", edge * num, _formula(spec, scaled, count), source))
+    for quarter in (1, 2, 3):
+        if isinstance(spec.schedule, CosineSchedule | PolynomialSchedule) and quarter * spec.epochs / 4 > begin:
+            part = quarter / 4
+            found.append(phase(f"{part:.0%}", part * spec.epochs * num, _formula(spec, scaled, part), source))
+    is_synchronous = spec.algorithm.traits.is_synchronous
+    size = order.step_size(order.steps - 1) if is_synchronous else order.size(order.minibatches - 1)
+    return [*found, phase("last update", spec.epochs * num - size, "", source)]
+
+
+def _formula(spec: TrainSpec, scaled: str, at: float) -> str:
+    """The schedule's formula at drop number `at`, or at that fraction of the run."""
+    match spec.schedule:
+        case CosineSchedule(final=final):
+            return f"{scaled} x ({final:g} + {1 - final:g} (1 + cos({at:g} pi)) / 2)"
+        case PolynomialSchedule(power=power, final=final):
+            return f"{scaled} x ({final:g} + {1 - final:g} (1 - {at:g})^{power:g})"
+        case _:
+            factor = "250^(-1/3)" if spec.schedule.name == "krizhevsky" else f"{drops(spec.schedule, spec.epochs)[1]:g}"
+            return f"{scaled} x ({factor})^{at:g}"

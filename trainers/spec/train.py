@@ -1,0 +1,308 @@
+"""TrainSpec: the one description of a run. Frozen, every field with its unit and bound; imports no torch.
+
+A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algorithm`, `optimizer`, `schedule`,
+`model`, `data`), the name alone may stand for it: `algorithm: downpour`. `workers: 4` and `batch: 32` likewise.
+"""
+
+import difflib
+import functools
+import os
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+
+from trainers.algorithms import AnyAlgorithm
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.sync.config import SyncConfig
+from trainers.data.config import DataSpec
+from trainers.errors import SpecRejected
+from trainers.models.config import ModelSpec
+from trainers.models.names import LossName
+from trainers.optim.optimizers import AnyOptimizer, MomentumSpec
+from trainers.optim.scaling import BatchScaling, ScalingSpec
+from trainers.optim.schedules import AnySchedule, ConstantSchedule, Schedule, WarmupSpec, build_schedule, warms_up
+from trainers.section import Section, shorthand
+from trainers.spec.batch import BatchSpec
+from trainers.spec.checkpoint import CheckpointSpec
+from trainers.spec.elastic import ElasticSpec
+from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.parameter_server import ParameterServerSpec
+from trainers.spec.workers import WorkersSpec
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
+
+
+class TrainSpec(Section):
+    """One training run: algorithm, model, data, workers, and how the learning rate moves."""
+
+    code: str | None = None
+    """A folder with modules of your own for `module:function`. It is sent to the workers and appended to their import
+    path."""
+
+    workers: Annotated[WorkersSpec, shorthand("count", WorkersSpec, int)] = WorkersSpec()
+    """How many workers train, and with which resources."""
+
+    algorithm: Annotated[AnyAlgorithm, shorthand("name", AnyAlgorithm, str, default="sync")] = SyncConfig()
+    """Which parallel SGD, by name alone (`algorithm: downpour`) or with its options."""
+
+    model: Annotated[ModelSpec, shorthand("name", ModelSpec, str)] = ModelSpec()
+    """The model."""
+
+    loss: LossName = "cross_entropy"
+    """`cross_entropy` of a softmax, or `logistic`: one independent logistic unit a class (paper 1, section 5)."""
+
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    """The training and test examples."""
+
+    batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
+    """How many examples a step trains."""
+
+    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default="momentum")] = MomentumSpec()
+    """The update rule and its learning rate."""
+
+    scaling: Annotated[ScalingSpec, shorthand("name", ScalingSpec, str)] = ScalingSpec()
+    """How learning rate and weight decay follow the batch: `none`, `sqrt` or `linear`."""
+
+    schedule: Annotated[AnySchedule, shorthand("name", AnySchedule, str, default="constant")] = ConstantSchedule()
+    """How the learning rate moves with the examples seen."""
+
+    ps: Annotated[ParameterServerSpec, shorthand("shards", ParameterServerSpec, int)] = ParameterServerSpec()
+    """The parameter server's shards."""
+
+    elastic: ElasticSpec = ElasticSpec()
+    """How the run adapts when machines come and go."""
+
+    evaluate: EvaluateSpec = EvaluateSpec()
+    """When to evaluate."""
+
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When to write a checkpoint, and which to start from."""
+
+    epochs: int = Field(default=5, ge=1, le=1_000_000)
+    """Passes over the training set."""
+
+    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
+    """How the learning rate begins: `none`, `constant` or `gradual`."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Determines every random draw of the run: weights, order, augmentation, dropout."""
+
+    device: Device = "auto"
+    """Where the model computes; `auto`: a GPU where `workers.gpus` asks for one."""
+
+    transport: TransportName = "auto"
+    """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
+    between workers and shards through Ray's; between workers as `auto`."""
+
+    on_divergence: Literal["warn", "fail"] = "warn"
+    """What happens when the loss stays at chance, or above twice its start, for three epochs or at the end: the log and
+    the result say so, or the run fails."""
+
+    report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
+    """Seconds between two reports of a worker."""
+
+    UNIONS: ClassVar[frozenset[str]] = frozenset({"algorithm", "optimizer", "schedule"})
+
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm_has_its_workers(cls, algorithm: AlgorithmConfig, info: ValidationInfo) -> AlgorithmConfig:
+        workers = info.data.get("workers")
+        if workers is not None:
+            algorithm.check_workers(workers.count)
+            algorithm.check_virtual(workers.count, workers.num_virtual)
+        return algorithm
+
+    @field_validator("elastic")
+    @classmethod
+    def _batch_can_follow(cls, elastic: ElasticSpec, info: ValidationInfo) -> ElasticSpec:
+        workers, algorithm = info.data.get("workers"), info.data.get("algorithm")
+        if elastic.mode == "fixed_batch" or workers is None or algorithm is None:
+            return elastic
+        if not isinstance(algorithm, SyncConfig) or algorithm.traits.uses_parameter_server:
+            raise ValueError(
+                "the batch follows the workers with algorithm: sync in the form all_reduce; use that, or fixed_batch"
+            )
+        if workers.num_virtual % workers.count:
+            problem = f"{workers.num_virtual} virtual workers are not the same number for each of {workers.count}"
+            raise ValueError(f"{problem}; set workers.virtual to a multiple of workers.count, or 0")
+        return elastic
+
+    @field_validator("scaling")
+    @classmethod
+    def _decay_is_defined(cls, scaling: ScalingSpec, info: ValidationInfo) -> ScalingSpec:
+        optimizer = info.data.get("optimizer")
+        if scaling.weight_decay == "exact" and optimizer is not None and optimizer.lr * optimizer.weight_decay >= 1:
+            raise ValueError("the exact weight decay needs lr x weight_decay below 1; make one smaller, or use sqrt")
+        return scaling
+
+    @field_validator("warmup")
+    @classmethod
+    def _warmup_ends(cls, warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
+        epochs = info.data.get("epochs")
+        if warmup.name != "none" and epochs is not None and warmup.epochs >= epochs:
+            problem = f"a warm-up of {warmup.epochs:g} epochs does not end within a run of {epochs}"
+            raise ValueError(f"{problem}; set warmup.epochs below that")
+        return warmup
+
+    @field_validator("device")
+    @classmethod
+    def _device_has_gpu(cls, device: Device, info: ValidationInfo) -> Device:
+        workers = info.data.get("workers")
+        if device == "cuda" and workers is not None and workers.gpus == 0:
+            raise ValueError("device is cuda but no GPU is reserved; set workers.gpus to 1")
+        return device
+
+    @field_validator("transport")
+    @classmethod
+    def _transport_has_memory(cls, transport: TransportName, info: ValidationInfo) -> TransportName:
+        workers, algorithm = info.data.get("workers"), info.data.get("algorithm")
+        if workers is None or algorithm is None:
+            return transport
+        if transport == "shared_memory" and workers.gpus and algorithm.traits.uses_collectives:
+            raise ValueError("shared memory reduces on the CPU; with GPUs use transport: process_group or auto")
+        if transport == "object_store" and not algorithm.traits.uses_parameter_server:
+            raise ValueError("only shards are reached through the object store, and this algorithm has none; use auto")
+        return transport
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers that the run may be scaled to."""
+        if self.algorithm.traits.is_synchronous and not self.scales_batch:
+            return min(self.workers.max or self.workers.num_virtual, self.workers.num_virtual)
+        return self.workers.max or 2 * self.workers.count
+
+    def with_workers(self, count: int) -> Self:
+        """The same run with another number of workers.
+
+        A synchronous run keeps its virtual workers, and with them its result, unless its batch follows the workers.
+
+        Raises:
+            SpecRejected: The run cannot have so many workers, or so few.
+        """
+        least, most = self.workers.min, self.most_workers
+        if not least <= count <= most:
+            raise SpecRejected(f"workers: the run can have {least} to {most} of them, not {count}; see workers.max")
+        limits = {"virtual": self.virtual_for(count)} if self.algorithm.traits.is_synchronous else {"max": most}
+        if self.scales_batch:
+            limits |= {"max": most}
+        workers = self.workers.model_dump() | limits | {"count": count}
+        batch = self.batch.model_dump() | {"base": self.base_batch}
+        try:
+            return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
+        except ValidationError as error:
+            raise SpecRejected("; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error))) from None
+
+    @property
+    def scales_batch(self) -> bool:
+        """Whether the batch follows the number of workers."""
+        return self.elastic.mode == "scale_batch"
+
+    def virtual_for(self, count: int) -> int:
+        """Virtual workers of a synchronous run while `count` workers train it."""
+        workers = self.workers
+        return count * (workers.num_virtual // workers.count) if self.scales_batch else workers.num_virtual
+
+    @property
+    def base_batch(self) -> int | None:
+        """The batch from which learning rate and weight decay are scaled; None if they are not scaled.
+
+        If the batch follows the workers and no base is given, it is the batch of the run as submitted.
+        """
+        return self.batch.base or (self.update_batch if self.scales_batch else None)
+
+    def following(self, num_virtual: int) -> Self:
+        """The same run while it has `num_virtual` virtual workers."""
+        if num_virtual == self.workers.num_virtual:
+            return self
+        workers = self.workers.model_copy(update={"virtual": num_virtual})
+        batch = self.batch.model_copy(update={"base": self.base_batch})
+        return self.model_copy(update={"workers": workers, "batch": batch})
+
+    @property
+    def global_batch(self) -> int:
+        """Examples per synchronous step, kn."""
+        return self.workers.num_virtual * self.batch.per_worker
+
+    @property
+    def update_batch(self) -> int:
+        """Examples per update, which the scaling rules depend on.
+
+        kn for a synchronous algorithm, Kn with backup workers, gn where a group of g workers averages its gradients. It
+        is one worker's minibatch for an asynchronous algorithm, since a push adds up the gradients of its minibatches
+        without averaging them, and where each worker makes steps of its own before the parameters are averaged.
+        """
+        return self.algorithm.traits.minibatches_per_update(self.workers.num_virtual) * self.batch.per_worker
+
+    @property
+    def batch_scaling(self) -> BatchScaling:
+        """How learning rate and weight decay follow the batch of this run."""
+        return BatchScaling(self.optimizer, self.scaling, self.update_batch, self.batch.base)
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether there is a warm-up: there is none where scaling does not raise the rate."""
+        return warms_up(self.warmup, self.batch_scaling)
+
+    def learning_rate(self, num_examples: int) -> Schedule:
+        """The learning rate over a run with `num_examples` training examples per epoch."""
+        return build_schedule(self.schedule, self.warmup, self.batch_scaling, self.epochs, num_examples)
+
+    def resolved(self, base: Path) -> Self:
+        """The same spec with every relative path resolved against the folder `base`."""
+        update: dict[str, Any] = {}
+        for section, *field in PATH_FIELDS:
+            given = getattr(self, section)
+            if not field:
+                update[section] = absolute(given, base)
+            elif (path := getattr(given, field[0])) is not None:
+                update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        return self.model_copy(update=update)
+
+
+PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+"""The fields that hold a path."""
+
+
+def absolute(path: str | None, base: Path) -> str | None:
+    """A path resolved against the folder `base`; one with `..` is resolved by the file system, because of links."""
+    if path is None:
+        return None
+    joined = os.path.join(base, os.path.expanduser(path))
+    return os.path.realpath(joined) if ".." in joined.split(os.sep) else os.path.normpath(joined)
+
+
+class FieldError(BaseModel):
+    """One error in a spec."""
+
+    pointer: str
+    """JSON pointer (RFC 6901) of the field."""
+
+    message: str
+    """What to change."""
+
+
+def field_errors(error: ValidationError) -> list[FieldError]:
+    """The errors of a validation, with pointers into what the user wrote (the tags of unions are removed)."""
+
+    def pointer(loc: tuple[Any, ...]) -> str:
+        parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
+        return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+    def message(item: Any) -> str:
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(item["loc"][-1]), sorted(all_field_names()), n=3)
+            return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
+        return str(item["msg"]).removeprefix("Value error, ")
+
+    return [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in error.errors(include_url=False)]
+
+
+@functools.cache  # computed for every spec with an unknown field, which anyone may send
+def all_field_names() -> set[str]:
+    """The names of all fields of all sections."""
+    schema = TrainSpec.model_json_schema()
+    return {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})}

@@ -1,0 +1,1 @@
+"""The loop of one worker: data in, steps, checkpoints. It knows no Ray."""

@@ -1,0 +1,215 @@
+"""A finished model in a format for others: written, loaded again as they would, and compared on images drawn at random.
+
+`model.safetensors` says in its header which model it is of, so that the file alone is enough.
+"""
+
+import contextlib
+import importlib.util
+import io
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from trainers import user_code
+from trainers.errors import ExportFailed, SpecRejected
+from trainers.models.registry import build_model
+from trainers.models.weights import load_weights
+from trainers.spec import ModelSpec
+
+Format = Literal["safetensors", "torch.export", "onnx"]
+SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torch.export": ".pt2", "onnx": ".onnx"}
+FINISHED = "model.safetensors"
+HEADER = "millrace"
+"""The one key of the header: of several, safetensors would write them in any order, and the bits would differ."""
+
+TOLERANCE = 1e-5
+"""The largest difference of a logit. A tenth of it is what other kernels cost in float32 on logits near 10."""
+
+SIZES = (2, 1, 5)
+"""Images at once: the first is what the model is exported with; it must take others as well."""
+
+
+class FinishedModel(BaseModel):
+    """What the header of `model.safetensors` says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: ModelSpec
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    """C, H, W."""
+    code: str | None = None
+    """The folder of a user's own model."""
+
+
+class Exported(BaseModel):
+    """What was written."""
+
+    path: str
+    format: Format
+    bytes: int
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    max_difference: float
+    """Of the logits, between the finished model and what was written, loaded again."""
+
+
+def export_model(source: Path, form: Format, target: Path | None = None) -> Exported:
+    """Write a finished model in another format.
+
+    Args:
+        source: A run directory, or its `model.safetensors`.
+        form: `safetensors` is the file as it is; `torch.export` and `onnx` hold the computation too, for minibatches
+            of any size: (B, C, H, W) float32, normalised as in training, to logits (B, classes).
+        target: Where to; by default `model` with the format's suffix beside the finished model.
+
+    Raises:
+        SpecRejected: There is no finished model, or its code is not there.
+        ExportFailed: The model cannot be written so, or gives other logits than it should.
+    """
+    source = source / FINISHED if source.is_dir() else source
+    target = target or source.with_suffix(SUFFIX[form])
+    finished = described(source)
+    part = target.with_name(f".part-{target.name}")
+    with user_code.on_path(finished.code):
+        module = _module(finished, source)
+        try:
+            _WRITE[form](module, finished, source, part)
+            difference = _difference(module, finished, _LOAD[form](finished, part))
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    if difference >= TOLERANCE:
+        part.unlink()
+        raise ExportFailed(f"as {form} the model's logits differ by {difference:g}; use another format")
+    part.replace(target)
+    shape, classes = finished.image_shape, finished.num_classes
+    return Exported(
+        path=str(target), format=form, bytes=target.stat().st_size, image_shape=shape, num_classes=classes,
+        max_difference=difference,
+    )  # fmt: skip
+
+
+def described(path: Path) -> FinishedModel:
+    """What a file says of itself. Raises SpecRejected."""
+    if not path.is_file():
+        raise SpecRejected(f"there is no finished model at {path}; a run leaves one when it ends or is stopped cleanly")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(HEADER)
+        if header is None:
+            raise SpecRejected(f"{path} does not say which model it is of; give the {FINISHED} of a run")
+        return FinishedModel.model_validate_json(header)
+    except (SafetensorError, ValidationError) as error:
+        raise SpecRejected(f"{path} is not the finished model of a run: {error}") from error
+
+
+def _module(finished: FinishedModel, weights: Path) -> nn.Module:
+    """The finished model, ready to be asked."""
+    spec = finished.model.model_copy(update={"weights": None})
+    module = build_model(spec, finished.num_classes, finished.image_shape, seed=0)
+    module.load_state_dict(load_weights(weights))
+    return module.eval()
+
+
+def _images(finished: FinishedModel, count: int) -> Tensor:
+    """(count, C, H, W), like normalised ones."""
+    return torch.randn(count, *finished.image_shape, generator=torch.Generator().manual_seed(count))
+
+
+def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Tensor], Tensor]) -> float:
+    """The largest, over minibatches of several sizes; infinite where the shapes differ or something is not finite."""
+    found = 0.0
+    for count in SIZES:
+        images = _images(finished, count)
+        with torch.no_grad():
+            ours = module(images)
+        theirs = loaded(images)
+        if ours.shape != theirs.shape or not bool(torch.isfinite(ours - theirs).all()):
+            return float("inf")
+        found = max(found, float((ours - theirs).abs().max()))
+    return found
+
+
+# -- one pair a format: write, and load as somebody else would --------------------------------------------------------
+
+
+def _write_safetensors(_module: nn.Module, _finished: FinishedModel, source: Path, path: Path) -> None:
+    shutil.copyfile(source, path)
+
+
+def _load_safetensors(finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
+    return _asked(_module(finished, path))
+
+
+def _write_program(module: nn.Module, finished: FinishedModel, _source: Path, path: Path) -> None:
+    with _exporting("torch.export"):
+        program = torch.export.export(module, (_images(finished, SIZES[0]),), dynamic_shapes=_any_batch())
+        buffer = io.BytesIO()  # it insists on its own suffix
+        torch.export.save(program, buffer)
+    path.write_bytes(buffer.getvalue())
+
+
+def _load_program(_finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
+    return _asked(torch.export.load(io.BytesIO(path.read_bytes())).module())
+
+
+def _write_onnx(module: nn.Module, finished: FinishedModel, _source: Path, path: Path) -> None:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExportFailed(f"{' and '.join(missing)} is not installed: pip install 'millrace[onnx]'")
+    with _exporting("onnx"):
+        torch.onnx.export(
+            module, (_images(finished, SIZES[0]),), path, dynamo=True, dynamic_shapes=_any_batch(), verbose=False,
+            external_data=False, input_names=["images"], output_names=["logits"],
+        )  # fmt: skip
+
+
+def _load_onnx(_finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def logits(images: Tensor) -> Tensor:
+        (found,) = session.run(["logits"], {"images": images.numpy()})
+        return torch.from_numpy(found)
+
+    return logits
+
+
+_WRITE = {"safetensors": _write_safetensors, "torch.export": _write_program, "onnx": _write_onnx}
+_LOAD: dict[Format, Callable[[FinishedModel, Path], Callable[[Tensor], Tensor]]] = {
+    "safetensors": _load_safetensors, "torch.export": _load_program, "onnx": _load_onnx,
+}  # fmt: skip
+
+
+def _asked(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    def logits(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = module(images)
+        return found
+
+    return logits
+
+
+def _any_batch() -> "tuple[dict[int, torch.export.Dim]]":
+    return ({0: torch.export.Dim("batch", min=1)},)
+
+
+@contextlib.contextmanager
+def _exporting(form: Format) -> Iterator[None]:
+    """What torch warns of is its own; what it raises is told as the model's fault."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportFailed(f"torch cannot write this model as {form}: {told[0]}") from error

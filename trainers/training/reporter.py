@@ -1,0 +1,118 @@
+"""Adds up what one worker does in a generation, and reports it."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from trainers.algorithms.base import StepReport
+from trainers.collectives.protocol import Collectives
+from trainers.errors import LossNotFinite
+from trainers.metrics import StepMetrics
+from trainers.parameter_server.protocol import ParameterStore
+from trainers.training.messages import GenerationStart, WorkerReport
+
+
+class Reporter:
+    """Of one worker, used by its training thread."""
+
+    def __init__(self, begin: GenerationStart, send: Callable[[WorkerReport], None], every_s: float) -> None:
+        self.begin = begin
+        self.send = send
+        self.every_s = every_s
+        self.collectives: Collectives | None = None
+        self.store: ParameterStore | None = None
+        self.metrics = StepMetrics()  # since the last report
+        self.since_s = time.perf_counter()
+        self.steps = 0  # of the generation
+        self.learning_rate = 0.0
+        self.delays: tuple[int, ...] = ()
+        self.staleness: Counter[int] = Counter()  # as of the last report
+        self.group_staleness: list[Counter[int]] = []  # likewise
+
+    def connect(self, collectives: Collectives | None, store: ParameterStore | None) -> None:
+        """What these count is reported too."""
+        self.collectives, self.store = collectives, store
+
+    def restart(self) -> None:
+        """The first step begins: what came before it is not reported."""
+        self.metrics, self.since_s = StepMetrics(), time.perf_counter()
+
+    def take_wait_s(self) -> float:
+        """Seconds that this thread waited for other workers and for shards since the last call."""
+        waited = 0.0
+        for connection in (self.collectives, self.store):
+            if connection is not None:
+                waited += connection.waited_s
+                connection.waited_s = 0.0
+        return waited
+
+    def count_data(self, seconds: float) -> None:
+        """A step's data were there after so long. While examples move between workers, waiting for data is waiting for
+        workers: that counts as communication."""
+        waited = self.take_wait_s()
+        self.metrics.wait_communication_s += waited
+        self.metrics.wait_data_s += seconds - waited
+
+    def count_step(self, epoch: int, report: StepReport, seconds: float) -> None:
+        """Count one step, which took so long once its data were there.
+
+        Raises:
+            LossNotFinite: It diverges.
+        """
+        waited = self.take_wait_s()
+        self.steps += 1
+        self.metrics += StepMetrics(
+            steps=1, examples=report.examples, loss=report.loss, dropped=report.dropped,
+            by_epoch={epoch: (report.loss, report.examples)},
+            wait_communication_s=waited, compute_s=seconds - waited,
+        )  # fmt: skip
+        self.learning_rate, self.delays = report.learning_rate, report.delays
+        if not math.isfinite(report.loss):
+            raise LossNotFinite(
+                f"the loss became {report.loss} in step {self.steps} of epoch {epoch + 1} at learning rate "
+                f"{report.learning_rate:g}; try a smaller optimizer.lr"
+            )
+
+    @property
+    def is_due(self) -> bool:
+        """After the first step of all, after the first of an epoch, and every so many seconds."""
+        first_of_epoch = len(self.metrics.by_epoch) > 1
+        return self.steps == 1 or first_of_epoch or time.perf_counter() - self.since_s >= self.every_s
+
+    def report(self, updates: int, reached: int) -> None:
+        """Report what was done since the last time.
+
+        Args:
+            updates: As in `WorkerReport`.
+            reached: Likewise.
+        """
+        applied = self.store.applied if self.store is not None else []
+        metrics = self.metrics
+        self.restart()
+        if self.collectives is not None:
+            metrics += self.collectives.meter.take()
+        if self.store is not None:
+            metrics += self.store.meter.take()
+            metrics += self._new_staleness(self.store)
+        self.send(
+            WorkerReport(
+                number=self.begin.number,
+                generation=self.begin.endpoint.generation,
+                metrics=metrics,
+                learning_rate=self.learning_rate if metrics.steps else 0.0,
+                delays=self.delays if metrics.steps else (),
+                updates=updates,
+                reached=reached,
+                applied=tuple((p.identity.epoch, p.identity.first, p.identity.last) for p in applied),
+            )
+        )
+
+    def _new_staleness(self, store: ParameterStore) -> StepMetrics:
+        """Of the pushes that were acknowledged since the last report; by group only where there are several."""
+        staleness, before = Counter(store.staleness), self.staleness
+        groups = [Counter(counts) for counts in store.group_staleness]
+        earlier = self.group_staleness or [Counter[int]() for _ in groups]
+        self.staleness, self.group_staleness = staleness, groups
+        news = tuple(dict(now - then) for now, then in zip(groups, earlier, strict=True))
+        return StepMetrics(staleness=dict(staleness - before), group_staleness=news if len(news) > 1 else ())

@@ -1,0 +1,278 @@
+"""From a spec to everything that one process of a run works with: data, model, order, rule, first version."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trainers.algorithms.base import Context, Start
+from trainers.collectives.protocol import Collectives
+from trainers.data.batches import Dataset
+from trainers.data.datasets import open_dataset, open_partitioned
+from trainers.data.order import HeldOrder, Order, Partitions
+from trainers.data.partitioned.dataset import PartitionedDataset
+from trainers.errors import SpecRejected
+from trainers.models.dropout import replace_dropout
+from trainers.models.layout import Layout, lay_out
+from trainers.models.losses import loss_at_chance
+from trainers.models.registry import build_model
+from trainers.models.replica import Replica
+from trainers.models.statistics import recomputed_statistics
+from trainers.optim.buffers import Buffers, State
+from trainers.optim.decay import exempt_names
+from trainers.optim.rule import UpdateRule, initial_state
+from trainers.optim.schedules import Schedule
+from trainers.spec import TrainSpec
+from trainers.spec.resume_key import resume_key
+from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
+from trainers.training.messages import RunLayout
+from trainers.training.position import Position
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker, the evaluator and the preflight have in common."""
+
+    spec: TrainSpec
+    dataset: Dataset
+    order: Order
+    replica: Replica
+    rule: UpdateRule
+    schedule: Schedule
+    exempt: tuple[slice, ...]
+    """Parts of the flat vector without weight decay."""
+    groups: tuple[slice, ...]
+    """Groups of parameters that are pushed and fetched by themselves."""
+    whole: dict[str, Path] = field(default_factory=dict)
+    """By the checkpoint that was to be begun from: itself, or the one before it that is whole."""
+    damaged: dict[str, list[str]] = field(default_factory=dict)
+    """Likewise: what is wrong with those that were passed over."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where each parameter lies in the flat vector."""
+        return self.replica.layout
+
+    def begin(self, resume: str | None = None) -> tuple[Start, Position]:
+        """The first version: the model as built, or the checkpoint `resume`, by default the one that the spec names.
+
+        The batch-norm buffers of a checkpoint go into the replica.
+        """
+        resume = resume or self.spec.checkpoint.resume
+        if resume is None:
+            return self.blank(), Position()
+        if resume not in self.whole:  # once: their files are large
+            self.whole[resume], self.damaged[resume] = newest_whole(Path(resume))
+        found = read_checkpoint(self.whole[resume])
+        position = self._taken_up(found)
+        params = self.layout.flatten(found.model)
+        state = initial_state(self.rule, params)
+        state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
+        state |= self._private(found)
+        newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
+        for rank, buffers in (newcomers | found.buffers).items():
+            self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
+        return Start(Buffers(params, state), position.examples, position.learning_rate), position
+
+    def blank(self) -> Start:
+        """The model as built."""
+        if self.replica.is_as_built:
+            params = self.replica.initial_params()
+        else:  # it has trained since
+            data = self.dataset
+            model = build_model(self.spec.model, data.num_classes, data.image_shape, self.spec.seed)
+            params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+        return Start(Buffers(params, initial_state(self.rule, params)))
+
+    def following(self, num_virtual: int) -> "Setup":
+        """The same while there are so many virtual workers."""
+        if num_virtual == self.order.num_virtual:
+            return self
+        spec, num = self.spec.following(num_virtual), self.dataset.num_train
+        return replace(self, spec=spec, order=build_order(spec, num), schedule=spec.learning_rate(num))
+
+    def _private(self, found: Checkpoint) -> State:
+        """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
+        names = self.spec.algorithm.private_names(self.rule.state_names, self.order.num_virtual)
+        if not any(name in found.optimizer for name in names):
+            return {}
+        theirs = TrainSpec.model_validate(found.spec)
+        if theirs.algorithm.name != self.spec.algorithm.name or resume_key(theirs) != resume_key(self.spec):
+            return {}
+        return {name: self.layout.flatten(found.optimizer[name]) for name in names if name in found.optimizer}
+
+    def _taken_up(self, found: Checkpoint) -> Position:
+        """Where this run goes on from a checkpoint.
+
+        Raises:
+            SpecRejected: It is another model's, there is nothing left to train, or the examples of the epoch under way
+                are divided in another way.
+        """
+        if missing := set(self.layout.names) - set(found.model):
+            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        position = found.position
+        if position.epoch >= self.spec.epochs:
+            raise SpecRejected(f"epochs: the checkpoint has {position.epoch} behind it; set more than that")
+        if not position.within_epoch:  # the set, and with it the examples an epoch, may have changed
+            return replace(position, examples=position.epoch * self.dataset.num_train)
+        mine, theirs = (resume_key(spec) for spec in (self.spec, TrainSpec.model_validate(found.spec)))
+        for name in mine | theirs:
+            if mine.get(name) != theirs.get(name):
+                raise SpecRejected(
+                    f"{name}: the checkpoint lies within an epoch that was begun with {theirs.get(name)}; "
+                    f"keep that, or resume from a checkpoint at the end of an epoch"
+                )
+        return position
+
+    def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
+        """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
+        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
+        means, n = mean_buffers(buffers), self.spec.batch.per_worker
+        count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
+        if not count:
+            return means
+        plan = ((0, self.order.examples(0, index)) for index in range(count))
+        with self.replica.evaluating(params, means) as model:
+            return recomputed_statistics(model, (batch.images for batch in self.dataset.batches(plan)))
+
+    def context(self, start: Start) -> Context:
+        """What the algorithm needs on this worker, but for its way to the others."""
+        return Context(
+            replica=self.replica,
+            rule=self.rule,
+            weight_decay=self.spec.batch_scaling.weight_decay,
+            schedule=self.schedule,
+            num_virtual=self.order.num_virtual,
+            start=start,
+            partition_sizes=self.order.partition_sizes,
+            exempt=self.exempt,
+            per_worker=self.order.per_worker,
+            groups=self.groups,
+        )
+
+    def run_layout(self) -> RunLayout:
+        """What the coordinator and the shards must know of it, with where the run begins."""
+        _, position = self.begin()
+        return RunLayout(
+            num_examples=self.dataset.num_train,
+            minibatches=self.order.minibatches,
+            steps=self.order.steps,
+            numel=self.layout.numel,
+            shards=tuple((cut.start, cut.stop) for cut in self.layout.shards),
+            device=str(self.replica.device),
+            position=position,
+            exempt=tuple((part.start, part.stop) for part in self.exempt),
+            groups=tuple((span.start, span.stop) for span in self.groups),
+            damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
+            chance_loss=loss_at_chance(self.spec.loss, self.dataset.num_classes),
+        )
+
+    def hold(self, ranks: range, position: Position) -> None:
+        """Where workers hold only their own examples: take those of virtual `ranks`, as they lie at `position`."""
+        if isinstance(self.dataset, PartitionedDataset) and isinstance(self.order, HeldOrder):
+            how = self.spec.algorithm.partitioning(self.spec.seed, self.order.partition_sizes)
+            rounds = position.epoch + (position.step > 0)  # the round under way began with a shuffle too
+            self.dataset.hold(self.order, ranks, how, rounds)
+
+    def meet(self, collectives: Collectives) -> None:
+        """Where examples move between workers, they do it through these."""
+        if isinstance(self.dataset, PartitionedDataset):
+            self.dataset.meet(collectives)
+
+
+def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = lambda _: None) -> Setup:
+    """Open the data (shared in `folder` with the other processes of the node) and build the model.
+
+    Args:
+        note: Is told what is done next, in a few words: either may take minutes.
+
+    Raises:
+        SpecRejected: The model, the data or the machine do not allow the spec.
+    """
+    torch.set_num_threads(spec.workers.threads)
+    device = choose_device(spec)
+    note(f"opens the dataset {spec.data.name}")
+    open_data = open_partitioned if spec.algorithm.traits.holds_examples else open_dataset
+    dataset = open_data(spec.data, spec.seed, folder, device, note)
+    note(f"builds the model {spec.model.name}")
+    model = build_model(spec.model, dataset.num_classes, dataset.image_shape, spec.seed)
+    num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
+    try:
+        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
+    except ValueError as error:
+        raise SpecRejected(f"ps.shards: {error}") from error
+    draws = replace_dropout(model, spec.seed)
+    try:
+        groups = spec.algorithm.parameter_groups(model, layout)
+    except ValueError as error:
+        raise SpecRejected(f"algorithm.{error}") from error
+    return Setup(
+        spec=spec,
+        dataset=dataset,
+        order=build_order(spec, dataset.num_train),
+        replica=Replica(model, layout, device, draws, spec.loss),
+        rule=spec.optimizer.build(),
+        schedule=spec.learning_rate(dataset.num_train),
+        exempt=layout.spans_of(exempt_names(model, spec.optimizer.no_decay)),
+        groups=groups,
+    )
+
+
+def build_order(spec: TrainSpec, num_examples: int) -> Order:
+    """Which examples belong to which minibatch, as the algorithm needs it."""
+    traits = spec.algorithm.traits
+    kind = Partitions if traits.keeps_partitions else HeldOrder if traits.holds_examples else Order
+    return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+
+
+def preflight(spec: TrainSpec) -> None:
+    """Whatever can be found wrong without training: data, model, layout, checkpoint, one minibatch.
+
+    Raises:
+        SpecRejected: With the field and the remedy.
+    """
+    setup = set_up(spec, None)
+    with setup.dataset:
+        check(setup)
+
+
+def check(setup: Setup) -> None:
+    """One minibatch forward and backward, thrown away.
+
+    Raises:
+        SpecRejected: The model does not train on this data, or not with this algorithm.
+    """
+    setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
+    setup.begin()
+    params = setup.replica.initial_params()
+    batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:2])])))
+    try:
+        setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise SpecRejected(
+            f"model: {setup.spec.model.name} does not train on {setup.spec.data.name}: {error}"
+        ) from error
+    finally:
+        setup.replica.buffers.pop(-1, None)
+        setup.replica.is_as_built = True  # nothing was updated
+
+
+def choose_device(spec: TrainSpec) -> torch.device:
+    """Where the model computes.
+
+    Raises:
+        SpecRejected: A GPU is asked for and there is none.
+    """
+    wants = spec.device == "cuda" or (spec.device == "auto" and spec.workers.gpus > 0)
+    if wants and not torch.cuda.is_available():
+        raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
+    if not wants:
+        return torch.device("cpu")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own

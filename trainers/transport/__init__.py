@@ -1,1 +1,0 @@
-"""How tensors travel: the protocols and their implementations, all held to the same contract tests."""

@@ -1,1 +1,0 @@
-"""All-reduce over point-to-point messages: one file an algorithm, and the choice among them."""

@@ -1,0 +1,75 @@
+"""Finds and calls a user's own `module:function`, and turns its errors into readable ones. Imports no torch."""
+
+import contextlib
+import difflib
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainers.errors import UserCodeFailed
+
+NUM_FRAMES = 4
+"""Frames of a user's traceback that are shown: the last ones, closest to the error."""
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a name of a spec means a function of the user's (`module:function`)."""
+    return ":" in name
+
+
+@contextlib.contextmanager
+def on_path(folder: str | None) -> Iterator[None]:
+    """Append a user's folder to the import path, as in a run."""
+    if folder is None:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def last_frames(error: BaseException) -> str:
+    """The last frames of the traceback, indented, innermost last, without the first one, which is our call."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return "".join(traceback.format_list(frames[-NUM_FRAMES:])).rstrip()
+
+
+def failed(name: str, error: BaseException, doing: str = "raised") -> UserCodeFailed:
+    """The error of a user's function, as a sentence with the last frames, for the event log."""
+    return UserCodeFailed(f"{name} {doing} {type(error).__name__}: {error}\n{last_frames(error)}".rstrip())
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function behind `module:function`.
+
+    Raises UserCodeFailed when the module cannot be imported or has no such function.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserCodeFailed(
+            f"{name}: module {error.name!r} is not on the path; set `code` in the spec to the folder that holds it"
+        ) from error
+    except Exception as error:
+        raise failed(name, error, "could not be imported:") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        near = difflib.get_close_matches(function_name, dir(module), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserCodeFailed(f"{name}: module {module_name!r} has no function {function_name!r}{hint}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def call(name: str, **arguments: Any) -> Any:
+    """What the user's `module:function` returns for these keyword arguments. Raises UserCodeFailed when it raises."""
+    function = resolve(name)
+    try:
+        return function(**arguments)
+    except (Exception, SystemExit) as error:
+        raise failed(name, error) from error
