@@ -58,3 +58,11 @@ def photographs(tmp_path: Path) -> Path:
                 pixels = generator.integers(0, 256, (height, width, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     return tmp_path
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A run's folder on its node."""
+    folder = tmp_path / "node"
+    folder.mkdir()
+    return folder

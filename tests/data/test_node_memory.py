@@ -97,18 +97,17 @@ def test_a_killed_writer_leaves_no_half_set(tmp_path: Path) -> None:
 
 
 def test_no_room_means_a_private_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     calls: list[str] = []
-    tmp_path.joinpath("node").mkdir()
     monkeypatch.setattr(node_memory.shutil, "disk_usage", full)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            arrays = node_memory.map_shared(DataSpec(), tmp_path / "node", counted(calls))
+            arrays = node_memory.map_shared(DataSpec(), node, counted(calls))
             assert isinstance(arrays, Arrays)
     assert calls == ["digits", "digits"]
     assert "No space left" in caplog.text
-    assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock", ".unshared"}
+    assert {path.suffix for path in node.iterdir()} == {".lock", ".unshared"}

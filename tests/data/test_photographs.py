@@ -34,7 +34,7 @@ def of(root: Path, **options: int) -> DataSpec:
 )
 @pytest.mark.parametrize("are_alike", [False, True])
 def test_decoded_and_streamed_are_bit_equal(
-    photographs: Path, tmp_path: Path, options: dict[str, int], are_alike: bool
+    photographs: Path, node: Path, options: dict[str, int], are_alike: bool
 ) -> None:
     if are_alike:
         for path in photographs.glob("*/*/*.png"):
@@ -42,8 +42,8 @@ def test_decoded_and_streamed_are_bit_equal(
     notes: list[str] = []
     plan = [(epoch, examples[examples < 9]) for epoch, examples in PLAN]
     with (
-        open_dataset(of(photographs, **options), 1, tmp_path / "node", note=notes.append) as decoded,
-        open_dataset(of(photographs, **options), 1, tmp_path / "node") as mapped,
+        open_dataset(of(photographs, **options), 1, node, note=notes.append) as decoded,
+        open_dataset(of(photographs, **options), 1, node) as mapped,
         open_dataset(of(photographs, **options), 1) as streamed,
     ):
         assert isinstance(decoded, MemoryDataset)
@@ -61,33 +61,33 @@ def test_decoded_and_streamed_are_bit_equal(
 
 
 @pytest.mark.parametrize("options", [{"resize": 32}, {"random_resized_crop": 32}])
-def test_what_is_too_large_is_streamed(photographs: Path, tmp_path: Path, options: dict[str, int]) -> None:
+def test_what_is_too_large_is_streamed(photographs: Path, node: Path, options: dict[str, int]) -> None:
     limit = 3 * 32 * 32 * 15  # one photograph less than there are
-    with open_dataset(of(photographs, **options, memory_limit_bytes=limit), 0, tmp_path / "node") as dataset:
+    with open_dataset(of(photographs, **options, memory_limit_bytes=limit), 0, node) as dataset:
         assert isinstance(dataset, StreamedDataset)
-    assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock", ".unshared"}
+    assert {path.suffix for path in node.iterdir()} == {".lock", ".unshared"}
 
 
-def test_a_full_disk_means_streaming(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_means_streaming(photographs: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with open_dataset(of(photographs), 0, tmp_path / "node") as dataset:
+    with open_dataset(of(photographs), 0, node) as dataset:
         assert isinstance(dataset, StreamedDataset)
-    assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock", ".unshared"}
+    assert {path.suffix for path in node.iterdir()} == {".lock", ".unshared"}
 
 
 @pytest.mark.parametrize("random_resized_crop", [0, 32])
 @pytest.mark.parametrize("half", ["train", "val"])
 def test_what_cannot_be_read_is_named_before_training(
-    photographs: Path, tmp_path: Path, half: str, random_resized_crop: int
+    photographs: Path, node: Path, half: str, random_resized_crop: int
 ) -> None:
     broken = photographs / half / "dog" / "1.png"
     broken.write_bytes(broken.read_bytes()[:200])  # its head is there
     i, name = {"train": (7, "training"), "val": (3, "test")}[half]
     with pytest.raises(RunFailed, match=rf"image_folder: {name} example {i} \({broken}\) cannot be read: "):
-        open_dataset(of(photographs, random_resized_crop=random_resized_crop), 0, tmp_path / "node")
+        open_dataset(of(photographs, random_resized_crop=random_resized_crop), 0, node)
 
 
 def test_an_error_among_many_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:

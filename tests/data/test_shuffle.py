@@ -345,10 +345,10 @@ def test_images_that_workers_cannot_hold_are_refused_with_the_remedy(
         preflight(_of_photographs(photographs, options))
 
 
-def test_workers_hold_photographs_of_one_size(photographs: Path, tmp_path: Path) -> None:
+def test_workers_hold_photographs_of_one_size(photographs: Path, node: Path) -> None:
     spec = _of_photographs(photographs, {"resize": 32})
     preflight(spec)
-    with open_partitioned(spec.data, 0, tmp_path / "node") as data, open_dataset(spec.data, 0) as streamed:
+    with open_partitioned(spec.data, 0, node) as data, open_dataset(spec.data, 0) as streamed:
         assert_same_batches(data, streamed, [(0, np.array([7, 2, 11]))])
         for mine, theirs in zip(data.test_batches(3), streamed.test_batches(3), strict=True):
             assert torch.equal(mine.images, theirs.images)

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from tests.runtime.runs import spec
 from trainers.runtime import node_folder as module
+from trainers.runtime.actors.worker import GROUPS, Worker
 from trainers.runtime.node_folder import cleanup, node_folder, where
 
 HOLD = """
@@ -22,6 +24,21 @@ ray.get_runtime_context = lambda: SimpleNamespace(get_session_name=lambda: sys.a
 node_folder._root = lambda: Path(sys.argv[1])
 print(node_folder.node_folder("job"), flush=True)
 time.sleep(600)
+"""
+
+WRITE = """
+import sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+for i in range(200_000):
+    try:
+        (folder / str(i)).touch()
+    except FileNotFoundError:
+        break
+    if i == 5000:
+        print(flush=True)
+else:
+    sys.exit("the folder is still there")
 """
 
 
@@ -79,6 +96,29 @@ def test_what_the_other_side_of_a_run_sweeps_is_made_anew(session: SimpleNamespa
     cleanup("job")
     module._held.update(held)
     assert not list(node_folder("job").iterdir())
+
+
+def test_a_folder_is_removed_while_another_process_writes_into_it(session: SimpleNamespace, tmp_path: Path) -> None:
+    for _ in range(5):
+        folder = node_folder("job")
+        with subprocess.Popen([sys.executable, "-c", WRITE, folder], stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout
+            other.stdout.readline()
+            cleanup("job")
+            assert other.wait() == 0, "it finds the folder gone"
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_begins_while_its_run_ends_brings_nothing_back() -> None:
+    """A cancel overtakes the worker that replaces a dead one: `cleanup` comes first, `prepare` is still to begin."""
+    actor = ray.remote(concurrency_groups=GROUPS)(Worker).options(num_cpus=0)
+    worker = actor.remote("newcomer/worker/0", "newcomer", spec(), None)
+    ray.get(worker.cleanup.options(concurrency_group="control").remote())
+    with pytest.raises(ray.exceptions.RayTaskError, match="No such file"):
+        ray.get(worker.prepare.options(concurrency_group="control").remote(False))
+    assert not where("newcomer").exists()
+    ray.kill(worker)
 
 
 def test_all_tests_with_a_ray_are_done_by_one_process(request: pytest.FixtureRequest) -> None:

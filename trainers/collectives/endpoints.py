@@ -97,8 +97,9 @@ class HierarchicalEndpoint(ProcessGroupEndpoint):
     def connect(self, folder: Path, device: torch.device, given_up: Callable[[], bool] = lambda: False) -> Collectives:
         from trainers.collectives.hierarchical import join_hierarchical
 
+        (folder / self.name).mkdir(exist_ok=True)
         own = folder / self.name / f"node-{self.nodes[self.rank]}"  # nodes may be one machine's, with one file system
-        own.mkdir(parents=True, exist_ok=True)
+        own.mkdir(exist_ok=True)
         return join_hierarchical(self.config(device), own, given_up)
 
 

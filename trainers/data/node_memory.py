@@ -23,12 +23,11 @@ ARRAYS = {"images": np.uint8, "labels": np.int64, "shapes": np.int64}
 
 
 def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source], note: Note = lambda _: None) -> Source:
-    """The dataset of a spec, mapped read-only from `folder`, where the first process of the node writes it.
+    """The dataset of a spec, mapped read-only from a folder, where the first process of the node writes it.
 
     The others wait for it under a file lock. If the set is streamed, or there is no room for it, each process reads it
     for itself, without waiting. `note` is told what takes long. Raises what `read` and `decode_into` raise.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     home = folder / f"{data.name.replace(':', '.')}-{_digest(data)}"
     unshared = home.with_suffix(".unshared")  # tells the other processes to read for themselves
     if not home.is_dir() and not unshared.exists():

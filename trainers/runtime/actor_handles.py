@@ -86,10 +86,10 @@ def kill_run(job_id: str, but: str | None = None) -> None:
         if group["name"].startswith(f"{job_id}/") and group["state"] != "REMOVED":
             with suppress(ValueError):
                 remove_placement_group(ray.util.get_placement_group(group["name"]))
-    cleanup(job_id)
     deadline = time.monotonic() + GONE_S
     while _names(job_id, but) and time.monotonic() < deadline:
         time.sleep(0.05)
+    cleanup(job_id)
 
 
 def _names(job_id: str, but: str | None) -> list[str]:

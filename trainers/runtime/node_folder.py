@@ -3,6 +3,9 @@
 Its name contains the Ray session, so that two Rays on one machine may have runs with the same id. Every process that
 uses the folder holds a lock on it. The kernel releases the lock when the process dies, so a folder that is not locked
 was left by processes that were killed.
+
+Only `node_folder` makes the folder, and a process calls that when it begins. Whoever still writes into it while the run
+is ended finds it gone, and cannot bring it back.
 """
 
 import fcntl
@@ -49,7 +52,7 @@ def node_folder(job_id: str) -> Path:
 def cleanup(job_id: str) -> None:
     """Remove the run's folder on this node, if there is one."""
     path = where(job_id)
-    shutil.rmtree(path, ignore_errors=True)
+    _remove(path)
     _release(path)
 
 
@@ -78,6 +81,14 @@ def _release(path: Path) -> None:
         os.close(_held.pop(path))
 
 
+def _remove(path: Path) -> None:
+    """Remove a folder into which others may be writing. It is moved aside first, so that nothing comes in meanwhile."""
+    aside = path.with_name(f"{path.name}-removed-{os.getpid()}")
+    with suppress(FileNotFoundError):  # another process was first
+        path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def _clean_up_forsaken(root: Path) -> None:
     """Remove the folders, of any Ray, that no process has locked, and the files of loader processes that are gone."""
     remove_forsaken_files()
@@ -86,6 +97,6 @@ def _clean_up_forsaken(root: Path) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
             finally:
                 os.close(descriptor)

@@ -40,6 +40,7 @@ class ShardActor(BaseActor):
         super().__init__(name, job_id, coordinator_name)
         self.spec = spec
         self.index = index
+        self.folder = node_folder(job_id)
         self.server: Server[Any]
         self.wire_hub: WireHub | None = None  # where workers call this actor, once it listens
         self.endpoint: StoreEndpoint | None = None  # how they reach it, likewise
@@ -200,6 +201,6 @@ class ShardActor(BaseActor):
         """In a folder that is made if need be."""
         from trainers.parameter_server.memory import MemoryPlan
 
-        folder = node_folder(self.job_id) / endpoint.folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.folder / endpoint.folder
+        folder.mkdir(mode=0o700, exist_ok=True)
         return MemoryPlan(folder, self.index, endpoint.capacity, self.spec.ps.replicas)

@@ -74,7 +74,6 @@ class Worker(BaseActor):
         self.note("imports torch")
         from trainers.training.setup import check, set_up
 
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         setup = self.setup = set_up(self.spec, self.data_folder, self.note)
         if checks:
             self.note("tries the spec on one minibatch")
