@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Resources,
         attach,
         available_resources,
+        cluster_is_open,
         detach,
         embedded,
         metrics_targets,
@@ -56,8 +57,8 @@ _HOME = {
     "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
     "trainers.runtime.api": ("train",),
     "trainers.runtime.cluster": (
-        "ClusterInfo", "Resources", "attach", "available_resources", "detach", "embedded", "metrics_targets", "needs",
-        "start_head", "stop_head", "total_resources",
+        "ClusterInfo", "Resources", "attach", "available_resources", "cluster_is_open", "detach", "embedded",
+        "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
@@ -71,9 +72,9 @@ __all__ = [
     "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "LossNotFinite", "Metrics",
     "MillraceError", "ModelCost", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State",
     "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "cleanup_run", "detach", "embedded", "error_median", "explain", "export_model",
-    "field_errors", "find_run", "images_of", "known_examples", "metrics_targets", "needs", "plot_timings",
-    "preflight", "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head",
+    "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
+    "export_model", "field_errors", "find_run", "images_of", "known_examples", "metrics_targets", "needs",
+    "plot_timings", "preflight", "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head",
     "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 

@@ -44,6 +44,9 @@ class Runs(Protocol):
     def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:
         """Raise SpecRejected if the model or the data do not allow the spec. Gives up once `is_wanted` says no."""
 
+    def cluster_is_open(self, address: str) -> bool:
+        """Whether the cluster at an address lets in whoever shows no token."""
+
     def total_resources(self) -> Resources:
         """What the cluster has."""
 

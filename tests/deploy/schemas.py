@@ -61,6 +61,7 @@ WORKERS = fields(
     "groupName rayStartParams template minReplicas maxReplicas",
     groupName=TEXT, replicas=NUMBER, minReplicas=NUMBER, maxReplicas=NUMBER, rayStartParams=LABELS, template=TEMPLATE,
 )  # fmt: skip
+SELECTOR = fields("matchLabels", matchLabels=LABELS)
 AUTOSCALER = fields(
     version={"enum": ["v1", "v2"]}, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]},
     idleTimeoutSeconds=NUMBER, resources=RESOURCES,
@@ -76,13 +77,22 @@ def kind(api_version: str, spec: Schema) -> Schema:
 
 KINDS: dict[str, Schema] = {
     "RayCluster": kind("ray.io/v1", fields(
-        "headGroupSpec workerGroupSpecs", rayVersion=TEXT, enableInTreeAutoscaling=FLAG, autoscalerOptions=AUTOSCALER,
-        headGroupSpec=HEAD, workerGroupSpecs=several(WORKERS),
+        "headGroupSpec workerGroupSpecs authOptions", rayVersion=TEXT,
+        authOptions=fields("mode", mode={"enum": ["disabled", "token"]}), enableInTreeAutoscaling=FLAG,
+        autoscalerOptions=AUTOSCALER, headGroupSpec=HEAD, workerGroupSpecs=several(WORKERS),
     )),
     "Job": kind("batch/v1", fields("template", backoffLimit=NUMBER, template=TEMPLATE)),
     "Service": kind("v1", fields(
         "selector ports", selector=LABELS,
         ports=several(fields("port", name=TEXT, port=NUMBER, targetPort={"type": ["string", "integer"]})),
+    )),
+    "NetworkPolicy": kind("networking.k8s.io/v1", fields(
+        "podSelector policyTypes ingress", podSelector=SELECTOR,
+        policyTypes={"type": "array", "items": {"enum": ["Ingress", "Egress"]}},
+        ingress=several({"anyOf": [
+            fields("from", **{"from": several(fields("podSelector", podSelector=SELECTOR))}),
+            fields("ports", ports=several(fields("port", port={"type": ["string", "integer"]}))),
+        ]}),
     )),
     "PersistentVolumeClaim": kind("v1", fields(
         "accessModes resources", accessModes={"type": "array", "items": {"enum": ["ReadWriteMany"]}},

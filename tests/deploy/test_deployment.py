@@ -26,7 +26,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 STATE = "/var/lib/millrace"
 TOOLS = Path(sys.executable).parent
-COMMAND = re.compile(r"(?:^|&& |; |exec )((?:ray|millrace) [^;&]*)")
+COMMAND = re.compile(r"(?:^|&& |; |exec )((?:ray|millrace) [^;&>]*)")
 
 
 def read(path: str) -> Any:
@@ -65,9 +65,10 @@ def test_compose_follows_the_compose_specification(tmp_path: Path) -> None:
 
 def test_compose_runs_one_image_and_what_watches_it() -> None:
     services = COMPOSE["services"]
-    assert set(services) == {"head", "worker", "service", "prometheus", "grafana"}
-    assert {services[name]["image"] for name in ("head", "worker", "service")} == {"millrace"}
-    for name in ("head", "worker", "service"):
+    assert set(services) == {"ray-token", "head", "worker", "service", "prometheus", "grafana"}
+    ours = ("ray-token", "head", "worker", "service")
+    assert {services[name]["image"] for name in ours} == {"millrace"}
+    for name in ours:
         assert f"state:{STATE}" in services[name]["volumes"]  # checkpoints are written where the workers are
         assert services[name]["shm_size"] == "2gb"
         assert services[name]["init"] is True
@@ -216,7 +217,7 @@ def commands() -> Iterator[list[str]]:
         lines.append(words[-1] if words[:2] == ["sh", "-c"] else shlex.join(words))
     lines += [*CLUSTER["head_start_ray_commands"], *CLUSTER["worker_start_ray_commands"]]
     (job,) = MANIFESTS["token.yaml"]["spec"]["template"]["spec"]["containers"]
-    lines += [shlex.join(job["command"]), *container("service")["args"]]
+    lines += [job["command"][-1], *container("service")["args"]]
     lines += re.findall(r"'(millrace [^']*)'", (DEPLOY / "ray-cluster.yaml").read_text())
     for line in lines:
         for command in COMMAND.findall(line):

@@ -109,6 +109,7 @@ class FakeRuns:
     """Names of runs in the order of their start."""
     start_error: Exception | None = None
     preflight_error: MillraceError | None = None
+    is_open: bool = False
     may_start: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -149,6 +150,9 @@ class FakeRuns:
 
     def metrics_targets(self) -> list[str]:
         return ["192.0.2.1:8080"]
+
+    def cluster_is_open(self, address: str) -> bool:
+        return self.is_open
 
     def total_resources(self) -> Resources:
         return self.total

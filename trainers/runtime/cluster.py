@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from trainers.spec import TrainSpec
 
 NAMESPACE = "millrace"
 LOOPBACK = "127.0.0.1"
+RAY_COMMAND = "from ray.scripts.scripts import main; main()"
 STARTS = 2
 """How often Ray is started before it counts as failed. It gives up after 30 s, which a busy machine exceeds."""
 START_TIMEOUT_S = 600.0
@@ -162,6 +164,14 @@ def attach(address: str, json_logs: bool = False) -> ClusterInfo:
     return _init(address=address)
 
 
+def cluster_is_open(address: str) -> bool:
+    """Whether the cluster at an address lets in whoever shows no token. Takes seconds: it is tried by a process of its
+    own, because a process knows one token."""
+    command = [sys.executable, "-c", RAY_COMMAND, "status", "--address", address]
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    return subprocess.run(command, env=env, capture_output=True, check=False).returncode == 0
+
+
 def detach() -> None:
     """Disconnect; what was attached to goes on."""
     if _initialised():
@@ -250,7 +260,7 @@ def stop_head(state_dir: Path) -> bool:
 
 def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
     temp, dashboard, client = str(temporary_folder()), _free_port(), _free_port()
-    ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+    ray = [sys.executable, "-c", RAY_COMMAND]
     env = {**os.environ, **RAY_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "TMPDIR": temp}
     log = state_dir / "ray-head.log"
     output = [

@@ -50,6 +50,7 @@ def _ray(context: CliContext, address: str | None) -> Finding:
     try:
         with context.cluster(address, Resources(cpus=1, gpus=0), None) as info:
             total = context.runs().total_resources()
+            is_open = address is not None and context.runs().cluster_is_open(info.address)
     except MillraceError as error:
         remedy = (
             "check the address and the network" if address else "see that /tmp has room and that no old Ray is left"
@@ -59,6 +60,9 @@ def _ray(context: CliContext, address: str | None) -> Finding:
     size = f"{where}: {total.cpus:g} CPUs, {total.gpus:g} GPUs"
     if total.cpus < 1:
         return Finding.bad("Ray", size, "start it with at least one CPU: `ray start --num-cpus`")
+    if is_open:
+        remedy = "give every node of it a token (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH); docs/deployment.md"
+        return Finding.doubtful("Ray", f"{size}; it runs the code of everybody who can reach it", remedy)
     return Finding.good("Ray", size)
 
 

@@ -254,6 +254,14 @@ def test_a_ray_that_does_not_start(tmp_path: Path) -> None:
     assert "address" in found[-1].remedy
 
 
+def test_a_cluster_that_asks_for_no_token(tmp_path: Path) -> None:
+    for is_open, health in ((True, Health.warning), (False, Health.ok)):
+        context = cli_context(FakeRuns(is_open=is_open), tmp_path)
+        ray = list(findings(context, NOWHERE, "192.0.2.1:6379", is_quick=False))[-1]
+        assert (ray.part, ray.health) == ("Ray", health)
+        assert ("RAY_AUTH_MODE=token" in (ray.remedy or "")) == is_open
+
+
 # -- settings and completion --------------------------------------------------------------------------------------
 
 
