@@ -1,21 +1,25 @@
 """The base class of all sections of a spec, and the short forms that a user may write."""
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
 
-def shorthand(field: str, form: Any, kind: Any = str, default: str | None = None) -> BeforeValidator:
+def shorthand(
+    field: str, form: Any, kind: Any = str, default: str | Callable[[dict[str, Any]], str] = ""
+) -> BeforeValidator:
     """Lets a scalar stand for a section in which only `field` is given.
 
     form, kind: the types of the section and of the scalar, for the JSON Schema.
-    default: the value of `field` in a section that does not give it.
+    default: the value of `field` in a section that does not give it, or what finds it by the sections before this one.
     """
 
-    def spell_out(value: Any) -> Any:
+    def spell_out(value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, dict):
-            return {field: default, **value} if default and field not in value else value
+            missing = {field: default(info.data) if callable(default) else default} if default else {}
+            return missing | value
         return value if isinstance(value, BaseModel) else {field: value}
 
     return BeforeValidator(spell_out, json_schema_input_type=form | kind)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -29,7 +30,7 @@ import trainers
 from benchmarks.measurement.processes import free_port
 from tests.faults.test_workers import EXAMPLES, hurry, strike
 from tests.runtime.raylets import spec
-from tests.runtime.runs import Watched, left_behind, start
+from tests.runtime.runs import Watched, left_behind, soon, start
 from trainers.models.weights import load_weights
 
 WORKERS = 4
@@ -78,7 +79,15 @@ class Soak:
         strike(self.plan, "raise")
 
     def _headless(self, watched: Watched) -> None:
-        os.kill(ray.get(watched.run.coordinator.process.remote()), signal.SIGKILL)
+        pids: list[int] = []
+
+        def is_there() -> bool:  # the one that was killed before may not have come back yet
+            with suppress(ray.exceptions.ActorUnavailableError):
+                pids.append(ray.get(watched.run.coordinator.process.remote()))
+            return bool(pids)
+
+        soon(is_there, SILENCE_S)
+        os.kill(pids[0], signal.SIGKILL)
 
     def _node_gone(self, _: Watched) -> None:
         self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)

@@ -1,16 +1,26 @@
 """What a coordinator said before it died, and what the next one makes of it."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
+import pytest
 import ray
 
 from tests.runtime.runs import gone_soon, spec
 from trainers import ClusterInfo, EventLog, State
 from trainers.collectives.endpoints import SharedMemoryEndpoint
+from trainers.runtime import nodes
+from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.actors.worker import GROUPS, Worker
-from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.cluster import NAMESPACE, default_cpus
+from trainers.runtime.control.actor_watch import ActorWatch
+from trainers.runtime.control.recovery import find_survivors
 from trainers.runtime.control.run_log import GOES_BACK, TAKES_OVER, LogSummary, summarise_log
 from trainers.runtime.messages import WorkerStatus
+from trainers.runtime.node_folder import cleanup
+from trainers.runtime.nodes import kill_process
 from trainers.training.messages import GenerationEnd, GenerationStart
 
 
@@ -58,3 +68,35 @@ def test_a_generation_that_a_dead_coordinator_began_is_refused_after_the_next_ha
     ray.get(worker.cleanup.options(concurrency_group="control").remote())
     ray.kill(worker)
     gone_soon("late", [])
+
+
+def test_a_survivor_that_is_stopped_as_soon_as_it_has_answered_is_found_out(cluster: ClusterInfo) -> None:
+    """The new coordinator knew nothing of its process yet, and waited for it for ever."""
+    name = "survivor/worker/0"
+    actor = ray.remote(concurrency_groups=GROUPS)(Worker).options(name=name, namespace=NAMESPACE, num_cpus=0)
+    worker = actor.remote(name, "survivor", spec(), None)
+    pid = ray.get(worker.prepare.options(concurrency_group="control").remote(False)).place.pid
+
+    async def take_over() -> None:
+        watch = ActorWatch(ActorPool("survivor", spec(), None, None))
+        found = await find_survivors("survivor", 1, watch)
+        assert [one.name for one in found.workers] == [name]
+        os.kill(pid, signal.SIGSTOP)
+        watching = asyncio.create_task(watch.run())
+        with pytest.raises(ray.exceptions.RayActorError):
+            await asyncio.wait_for(found.workers[0].ask("heartbeat"), 60)
+        watching.cancel()
+
+    try:
+        asyncio.run(take_over())
+    finally:
+        kill_process(pid)
+        cleanup("survivor")
+    gone_soon("survivor", [])
+
+
+def test_a_node_that_dies_over_a_question_has_no_answer(monkeypatch: pytest.MonkeyPatch, cluster: ClusterInfo) -> None:
+    """Ray does not know at once that a node is dead."""
+    gone = "0" * 56
+    monkeypatch.setattr(nodes, "nodes_alive", lambda: {gone: None})
+    assert nodes.ask_on(gone, default_cpus) is None

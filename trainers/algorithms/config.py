@@ -30,6 +30,9 @@ class AlgorithmConfig(BaseModel, ABC):
     source: ClassVar[str] = ""
     """Paper and section."""
 
+    usual_optimizer: ClassVar[str] = "momentum"
+    """Of a spec that names none."""
+
     @property
     @abstractmethod
     def traits(self) -> Traits:

@@ -48,7 +48,12 @@ def ask_on(node: str, function: Callable[..., T], *arguments: Any) -> T | None:
     if node not in nodes_alive():
         return None
     task = ray.remote(num_cpus=0, max_retries=0)(function).options(**on_node(node))
-    answer: T = ray.get(task.remote(*arguments))
+    try:
+        answer: T = ray.get(task.remote(*arguments))
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError:  # the node has died since
+        return None
     return answer
 
 

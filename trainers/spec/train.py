@@ -8,7 +8,7 @@ import difflib
 import functools
 import os
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
@@ -19,7 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
-from trainers.optim.optimizers import AnyOptimizer, MomentumSpec
+from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import AnySchedule, ConstantSchedule, Schedule, WarmupSpec, build_schedule, warms_up
 from trainers.section import Section, shorthand
@@ -34,6 +34,12 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
+
+
+def usual_optimizer(before: dict[str, Any]) -> str:
+    """The optimizer of a spec that names none, by the algorithm that stands before it."""
+    algorithm: AlgorithmConfig = before.get("algorithm", SyncConfig())
+    return algorithm.usual_optimizer
 
 
 class TrainSpec(Section):
@@ -61,8 +67,11 @@ class TrainSpec(Section):
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
     """How many examples a step trains."""
 
-    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default="momentum")] = MomentumSpec()
-    """The update rule and its learning rate."""
+    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default=usual_optimizer)] = cast(
+        AnyOptimizer, {}
+    )  # a section without a name, until the algorithm is known
+    """The update rule and its learning rate. Left out, it is `adagrad` for `downpour` and `mixed`, which bears late
+    gradients, and `momentum` for the others."""
 
     scaling: Annotated[ScalingSpec, shorthand("name", ScalingSpec, str)] = ScalingSpec()
     """How learning rate and weight decay follow the batch: `none`, `sqrt` or `linear`."""

@@ -44,6 +44,8 @@ class DownpourConfig(AlgorithmConfig):
 
     source: ClassVar[str] = "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Huo et al. 2018"
 
+    usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
+
     name: Literal["downpour"] = "downpour"
     """The name of the algorithm in a spec."""
 

@@ -21,6 +21,8 @@ class MixedConfig(AlgorithmConfig):
 
     source: ClassVar[str] = "paper 3 (III.B, III.C), Dean et al. 2012"
 
+    usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
+
     name: Literal["mixed"] = "mixed"
     """The name of the algorithm in a spec."""
 

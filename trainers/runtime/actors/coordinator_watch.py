@@ -5,6 +5,7 @@ not know any more will not come back: the actor is of no use then, and ends itse
 """
 
 import time
+from contextlib import suppress
 
 import ray
 
@@ -55,6 +56,7 @@ class CoordinatorWatch:
             return False
         except Exception:  # Ray itself does not answer: that says nothing about the coordinator
             return True
-        if self.process is not None and ask_on(self.process.node_id, kill_if_stopped, self.process):
-            self.process = None  # the next one will speak
+        with suppress(Exception):  # likewise
+            if self.process is not None and ask_on(self.process.node_id, kill_if_stopped, self.process):
+                self.process = None  # the next one will speak
         return True

@@ -76,6 +76,14 @@ class ActorWatch:
         rest = f", and {len(pending) - 1} more get ready" if len(pending) > 1 else ""
         return f"{one.name.removeprefix(self.pool.job_id + '/')} {activity}, {seconds:.0f} s{rest}"
 
+    async def meet(self, actor: Any) -> None:
+        """Wait until an actor says which process it is, before it is asked for anything else: one that is stopped over
+        that, or hangs, is found out. Raises RayActorError if it dies first."""
+        process = await actor.process.options(concurrency_group=CONTROL).remote()
+        self._follow_pool(self.clock.read())
+        if actor in self.watched:
+            self.watched[actor].process = process
+
     def has_answered(self, actor: Any) -> bool:
         """Whether an actor has said a word to this coordinator."""
         return actor in self.watched and self.watched[actor].process is not None

@@ -59,6 +59,7 @@ class Launcher:
             if worker.prepared is not None:
                 return worker.prepared
             try:
+                await self.parts.watch.meet(worker.actor)
                 return await worker.prepare(rank == 0)
             except ray.exceptions.RayActorError:
                 self._lose(worker.name, worker.fault or "died")
@@ -69,6 +70,7 @@ class Launcher:
         pool = self.parts.pool
         while True:
             try:
+                await self.parts.watch.meet(pool.shards[index])
                 place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
             except ray.exceptions.RayActorError:
                 self._lose(f"{pool.job_id}/shard/{index}", "died")

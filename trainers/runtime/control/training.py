@@ -253,6 +253,7 @@ class Training:
             self.num_reserving -= 1
         (worker,) = pool.start_workers(reserved)
         try:
+            await self.parts.watch.meet(worker.actor)
             prepared: Prepared = await worker.ask("prepare", False)
         except ray.exceptions.RayActorError:
             events.put_nowait(WorkerLost(worker, f"{worker.fault or 'died'} before it was ready"))
