@@ -99,6 +99,7 @@ def _names(job_id: str, but: str | None) -> list[str]:
     return [name for name in ours if name.startswith(f"{job_id}/") and name != f"{job_id}/{but}"]
 
 
-def _node_of(group: PlacementGroup) -> str:
-    """The node on which the bundle of a placement group lies, once the group is ready."""
-    return str(next(iter(placement_group_table(group)["bundles_to_node_id"].values())))
+def _node_of(group: PlacementGroup) -> str | None:
+    """The node on which the bundle of a placement group lies, once the group is ready, and not while it moves."""
+    nodes = placement_group_table(group)["bundles_to_node_id"].values()
+    return str(next(iter(nodes))) if any(nodes) else None

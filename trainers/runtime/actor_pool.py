@@ -59,6 +59,8 @@ class ActorPool:
     num_replaced: int = 0
     """Shards and evaluators so far that may have replaced a dead one, whose name stays taken for a while."""
     evaluator: Any = None
+    evaluator_node: str | None = None
+    """Where it was put, if anywhere."""
     shard_only_nodes: list[str] = field(default_factory=list)
 
     @property
@@ -214,19 +216,21 @@ class ActorPool:
         self.shard_ages[index] = self.num_started
 
     def start_evaluator(self) -> Any:
-        """The evaluator; it is started when it is first needed."""
+        """The evaluator; it is started when it is first needed, beside a worker if one has a node that is alive."""
         if self.evaluator is None:
             name = f"{self.job_id}/evaluator" + (f"-{self.num_replaced}" if self.num_replaced else "")
             self.num_replaced += 1
-            node = next((worker.node for worker in self.workers if worker.node is not None), None)
-            options = (on_node(node) if node is not None else {}) | {"num_cpus": 0}
+            alive = nodes_alive()
+            self.evaluator_node = next((worker.node for worker in self.workers if worker.node in alive), None)
+            options = (on_node(self.evaluator_node) if self.evaluator_node is not None else {}) | {"num_cpus": 0}
             arguments = (name, self.job_id, self.spec)
             self.evaluator = self._start(Evaluator, name, options, {CONTROL: 2}, arguments)
         return self.evaluator
 
-    def forget_evaluator(self) -> None:
-        """It has died; another is started when one is needed."""
+    def forget_evaluator(self) -> str | None:
+        """It has died; another is started when one is needed. Returns its node, if it was given one."""
         self.evaluator = None
+        return self.evaluator_node
 
     def _start(
         self, kind: type, name: str, options: dict[str, Any], groups: dict[str, int], arguments: tuple[Any, ...]

@@ -1,5 +1,6 @@
 """The nodes of the connected cluster: which are alive, which are being drained, and how to act on one of them."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -55,6 +56,16 @@ def ask_on(node: str, function: Callable[..., T], *arguments: Any) -> T | None:
     except ray.exceptions.RayError:  # the node has died since
         return None
     return answer
+
+
+async def died_with(node: str | None) -> bool:
+    """Whether what has died on a node died because the node did. Ray notices that late, up to a minute, and until then
+    puts others there, who die as well: so the node itself is asked, and Ray knows when this returns."""
+    return node is not None and await asyncio.to_thread(ask_on, node, _is_here) is None
+
+
+def _is_here() -> bool:
+    return True
 
 
 def kill_process(pid: int) -> None:

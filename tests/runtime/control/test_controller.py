@@ -9,6 +9,7 @@ from tests.runtime.control.fake_actors import died
 from tests.runtime.control.fakes import EXAMPLES, FakeRun, ended, play, small, train_everything
 from trainers.errors import Fenced, SpecRejected
 from trainers.events import State
+from trainers.runtime.control import training
 from trainers.runtime.control.controller import RunPhase
 from trainers.runtime.control.run_events import TaskFailed
 
@@ -114,6 +115,31 @@ def test_a_worker_that_dies_before_it_is_ready_counts_too(tmp_path: Path) -> Non
         assert {fault["why"] for fault in run.log.of("fault")} == {"died before it was ready"}
         assert ended(run)[:2] == ("FAILED", "WorkerDied")
         assert not run.log.of("resize"), "they never trained"
+
+    play(tmp_path, scenario)
+
+
+def test_newcomers_that_die_with_their_node_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def died_with(node: str | None) -> bool:
+        if len(run_of) == 4:  # the fifth is put elsewhere
+            del run_of[0].pool.start_workers  # the fake's own again
+        return True
+
+    run_of: list[FakeRun] = []
+    monkeypatch.setattr(training, "died_with", died_with)
+
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+
+        def start_workers(reserved: list[object]) -> list[object]:
+            run_of.append(run)
+            return unready(run, reserved)
+
+        run.pool.start_workers = start_workers  # type: ignore[method-assign, assignment]
+        run.controller.scale(3)
+        await run.settle()
+        assert len(run.log.of("fault")) == 4
+        assert [one["workers"] for one in run.log.of("resize")] == [3]
 
     play(tmp_path, scenario)
 

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from tests.runtime.control.fake_actors import FakeActor
 from tests.runtime.control.fakes import FakeLog
 from tests.runtime.runs import spec
-from trainers.errors import DiskFull
+from trainers.errors import DiskFull, RunFailed
+from trainers.runtime.control import snapshots as module
 from trainers.runtime.control.snapshots import Snapshot, Snapshots
 from trainers.training.position import Position
 
@@ -61,3 +63,32 @@ def test_what_a_run_cannot_do_without_ends_it(tmp_path: Path, is_complete: bool,
         DiskFull, match=r"there is no room for it; there is no checkpoint; make room before the next at"
     ):
         asyncio.run(found.finish(after(2, is_last=True), is_complete))
+
+
+class Pool:
+    """Evaluators that all die, each on the next of these nodes."""
+
+    job_id = "run"
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.nodes = nodes
+
+    def start_evaluator(self) -> FakeActor:
+        return FakeActor(evaluate=ray.exceptions.ActorDiedError())
+
+    def forget_evaluator(self) -> str:
+        return self.nodes.pop(0)
+
+
+def test_an_evaluator_that_dies_with_its_node_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def died_with(node: str) -> bool:
+        return node == "gone"
+
+    monkeypatch.setattr(module, "died_with", died_with)
+    pool, log = Pool(["gone", "here", "gone", "gone", "here", "here", "here"]), FakeLog()
+    found = Snapshots(pool, spec(), tmp_path, log)  # type: ignore[arg-type]
+    with pytest.raises(RunFailed, match="died 3 times over one version"):
+        asyncio.run(found.finish(after(1, is_last=True), is_complete=True))
+    assert pool.nodes == ["here"]

@@ -12,7 +12,7 @@ from tests.runtime.runs import spec
 from trainers.errors import UserCodeFailed, WorkerDied
 from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
-from trainers.runtime.control import controller
+from trainers.runtime.control import controller, launch
 from trainers.runtime.control.launch import Launcher
 
 
@@ -49,6 +49,21 @@ def test_three_deaths_in_a_row_are_too_many(tmp_path: Path) -> None:
     async def scenario(run: FakeRun) -> None:
         with pytest.raises(WorkerDied, match="3 processes were lost in a row before the run came any further"):
             await asyncio.gather(*ready(run, died(), prepared(1), died(), died()))
+
+    play(tmp_path, scenario)
+
+
+def test_those_that_die_with_their_node_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Ray has noticed, it puts one after the other on a node that is gone."""
+
+    async def died_with(node: str | None) -> bool:
+        return True
+
+    monkeypatch.setattr(launch, "died_with", died_with)
+
+    async def scenario(run: FakeRun) -> None:
+        await asyncio.gather(*ready(run, died(), prepared(1), died(), died(), died(), prepared(5)))
+        assert [worker.number for worker in run.pool.workers] == [5, 1]
 
     play(tmp_path, scenario)
 

@@ -13,6 +13,7 @@ from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
+from trainers.runtime.nodes import died_with
 from trainers.spec.advice import advice
 
 
@@ -58,11 +59,12 @@ class Launcher:
             worker = self.parts.pool.workers[rank]
             if worker.prepared is not None:
                 return worker.prepared
+            node = worker.node
             try:
                 await self.parts.watch.meet(worker.actor)
                 return await worker.prepare(rank == 0)
             except ray.exceptions.RayActorError:
-                self._lose(worker.name, worker.fault or "died")
+                await self._lose(worker.name, worker.fault or "died", node)
                 self.parts.pool.restart_worker(rank)
 
     async def _warm_shard(self, index: int) -> ActorLocation:
@@ -73,13 +75,13 @@ class Launcher:
                 await self.parts.watch.meet(pool.shards[index])
                 place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
             except ray.exceptions.RayActorError:
-                self._lose(f"{pool.job_id}/shard/{index}", "died")
+                await self._lose(f"{pool.job_id}/shard/{index}", "died", None)
                 pool.restart_shard(index)
             else:
                 return place
 
-    def _lose(self, name: str, why: str) -> None:
-        """Log a death before the first step.
+    async def _lose(self, name: str, why: str, node: str | None) -> None:
+        """Log a death before the first step. node: Where it was; the death counts unless the node has died.
 
         Raises:
             WorkerDied: That was one too many, or the run replaces none.
@@ -88,7 +90,7 @@ class Launcher:
         self.parts.log.write("fault", {"actor": name, "why": why, "examples": 0})
         if self.parts.config.is_trial:
             raise WorkerDied(f"{name} {why}, and a trial's processes are not replaced")
-        if (decision := self.failures.failed(f"{name} {why}")) is not None:
+        if not await died_with(node) and (decision := self.failures.failed(f"{name} {why}")) is not None:
             raise WorkerDied(decision.message)
 
     def _log_actors(self, prepared: list[Prepared], shards: list[ActorLocation]) -> None:

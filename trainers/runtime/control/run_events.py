@@ -102,6 +102,8 @@ class WorkerLost:
     why: str
     frames: str = ""
     """Where it broke."""
+    with_node: bool = False
+    """Whether it is known that its node died."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ A snapshot is a set of references to vectors in Ray's object store; the coordina
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from trainers.events import error_median
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.run_log import RunLog
+from trainers.runtime.nodes import died_with
 from trainers.spec import TrainSpec
 from trainers.training.position import Position
 
 ATTEMPTS = 3
-"""Evaluators that may die over one version."""
+"""Evaluators that may die over one version, not counting those whose node did."""
 
 WAITING = 2
 """Snapshots that may wait for the evaluator: each holds parameters and state once in Ray's store."""
@@ -91,7 +93,8 @@ class Snapshots:
     async def follow(self) -> None:
         """Work through the queue until cancelled; only an error ends it by itself."""
         if self.spec.evaluate.every_epochs or self.spec.evaluate.every_s or self.spec.checkpoint.every_epochs:
-            await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
+            with suppress(ray.exceptions.RayActorError):  # whoever needs it will ask for another
+                await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
         while True:
             await self._work(await self.queue.get())
 
@@ -170,16 +173,17 @@ class Snapshots:
         """Ask the evaluator, and if it dies another one.
 
         Raises:
-            RunFailed: They all died.
+            RunFailed: They all died, and not because their nodes did.
         """
-        for _ in range(ATTEMPTS):
+        attempts = 0
+        while attempts < ATTEMPTS:
             try:
                 evaluator = await self._evaluator()
                 return await getattr(evaluator, method).remote(*arguments)
             except ray.exceptions.RayActorError:
                 self.log.write("fault", {"actor": f"{self.pool.job_id}/evaluator", "why": "died"})
-                self.pool.forget_evaluator()
                 self.ready = None
+                attempts += not await died_with(self.pool.forget_evaluator())
         raise RunFailed(f"the evaluator died {ATTEMPTS} times over one version; is there memory enough?")
 
     async def _evaluator(self) -> Any:

@@ -28,6 +28,7 @@ from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
 from trainers.runtime.messages import Prepared
+from trainers.runtime.nodes import died_with
 from trainers.training.messages import GenerationEnd, WorkerReport
 
 
@@ -125,6 +126,8 @@ class Training:
         if worker.prepared is not None:
             self._log_resize([], [worker])
             node = worker.prepared.place.node_id
+        if event.with_node:
+            return
         self._fail_if_hopeless(
             self.failures.failed(f"{worker.name} {event.why}", node, worker.number, self.parts.pool.num_started)
         )
@@ -252,11 +255,13 @@ class Training:
         finally:
             self.num_reserving -= 1
         (worker,) = pool.start_workers(reserved)
+        node = worker.node
         try:
             await self.parts.watch.meet(worker.actor)
             prepared: Prepared = await worker.ask("prepare", False)
         except ray.exceptions.RayActorError:
-            events.put_nowait(WorkerLost(worker, f"{worker.fault or 'died'} before it was ready"))
+            why = f"{worker.fault or 'died'} before it was ready"
+            events.put_nowait(WorkerLost(worker, why, with_node=await died_with(node)))
         else:
             events.put_nowait(WorkerReady(worker, prepared))
 
