@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from service.jobs.runs import RunHandle, Runs
     from service.jobs.service_metrics import ServiceMetrics
     from service.jobs.views import JobSummary, JobView, Page
+    from service.plain_yaml import MAX_VALUES, compose_yaml, load_yaml
     from service.scaling.figures import figures
     from service.scaling.markdown import markdown
     from service.scaling.report import ScalingReport, scaling_report
-    from service.spec import JobSpec, load_yaml, parse_spec, read_spec, read_spec_file
+    from service.spec import JobSpec, parse_spec, read_spec, read_spec_file
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
@@ -120,7 +121,8 @@ _HOME = {
     "service.webhooks.sender": ("Sender",),
     "service.jobs.metric_series": ("AXES", "NAMES", "Line"),
     "service.webhooks.signature": ("verify",),
-    "service.spec": ("JobSpec", "load_yaml", "parse_spec", "read_spec", "read_spec_file"),
+    "service.plain_yaml": ("MAX_VALUES", "compose_yaml", "load_yaml"),
+    "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
     "service.database.job_store": ("Query", "Store"),
@@ -147,20 +149,20 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AXES", "LOCAL", "NAMES", "Algorithm", "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo",
-    "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported", "FieldError",
-    "Finding", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec", "JobSummary",
-    "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError", "Mirror",
-    "Model", "ModelCost", "NeverFits", "Page", "Progress", "Query", "Quotas", "Recipe", "Resources", "Result",
-    "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics",
-    "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull", "StorageRefused",
-    "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView",
-    "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyWaiting", "Tracking", "TrialStore",
-    "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach",
-    "build_manager", "certificates", "check_fits", "chunks", "configurations", "datasets", "detach", "embedded",
-    "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
-    "load_yaml", "log_line", "markdown", "models", "networks", "new_job_id", "new_sweep_id", "own_code",
-    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
+    "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Algorithm", "CheckpointFile", "CheckpointNotFound", "CheckpointView",
+    "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported",
+    "FieldError", "Finding", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
+    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "Page", "Progress", "Query", "Quotas", "Recipe",
+    "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError",
+    "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull",
+    "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary",
+    "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyWaiting", "Tracking",
+    "TrialStore", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch",
+    "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations", "datasets",
+    "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema",
+    "known_examples", "load_yaml", "log_line", "markdown", "models", "networks", "new_job_id", "new_sweep_id",
+    "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
     "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep",
     "time_layers", "trial_needs", "verify",
 ]  # fmt: skip

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
+from service.plain_yaml import load_yaml
 from trainers import FieldError, TrainSpec, field_errors
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -120,30 +120,6 @@ def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, An
         yield pointer, data, value
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-3 for a text, since it has no dot; here it is the number that everybody means."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def load_yaml(text: str | bytes) -> Any:
-    """Plain data from YAML; nothing in it can name a Python object. Raises SpecInvalid."""
-    try:
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        message = f"not valid YAML{place}: {getattr(error, 'problem', None) or error}"
-    except (RecursionError, ValueError) as error:  # ValueError: a date that no calendar has, bytes that are no UTF-8
-        message = f"not readable as YAML: {error}"
-    else:
-        return {} if data is None else data
-    raise SpecInvalid([FieldError(pointer="", message=message)])
-
-
 def apply_overrides(data: Any, overrides: list[str]) -> Any:
     """The same data with each `a.b=value` set; the value is read as YAML. A scalar on the way is spelt out first."""
     for override in overrides:
@@ -167,10 +143,8 @@ def with_field(section: dict[str, Any], keys: list[str], value: Any, above: tupl
 
 
 def _spelt_out(key: str, scalar: Any) -> dict[str, Any]:
-    """`algorithm: downpour` as `{name: downpour}`; of a section that is not there, the default's name."""
-    if scalar is not None:
-        return {SHORTHAND.get(key, "name"): scalar}
-    return {"name": JobSpec.model_fields[key].default.name} if key in JobSpec.UNIONS else {}
+    """`algorithm: downpour` as `{name: downpour}`; a section that is not there has the default's name by itself."""
+    return {} if scalar is None else {SHORTHAND.get(key, "name"): scalar}
 
 
 def read_spec_file(path: Path, overrides: list[str] | None = None) -> JobSpec:

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from api.http import problems, sse
 from api.http.auth import LOCAL_ONLY, Access, Guard
+from api.http.fair_thread import FairThread
 from api.http.openapi import completed, name_of
 from api.http.routes import artifacts, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
 from api.problem import Problem
@@ -50,7 +51,7 @@ def create_app(
     sender: Sender | None = None,
 ) -> FastAPI:
     """The service's REST API over its managers, which start and stop with the app."""
-    streams, access = config.streams, config.access
+    streams, access, reading = config.streams, config.access, FairThread("specs")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -59,6 +60,7 @@ def create_app(
         if sender is not None:
             await sender.start()
         yield
+        reading.close()
         if sender is not None:
             await sender.stop()
         await sweep_manager.stop()
@@ -72,7 +74,7 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=name_of,
     )
-    app.access = access
+    app.access, app.state.reading = access, reading
     problems.install(app)
     app.add_middleware(Guard, access=access)
     app.add_middleware(metrics.Timing, metrics=manager.metrics)

@@ -1,6 +1,5 @@
 """Reads a spec from a request's body, as JSON or YAML, within bounds."""
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -8,14 +7,15 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from api.http.auth import caller
 from api.http.error_lines import placed
+from api.http.fair_thread import FairThread
 from api.http.problems import ProblemError
-from service import FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
+from service import MAX_VALUES, FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 256_000
-MAX_VALUES = 50_000
 AT_ONCE_BYTES = 2048
 """JSON that is read where it came: to hand it to a thread would take longer."""
 JSON_TYPES = ("application/json", "")
@@ -52,6 +52,8 @@ async def _read(request: Request, parse: Callable[[Any], T], empty: T | None = N
         return empty
     is_json = media_type in JSON_TYPES
     load = _load_json if is_json else load_yaml
+    reading: FairThread = request.app.state.reading
+    user = caller(request).user
 
     def parsed() -> T:
         return parse(bounded(load(body)))
@@ -59,9 +61,10 @@ async def _read(request: Request, parse: Callable[[Any], T], empty: T | None = N
     try:
         if is_json and len(body) <= AT_ONCE_BYTES:
             return parsed()
-        return await asyncio.to_thread(parsed)  # YAML of the greatest size takes seconds
+        return await reading.run(user, parsed)  # YAML of the greatest size takes a second
     except SpecInvalid as error:
-        raise SpecInvalid(await asyncio.to_thread(placed, body, error.errors)) from None
+        errors = error.errors
+    raise SpecInvalid(await reading.run(user, lambda: placed(body, errors)))
 
 
 def bounded(data: Any) -> Any:

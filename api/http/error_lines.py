@@ -3,7 +3,7 @@
 import yaml
 
 from api.problem import PlacedError
-from service import FieldError
+from service import FieldError, compose_yaml
 
 MOST_BYTES = 64_000  # reading YAML a second time takes long; nobody writes more by hand
 
@@ -13,7 +13,7 @@ def placed(text: bytes, errors: list[FieldError]) -> list[FieldError]:
     if len(text) > MOST_BYTES:
         return errors
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = compose_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
         return [_placed(one, line) for one in errors]

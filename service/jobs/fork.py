@@ -4,7 +4,8 @@ from typing import Any
 
 from service.database.job_store import Job
 from service.errors import CheckpointNotFound, SpecInvalid, StateConflict
-from service.spec import JobSpec, load_yaml, parse_spec
+from service.plain_yaml import load_yaml
+from service.spec import JobSpec, parse_spec
 from service.storage.checkpoints import CheckpointView, checkpoints
 from trainers import FieldError
 

@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from service.errors import SpecInvalid
+from service.plain_yaml import load_yaml
 from service.scaling.divergence import Divergence
-from service.spec import NAME, JobSpec, apply_overrides, as_written, load_yaml
+from service.spec import NAME, JobSpec, apply_overrides, as_written
 from trainers import PATH_FIELDS, FieldError, absolute, field_errors
 
 Axes = dict[str, tuple[JsonValue, ...]]

@@ -3,7 +3,8 @@
 import pytest
 
 from service.errors import SpecInvalid
-from service.spec import SHORTHAND, JobSpec, load_yaml, parse_spec, read_spec
+from service.plain_yaml import load_yaml
+from service.spec import SHORTHAND, JobSpec, parse_spec, read_spec
 from trainers.spec import TrainSpec
 
 
@@ -50,7 +51,7 @@ def test_set_overrides_whole_fields_parts_and_shorthands() -> None:
     spec = read_spec("algorithm: downpour\nepochs: 3", ["algorithm.num_push=4", "optimizer.lr=1e-3", "data.root=/d"])
     assert spec.algorithm.model_dump()["num_push"] == 4
     assert spec.algorithm.name == "downpour"
-    assert (spec.optimizer.name, spec.optimizer.lr) == ("momentum", 0.001)
+    assert (spec.optimizer.name, spec.optimizer.lr) == ("adagrad", 0.001), "downpour's own default"
     assert (spec.data.name, spec.data.root) == ("digits", "/d")
     spec = read_spec("workers: 3", ["workers.cpus=0.5", "labels.team=vision", "schedule={name: step, epochs: [1, 2]}"])
     assert (spec.workers.count, spec.workers.cpus, spec.labels) == (3, 0.5, {"team": "vision"})

@@ -16,7 +16,7 @@ from api import CannotServe, bind, is_exposed
 from api.http.auth import demanded
 from deploy.settings import Settings
 from deploy.tokens import has_token, opened_tokens
-from service import Role, parse_sweep, spec
+from service import Role, parse_sweep, plain_yaml
 from service.status import Status
 from service.sweeps import control
 from tests.api.conftest import Service
@@ -252,17 +252,24 @@ def test_a_body_has_a_bound(shared: Service, path: str) -> None:
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
 SPECS = [
     (BOMB, "each alias counted"),
     ("axes: &a {b: [*a]}\njob: {}\n", "each alias counted"),
     ("axes: {seed: [.nan]}", "write a finite one"),
     ('labels: {a: "x\\0"}', "NUL"),
+    ("[" * 120_000, "nested more than 100 deep"),
+    ("- " * 120_000, "nested more than 100 deep"),
+    (f"[{'x, ' * 60_000}]", "at most 50000 values"),
+    (MERGES, "more than 50000 values"),
     ("!!python/object/apply:os.system ['true']", "not valid YAML"),
     ("!!python/name:os.system", "not valid YAML"),
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), SPECS, ids=["bomb", "circle", "nan", "nul", "call", "name"])
+@pytest.mark.parametrize(
+    ("body", "told"), SPECS, ids=["bomb", "circle", "nan", "nul", "deep", "deep list", "many", "merges", "call", "name"]
+)
 def test_a_spec_that_would_hurt_when_read(shared: Service, body: str, told: str) -> None:
     for path in ("/v1/jobs", "/v1/sweeps"):
         answer = shared.http.post(path, content=body.encode(), headers={"Content-Type": "application/yaml"})
@@ -287,7 +294,7 @@ def test_nothing_in_the_service_could_run_what_it_is_given() -> None:
                 assert node.func.id not in ("eval", "exec", "__import__"), path
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("yaml.load", "yaml.unsafe_load"):
                 assert "Loader=_Loader" in ast.unparse(node), path
-    assert issubclass(spec._Loader, yaml.SafeLoader)
+    assert issubclass(plain_yaml._Loader, yaml.constructor.SafeConstructor)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ class AdagradSpec(OptimizerSpec):
     """s <- s + g^2, w <- w - lr g / (sqrt(s) + epsilon) (Duchi et al. 2011; on the server in Dean et al. 2012)."""
 
     name: Literal["adagrad"] = "adagrad"
-    lr: float = Field(default=0.01, gt=0, le=1000)
+    lr: float = Field(default=0.003, gt=0, le=1000)
     """Learning rate, at the base batch where `batch.base` gives one."""
     epsilon: float = Field(default=1e-10, gt=0, le=10)
     """Added to the root."""
