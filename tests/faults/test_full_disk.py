@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.runs import Watched, spec, start
+import trainers
+from tests.runtime.runs import Watched, gone_soon, soon, spec, start
 from trainers import ClusterInfo, EventLogReader
 from trainers.runtime.event_log import RESERVE_NAME
 from trainers.training.checkpoint import damage
@@ -72,6 +73,15 @@ def test_a_model_for_which_there_is_no_room_is_a_failure_with_a_remedy(cluster: 
     sentence = f"there is no room for {run.folder}/model.safetensors; there is no checkpoint; make room before the next"
     assert end["message"].startswith(sentence)
     assert not list(run.folder.rglob("*.part"))
+
+
+def test_a_run_that_cannot_even_begin_its_log_is_over(cluster: ClusterInfo, small_disk: Disk, tmp_path: Path) -> None:
+    """Its coordinator had nowhere to say so, and stayed."""
+    (tmp_path / "file").touch()
+    for job_id, run_dir in (("full-start", small_disk(4096) / "run"), ("no-folder", tmp_path / "file" / "run")):
+        run = trainers.start_run(job_id, spec(), run_dir)
+        soon(lambda run=run: not run.is_alive())  # type: ignore[misc]
+        gone_soon(job_id, [])
 
 
 def test_a_log_for_which_there_is_no_room_still_has_an_end(cluster: ClusterInfo, small_disk: Disk) -> None:

@@ -1,6 +1,7 @@
 """The coordinator: one async actor a run. Its methods are what workers, shards and the service call."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,11 @@ class Coordinator:
         return build_parts(config, ray.get_runtime_context().current_actor, ray.util.get_node_ip_address())
 
     async def _run_and_exit(self) -> None:
-        end = await self.controller.run()
+        end = None
+        try:
+            end = await self.controller.run()
+        except Exception:  # the log cannot be written, so whoever follows it has to see that nobody is there any more
+            logging.getLogger(__name__).exception("%s ends without a word", self.parts.config.job_id)
         if end is not None and end.state is State.RECOVERING:  # the next incarnation of this actor goes on
             ray.kill(self.parts.pool.coordinator, no_restart=False)
             await asyncio.Event().wait()
