@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 
 import httpx2
 
@@ -17,7 +18,19 @@ ANSWER_WITHIN_S = 10.0
 RETRY_AFTER_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """The pauses between attempts; after the last one the delivery is given up."""
 
+LONGEST_REST_S = 60.0
+"""How long a webhook that fails again and again is sent nothing. None of its messages loses an attempt meanwhile."""
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """How long a webhook that failed is left alone."""
+
+    failures: int
+    """In a row."""
+    until: float
 
 
 class Sender:
@@ -35,6 +48,7 @@ class Sender:
         self.look_every_s = look_every_s
         self.retry_after_s = retry_after_s
         self.sending: dict[str, asyncio.Task[None]] = {}
+        self.rests: dict[str, Rest] = {}
         self.task: asyncio.Task[None] | None = None
 
     async def check(self, url: str) -> None:
@@ -56,8 +70,8 @@ class Sender:
         while True:
             try:
                 await asyncio.to_thread(self.webhooks.collect)
-                busy = frozenset(self.sending)  # taken before: what is being sent is still due in the query
-                self._begin(await asyncio.to_thread(self.webhooks.due), busy)
+                busy = frozenset(self.sending) | self._resting()  # before: what is being sent is still due in the query
+                self._begin(await asyncio.to_thread(self.webhooks.due, busy), busy)
             except Exception:  # the database may be back in a second
                 logger.exception("could not send to webhooks")
             await asyncio.sleep(self.look_every_s)
@@ -77,6 +91,16 @@ class Sender:
             error = await self.send(due)
             again_s = self.retry_after_s[due.attempts] if due.attempts < len(self.retry_after_s) else None
             await asyncio.to_thread(self.webhooks.tried, due, error, again_s)
+            if error:
+                failures = self.rests[due.webhook_id].failures + 1 if due.webhook_id in self.rests else 1
+                rest_s = min(LONGEST_REST_S, self.look_every_s * 2**failures)
+                self.rests[due.webhook_id] = Rest(failures, time.monotonic() + rest_s)
+                return
+            self.rests.pop(due.webhook_id, None)
+
+    def _resting(self) -> frozenset[str]:
+        """The webhooks that have failed a moment ago."""
+        return frozenset(hook for hook, rest in self.rests.items() if rest.until > time.monotonic())
 
     async def send(self, due: Due) -> str:
         """Send one message. Returns what went wrong, or nothing."""

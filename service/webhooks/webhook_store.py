@@ -7,12 +7,12 @@ service is down.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Engine, delete, or_, select, update
+from sqlalchemy import Engine, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.database.tables import DeliveryRow, JobCursorRow, JobRow, SweepCursorRow, WebhookRow
@@ -24,6 +24,8 @@ from trainers import Event, EventLogReader, State
 
 SHOWN = 20
 TOGETHER = 200
+OF_EACH = 20
+"""Of one webhook, so that one with many does not keep the others waiting."""
 
 
 class Webhook(BaseModel):
@@ -169,10 +171,14 @@ class Webhooks:
             session.add_all(deliveries)
             session.merge(kept)
 
-    def due(self) -> list[Due]:
-        """The deliveries that are due, oldest first."""
+    def due(self, but: Collection[str] = ()) -> list[Due]:
+        """The oldest deliveries that are due of each webhook, in their order, but for these webhooks."""
+        place = func.row_number().over(partition_by=DeliveryRow.webhook_id, order_by=DeliveryRow.id).label("place")
+        is_due = DeliveryRow.due <= time.time(), DeliveryRow.webhook_id.not_in(but)
+        waiting = select(DeliveryRow.id, place).where(*is_due).subquery()
         statement = select(DeliveryRow, WebhookRow).join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
-        statement = statement.where(DeliveryRow.due <= time.time()).order_by(DeliveryRow.id).limit(TOGETHER)
+        statement = statement.join(waiting, waiting.c.id == DeliveryRow.id).where(waiting.c.place <= OF_EACH)
+        statement = statement.order_by(waiting.c.place, DeliveryRow.id).limit(TOGETHER)
         with Session(self.engine) as session:
             return [
                 Due(

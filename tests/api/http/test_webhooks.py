@@ -5,19 +5,21 @@ import http.server
 import ipaddress
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from service import parse_sweep, verify
+from service.database.tables import DeliveryRow
 from service.status import Status
 from service.sweeps import control
 from service.sweeps.log import write_status
 from service.webhooks.sender import Sender
 from service.webhooks.signature import new_secret
-from service.webhooks.webhook_store import Due, Webhooks
+from service.webhooks.webhook_store import OF_EACH, TOGETHER, Due, Webhooks
 from tests.api.conftest import Service, eventually
 from tests.api.http.test_routes import refused
 from trainers.events import State
@@ -183,7 +185,7 @@ def test_what_happened_while_the_service_was_down_is_told_by_the_next(serve: Ser
     assert [one["seq"] for one in receiver.told] == [1, 2, 4]
 
 
-def test_a_slow_receiver_keeps_no_other_waiting(serve: Serve, receiver: Receiver) -> None:
+def test_a_slow_receiver_keeps_no_other_waiting(serve: Serve, receiver: Receiver, tmp_path: Path) -> None:
     with Receiver() as other:
         threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         service = serve(allow=LOOPBACK)
@@ -207,7 +209,7 @@ class LongLook(Webhooks):
     def collect(self) -> None:
         pass
 
-    def due(self) -> list[Due]:
+    def due(self, but: Collection[str] = ()) -> list[Due]:
         self.looks += 1
         if self.looks == 2:
             self.receiver.goes_on.set()
@@ -276,3 +278,48 @@ def test_webhooks_are_for_admins(serve: Serve) -> None:
     service = serve(is_required=True)
     for role, status in (("viewer", 403), ("user", 403), ("admin", 200)):
         assert service.http.get("/v1/webhooks", headers=service.bearer(role)).status_code == status
+
+
+def test_a_webhook_with_many_messages_keeps_no_other_waiting(serve: Serve, receiver: Receiver, tmp_path: Path) -> None:
+    """The oldest 200 of all were looked at, and all of them could be a dead one's."""
+    service = serve(allow=LOOPBACK)
+    dead, alive = hook(service, "http://127.0.0.1:9/hook"), hook(service, receiver.url)
+    webhooks = Webhooks(service.tokens.engine, tmp_path)
+    owed = [(dead["id"], seq) for seq in range(TOGETHER + 1)] + [(alive["id"], 1)]
+    with Session(webhooks.engine) as session:
+        session.add_all(
+            DeliveryRow(webhook_id=of, job_id="job", seq=seq, body={"data": {"of": of}}, attempts=0, error="", due=0.0)
+            for of, seq in owed
+        )
+        session.commit()
+    eventually(lambda: receiver.told == [{"of": alive["id"]}])
+    eventually(lambda: [one.webhook_id for one in webhooks.due()] == [dead["id"]] * OF_EACH)
+    assert not webhooks.due(but=[dead["id"]])
+
+
+def test_a_webhook_that_fails_is_left_alone_longer_and_longer(tmp_path: Path) -> None:
+    """None of its messages loses an attempt meanwhile."""
+    tried: list[int] = []
+
+    class Failing(Sender):
+        async def send(self, due: Due) -> str:
+            tried.append(due.id)
+            return "no answer"
+
+    class Owing:
+        def tried(self, due: Due, error: str, again_s: float | None) -> None:
+            pass
+
+    async def scenario() -> None:
+        sender, until = Failing(Owing(), look_every_s=1000), 0.0  # type: ignore[arg-type]
+        fields = {"webhook_id": "hook", "url": "http://x", "secret": new_secret(), "body": b"{}", "attempts": 0}
+        due = [Due.model_validate(fields | {"id": number, "message_id": f"msg {number}"}) for number in range(5)]
+        for failures in range(1, 5):
+            await sender._send_all(due)
+            assert tried == [0] * failures, "the first one only"
+            assert sender._resting() == {"hook"}
+            assert sender.rests["hook"].failures == failures
+            assert sender.rests["hook"].until > until
+            until = sender.rests["hook"].until
+
+    asyncio.run(scenario())
