@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from api.http.deadline import PromptRequests
 from api.http.sse import Streams
 
 GRACE_S = 5
@@ -59,8 +60,9 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, streams: Streams) -> None:
         log = None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG  # a log that is set up is kept
         config = uvicorn.Config(
-            app, log_config=log, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S
-        )
+            app, http=PromptRequests, log_config=log, log_level="warning", access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )  # fmt: skip
         super().__init__(config)
         self.streams = streams
         self.loop: asyncio.AbstractEventLoop | None = None

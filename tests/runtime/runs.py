@@ -1,8 +1,9 @@
 """Starts runs on the session's Ray and waits for their events."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def soon(holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def changes(states: Iterable[str]) -> list[str]:
+    """Each state once where it stands several times in a row: a long start says again and again what it waits for."""
+    return [state for state, _ in groupby(states)]
 
 
 def left_behind(job_id: str) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_failed_run_has_status_one_and_a_result(cli: Cli, spec: Path) -> None:
             ["/algorithm/max_staleness: ", "/epochs: "],
         ),
         ("surprise: 1", [], ["/surprise: "]),
-        ("a: [", [], ["/: not valid YAML in line 1"]),
+        ("a: [", [], ["/: not valid YAML in line 2, column 1: did not find"]),
         ("epochs: 1", ["workers=0"], ["/workers/count: "]),
         ("epochs: 1", ["epochs"], ["/: 'epochs' is not of the form"]),
         ("epochs: 1", ["workers=9"], ["/workers: the job needs 9 CPUs"]),

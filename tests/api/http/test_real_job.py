@@ -11,6 +11,7 @@ from api import AppConfig, Client, Server, Streams, bind, create_app
 from service import ManagerConfig, Store, SweepManager, build_manager
 from tests.api.conftest import eventually
 from tests.api.streams import assert_whole, read_with_cuts
+from tests.runtime.runs import changes
 from trainers import ClusterInfo, State
 
 JOB = {
@@ -60,7 +61,8 @@ def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole
         assert client.get(job.id).state in (State.RUNNING, State.SUCCEEDED)
         events = read_with_cuts(url, job.id, 10)
         assert_whole(events)
-        assert [e.data["state"] for e in events if e.type == "state"] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+        states = changes(e.data["state"] for e in events if e.type == "state")
+        assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
         done = client.wait(job.id)
         assert (done.state, done.id) == (State.SUCCEEDED, job.id)
         assert done.result.test_accuracy is not None

@@ -10,6 +10,7 @@ from service.database.job_store import Store
 from service.jobs.assembly import build_manager
 from service.jobs.manager import JobManager, ManagerConfig
 from service.spec import parse_spec
+from tests.runtime.runs import changes
 from tests.service.conftest import all_events
 from trainers import ClusterInfo, State
 
@@ -48,7 +49,7 @@ def test_a_paused_job_and_a_fork_end_with_the_same_bits(tmp_path: Path, cluster:
                     events = [event async for batch in await manager.events(job_id) for event in batch]
                 assert [event.seq for event in events] == list(range(1, len(events) + 1))
                 assert events[-1].data["state"] == "SUCCEEDED", events[-1].data
-            states = [e.data["state"] for e in await all_events(manager, job.id) if e.type == "state"]
+            states = changes(e.data["state"] for e in await all_events(manager, job.id) if e.type == "state")
             assert states[states.index("PAUSED") :] == ["PAUSED", "QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
             (first_run, second_run) = (
                 len(e.data["workers"]) for e in await all_events(manager, job.id) if e.type == "actors"

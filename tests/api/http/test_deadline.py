@@ -1,0 +1,84 @@
+"""Connections on which a request never becomes whole."""
+
+import socket
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from api.http import deadline
+from tests.api.conftest import Service
+
+HEAD = b"POST /v1/jobs?dry_run=true HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+WHOLE = HEAD + b"Content-Length: 2\r\n\r\n{}"
+
+
+@pytest.fixture
+def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "WITHIN_S", 1.0)
+
+
+def connected(service: Service) -> socket.socket:
+    parts = urlsplit(service.url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=60)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits until the other side closes it."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.usefixtures("shorter")
+@pytest.mark.parametrize(
+    "sent",
+    [b"", HEAD[:20], HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", WHOLE + HEAD],
+    ids=["nothing", "half a line", "half the headers", "half the body", "one and a half"],
+)
+def test_half_a_request_is_not_waited_for_for_ever(service: Service, sent: bytes) -> None:
+    with connected(service) as connection:
+        connection.sendall(sent)
+        assert is_closed(connection)
+
+
+@pytest.mark.usefixtures("shorter")
+def test_a_body_that_comes_in_drips_is_cut_off(service: Service) -> None:
+    with connected(service) as connection:
+        connection.sendall(HEAD + b"Content-Length: 100000\r\n\r\n")
+
+        def drip() -> None:
+            for _ in range(600):
+                connection.sendall(b" ")
+                time.sleep(0.1)
+
+        with pytest.raises(ConnectionError):
+            drip()
+
+
+@pytest.mark.usefixtures("shorter")
+def test_half_a_second_request_is_not_waited_for_either(service: Service) -> None:
+    with connected(service) as connection:
+        connection.sendall(WHOLE)
+        assert b"200 OK" in connection.recv(65536)
+        connection.sendall(HEAD)
+        assert is_closed(connection)
+
+
+@pytest.mark.usefixtures("shorter")
+def test_an_answer_may_take_longer_than_that(service: Service) -> None:
+    """A stream goes on, and a connection is good for the next request."""
+    job = service.client.submit({})
+    with connected(service) as connection:
+        connection.sendall(f"GET /v1/jobs/{job.id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert b"200 OK" in connection.recv(65536)
+        time.sleep(2)
+        service.started(job.id).emit("log", level="info", message="after two seconds")
+        text = b""
+        while b"after two seconds" not in text:
+            more = connection.recv(65536)
+            assert more, text
+            text += more
