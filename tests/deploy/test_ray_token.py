@@ -9,6 +9,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,9 +140,10 @@ def started(start: Start, folder: Path) -> Iterator[Head]:
 
 
 @pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder() -> Iterator[Path]:
     """Short: Ray's sockets lie in it, and their paths may have 107 characters."""
-    return tmp_path_factory.mktemp("t")
+    with tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp") as path:
+        yield Path(path)
 
 
 @pytest.mark.parametrize("how", [compose, kubernetes, ray_up])

@@ -58,6 +58,14 @@ def ask_on(node: str, function: Callable[..., T], *arguments: Any) -> T | None:
     return answer
 
 
+def process_of(actor: Any) -> tuple[str, int] | None:
+    """Node and number of the process in which an actor lives, as Ray knows them; None while it is started, or dead."""
+    from ray._private.state import state  # Ray's public call for it needs the dashboard
+
+    known = state.actor_table(actor._actor_id.hex())
+    return (known["Address"]["NodeID"], known["Pid"]) if known.get("State") == "ALIVE" else None
+
+
 async def died_with(node: str | None) -> bool:
     """Whether what has died on a node died because the node did. Ray notices that late, up to a minute, and until then
     puts others there, who die as well: so the node itself is asked, and Ray knows when this returns."""

@@ -38,6 +38,13 @@ def this_process(node_id: str) -> ProcessId:
     return ProcessId(node_id, os.getpid(), psutil.Process().create_time())
 
 
+def process_numbered(node_id: str, pid: int) -> ProcessId | None:
+    """The process of this node that has a number now; None if there is none."""
+    with suppress(psutil.Error):
+        return ProcessId(node_id, pid, psutil.Process(pid).create_time())
+    return None
+
+
 def look_at(process: ProcessId) -> ProcessState | None:
     """What the system says of a process on this node; None if it is gone."""
     with suppress(psutil.Error):

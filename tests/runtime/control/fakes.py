@@ -177,9 +177,6 @@ class FakeWatch:
     def is_computing(self, worker: WorkerHandle) -> bool:
         return worker.number in self.computing
 
-    async def meet(self, actor: Any) -> None:
-        pass
-
     def hurry(self) -> None:
         pass
 

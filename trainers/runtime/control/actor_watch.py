@@ -14,8 +14,8 @@ import ray
 from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
-from trainers.runtime.nodes import ask_on, do_on
-from trainers.runtime.processes import ProcessId, kill, look_at, this_process
+from trainers.runtime.nodes import ask_on, do_on, process_of
+from trainers.runtime.processes import ProcessId, kill, look_at, process_numbered, this_process
 
 LAST_READ_S = 20.0
 """How long a worker may read one example once the run was told to stop. What is lost then is the step under way."""
@@ -76,14 +76,6 @@ class ActorWatch:
         rest = f", and {len(pending) - 1} more get ready" if len(pending) > 1 else ""
         return f"{one.name.removeprefix(self.pool.job_id + '/')} {activity}, {seconds:.0f} s{rest}"
 
-    async def meet(self, actor: Any) -> None:
-        """Wait until an actor says which process it is, before it is asked for anything else: one that is stopped over
-        that, or hangs, is found out. Raises RayActorError if it dies first."""
-        process = await actor.process.options(concurrency_group=CONTROL).remote()
-        self._follow_pool(self.clock.read())
-        if actor in self.watched:
-            self.watched[actor].process = process
-
     def has_answered(self, actor: Any) -> bool:
         """Whether an actor has said a word to this coordinator."""
         return actor in self.watched and self.watched[actor].process is not None
@@ -110,7 +102,11 @@ class ActorWatch:
     def _judge(self, one: WatchedActor) -> None:
         """End an actor that hangs; look at the process of one that is silent."""
         now_s, process = self.clock.read(), one.process
-        if process is None or one.fault is not None:
+        if one.fault is not None:
+            return
+        if process is None:
+            if one.history.is_silent(now_s) and one.looking is None:
+                one.looking = asyncio.create_task(self._find(one))
             return
         one.fault = one.history.fault(now_s, self.read_within_s)
         if one.fault is not None:
@@ -133,6 +129,14 @@ class ActorWatch:
             state = await asyncio.to_thread(ask_on, process.node_id, look_at, process)
             if state is not None:
                 one.history.see(self.clock.read(), state.is_stopped, state.cpu_s)
+        one.looking = None
+
+    async def _find(self, one: WatchedActor) -> None:
+        """Find out from Ray which process an actor is that has not said so: it may be stopped already."""
+        with suppress(ray.exceptions.RayError):
+            if (where := await asyncio.to_thread(process_of, one.actor)) is not None:
+                node, pid = where
+                one.process = one.process or await asyncio.to_thread(ask_on, node, process_numbered, node, pid)
         one.looking = None
 
     def _activity(self, one: WatchedActor, now_s: float) -> tuple[str, float]:

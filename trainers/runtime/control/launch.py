@@ -61,7 +61,6 @@ class Launcher:
                 return worker.prepared
             node = worker.node
             try:
-                await self.parts.watch.meet(worker.actor)
                 return await worker.prepare(rank == 0)
             except ray.exceptions.RayActorError:
                 await self._lose(worker.name, worker.fault or "died", node)
@@ -72,7 +71,6 @@ class Launcher:
         pool = self.parts.pool
         while True:
             try:
-                await self.parts.watch.meet(pool.shards[index])
                 place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
             except ray.exceptions.RayActorError:
                 await self._lose(f"{pool.job_id}/shard/{index}", "died", None)

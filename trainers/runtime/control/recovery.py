@@ -128,7 +128,7 @@ async def _ask_workers(found: Survivors, incarnation: int, watch: ActorWatch) ->
 
 async def _answer(watch: ActorWatch, actor: Any, method: str, *arguments: Any) -> Any:
     """What an actor answers, once the step that it is in is over; None if it does not."""
-    answer = asyncio.ensure_future(_result(watch, actor, method, arguments))
+    answer = asyncio.ensure_future(_result(getattr(actor, method).options(concurrency_group=CONTROL), arguments))
     with suppress(ray.exceptions.RayError):
         while not (await asyncio.wait([answer], timeout=ANSWER_S))[0]:
             if not watch.has_answered(actor):
@@ -138,9 +138,8 @@ async def _answer(watch: ActorWatch, actor: Any, method: str, *arguments: Any) -
     return None
 
 
-async def _result(watch: ActorWatch, actor: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-    await watch.meet(actor)
-    return await getattr(actor, method).options(concurrency_group=CONTROL).remote(*arguments)
+async def _result(method: Any, arguments: tuple[Any, ...]) -> Any:
+    return await method.remote(*arguments)
 
 
 def _reservation(name: str) -> Any:

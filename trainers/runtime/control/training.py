@@ -257,7 +257,6 @@ class Training:
         (worker,) = pool.start_workers(reserved)
         node = worker.node
         try:
-            await self.parts.watch.meet(worker.actor)
             prepared: Prepared = await worker.ask("prepare", False)
         except ray.exceptions.RayActorError:
             why = f"{worker.fault or 'died'} before it was ready"
