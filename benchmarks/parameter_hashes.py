@@ -15,7 +15,7 @@ from typing import Any
 
 from trainers import TrainSpec, train
 
-BASE = {"data": "digits", "model": "mlp", "workers": 2, "epochs": 2, "batch": 16, "seed": 3}
+BASE = {"data": "digits", "model": "mlp", "workers": 2, "epochs": 2, "batch": 16, "seed": 3, "optimizer": "momentum"}
 
 SPECS: dict[str, dict[str, Any]] = {
     "sync canonical": {"algorithm": {"name": "sync", "reduction": "canonical"}},
