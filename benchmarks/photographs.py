@@ -69,7 +69,7 @@ class Photographs(Workload):
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
             for images, labels in loader:
-                yield Batch(images, labels, epoch, np.arange(len(labels)))
+                yield Batch((images, labels), epoch, np.arange(len(labels)))
 
 
 def write_jpegs(root: Path, count: int, width: int, height: int) -> None:

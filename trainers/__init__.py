@@ -18,8 +18,9 @@ if TYPE_CHECKING:
         SpecRejected,
         UserCodeFailed,
     )
-    from trainers.events import RETRYING, Event, Metrics, Result, State, error_median
+    from trainers.events import RETRYING, Event, Metrics, Result, State, error_median, metrics_of
     from trainers.models.names import OWN, torchvision_names
+    from trainers.models.objective import Loss, Supervised
     from trainers.runtime.api import train
     from trainers.runtime.cluster import (
         ClusterInfo,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
+    from trainers.tasks.base import Task
+    from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
     from trainers.training.export import Exported, export_model
 
 _HOME = {
@@ -51,7 +54,7 @@ _HOME = {
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
-    "trainers.events": ("RETRYING", "Event", "Metrics", "Result", "State", "error_median"),
+    "trainers.events": ("RETRYING", "Event", "Metrics", "Result", "State", "error_median", "metrics_of"),
     "trainers.training.export": ("Exported", "export_model"),
     "trainers.models.names": ("OWN", "torchvision_names"),
     "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
@@ -63,6 +66,9 @@ _HOME = {
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
     "trainers.runtime.warm_runner": ("WarmRunner",),
+    "trainers.tasks.base": ("Task",),
+    "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
+    "trainers.models.objective": ("Loss", "Supervised"),
     "trainers.spec": ("PATH_FIELDS", "FieldError", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -4,7 +4,8 @@
 |---|---|
 | `state` | `state`, `reason` (CamelCase), `message` |
 | `step` | a `Metrics` over all workers since the last one |
-| `evaluation` | `epoch`, `examples`, `test_loss`, `test_accuracy` (0 to 1), `test_error_median`, `seconds` |
+| `evaluation` | `epoch`, `examples`, `seconds`, each metric of the task as `test_` and its name (`test_loss`;
+`test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...) |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message` |
@@ -141,12 +142,15 @@ class Result(BaseModel):
     epochs: float
     examples: int
     test_accuracy: float | None
+    """0 to 1; null where the task has no accuracy."""
     test_loss: float | None
     test_error_median: float | None = None
     """Median of 1 - accuracy over the evaluations at the ends of the last 5 epochs (paper 4, section 5.1); null where
     there was none."""
     train_loss: float | None
     """Mean over the last epoch."""
+    metrics: dict[str, float] = {}  # a model copies its defaults
+    """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ..."""
     examples_per_s: float
     """Mean over the time from the first step to the last."""
     wall_s: float
@@ -163,6 +167,12 @@ class Result(BaseModel):
     """The last state's sentence."""
     warning: str | None = None
     """What is wrong with a run that ended well: its loss stayed at chance, or above its start; null if nothing is."""
+
+
+def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
+    """The task's metrics in the data of an `evaluation`, by name."""
+    named = {name.removeprefix("test_"): value for name, value in evaluation.items() if name.startswith("test_")}
+    return {name: value for name, value in named.items() if name != "error_median"}
 
 
 MEDIAN_EPOCHS = 5

@@ -55,10 +55,12 @@ class StepMetrics(StepCounters):
     examples: int = 0
     loss: float = 0.0
     """Sum over the examples."""
+    weight: float = 0.0
+    """What they weigh in it: how many they are, or how many tokens, pixels or boxes."""
     dropped: int = 0
     """Minibatches whose gradients came too late for their step."""
-    by_epoch: dict[int, tuple[float, int]] = {}
-    """Epoch -> sum of the loss, examples."""
+    by_epoch: dict[int, tuple[float, float]] = {}
+    """Epoch -> sum of the loss, weight."""
     staleness: dict[int, int] = {}
     """How many pushes were acknowledged at which staleness."""
     group_staleness: tuple[dict[int, int], ...] = ()

@@ -121,8 +121,10 @@ def step_line(figures: Figures, epochs: int) -> str:
 def evaluation_line(event: Event) -> str:
     """An evaluation, on one line."""
     data = event.data
-    scores = f"test accuracy {data['test_accuracy']:.4f}  test loss {_number(data['test_loss'])}"
-    return f"epoch {data['epoch']:g}  {scores}"
+    metrics = metrics_of(data)
+    first = ("accuracy", "loss")  # then the others as the task names them
+    order = [*(name for name in first if name in metrics), *(name for name in metrics if name not in first)]
+    return f"epoch {data['epoch']:g}  " + "  ".join(f"test {_words(name)} {_number(metrics[name])}" for name in order)
 
 
 def wide_console(width: int = WIDTH) -> Console:
@@ -144,10 +146,15 @@ def _figures_line(figures: Figures, epochs: int) -> str:
         return ""
     parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
     if figures.evaluation is not None:
-        parts.append(f"accuracy {figures.evaluation['test_accuracy']:.4f}")
+        name = "accuracy" if "test_accuracy" in figures.evaluation else "loss"
+        parts.append(f"{'test ' * (name == 'loss')}{name} {_number(figures.evaluation[f'test_{name}'])}")
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")
     return "  ".join(parts)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _number(value: float | None) -> str:

@@ -37,7 +37,10 @@ STEP = (
 )  # fmt: skip
 STALENESS = ("staleness", "stalest")
 """Mean and greatest of the updates since the last report."""
-EVALUATION = ("test_loss", "test_accuracy", "test_error_median")
+EVALUATION = (
+    "test_loss", "test_accuracy", "test_error_median", "test_top5_accuracy", "test_mae", "test_r2", "test_perplexity",
+    "test_bits_per_byte", "test_bits_per_character",
+)  # fmt: skip
 EPOCH = ("train_loss",)
 TABLES = {"step": STEP + STALENESS, "evaluation": EVALUATION, "epoch": EPOCH}
 NAMES = tuple(name for names in TABLES.values() for name in names)

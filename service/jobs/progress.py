@@ -110,6 +110,7 @@ class Progress(BaseModel):
             test_accuracy=evaluation.get("test_accuracy"),
             test_loss=evaluation.get("test_loss"),
             test_error_median=evaluation.get("test_error_median"),
+            metrics=metrics_of(evaluation),
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
             wall_s=(self.ended or 0.0) - (self.started or 0.0),

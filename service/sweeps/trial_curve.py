@@ -38,10 +38,11 @@ class TrialCurve:
                 self.train_loss = data.get("train_loss")
                 self._point(data["epoch"], data["examples"])
             case "evaluation":
-                self.accuracies[data["epoch"]] = data["test_accuracy"]
-                self._point(
-                    data["epoch"], data["examples"], test_error=1 - data["test_accuracy"], test_loss=data["test_loss"]
-                )
+                figures = {"test_loss": data["test_loss"]}
+                if "test_accuracy" in data:
+                    self.accuracies[data["epoch"]] = data["test_accuracy"]
+                    figures["test_error"] = 1 - data["test_accuracy"]
+                self._point(data["epoch"], data["examples"], **figures)
                 return True
             case _:
                 pass
@@ -59,7 +60,7 @@ class TrialCurve:
 
     def _point(self, epoch: float, examples: int, **figures: Any) -> None:
         before = self.by_epoch.get(epoch) or Point(examples=examples, epoch=epoch, seconds=self.seconds)
-        if "test_error" not in figures or before.train_loss is None:
+        if "test_loss" not in figures or before.train_loss is None:
             figures = {"train_loss": self.train_loss} | figures
         self.by_epoch[epoch] = before.model_copy(update=figures)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from trainers import Event
+from trainers import Event, metrics_of
 
 TAGS = {
     "step": {
@@ -16,7 +16,7 @@ TAGS = {
         "epoch": "progress/epoch",
         "step": "progress/updates",
     },
-    "evaluation": {"test_loss": "test/loss", "test_accuracy": "test/accuracy"},
+    "evaluation": {},  # whatever the task measures
     "epoch": {"train_loss": "train/epoch_loss"},
 }
 """Type of event -> metric in the event -> name of the scalar."""
@@ -34,6 +34,8 @@ class Scalars:
         if tags is None:
             return None
         found = {tag: float(event.data[name]) for name, tag in tags.items() if event.data.get(name) is not None}
+        if event.type == "evaluation":
+            found |= {f"test/{name}": value for name, value in metrics_of(event.data).items()}
         if event.type == "step":
             found |= self._staleness(event.data.get("staleness", {}))
         return found

@@ -122,9 +122,9 @@ def test_the_images_that_models_and_sets_have() -> None:
     assert images_of(ModelSpec(), DataSpec(name="image_folder")) is None
     assert set(IMAGES) == set(NUM_TRAIN)
     with open_dataset(DataSpec(name="digits"), 0) as data:
-        assert IMAGES["digits"] == (*data.image_shape, data.num_classes)
+        assert IMAGES["digits"] == (*data.facts.inputs, data.facts.classes)
 
 
 def test_mnist_is_what_it_is_said_to_be(mnist_root: Path) -> None:
     with open_dataset(DataSpec(name="mnist", root=str(mnist_root), limit=1), 0) as data:
-        assert IMAGES["mnist"] == (*data.image_shape, data.num_classes)
+        assert IMAGES["mnist"] == (*data.facts.inputs, data.facts.classes)

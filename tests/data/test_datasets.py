@@ -22,8 +22,8 @@ USERS = "tests.data.usersets"
 
 def test_digits_need_nothing() -> None:
     digits = open_dataset(DataSpec(), seed=0)
-    assert (digits.num_train, digits.num_test, digits.num_classes) == (1437, 360, 10)
-    assert digits.image_shape == (1, 8, 8)
+    assert (digits.num_train, digits.num_test, digits.facts.classes) == (1437, 360, 10)
+    assert digits.facts.inputs == (1, 8, 8)
     assert digits.fits_in_memory
     test = list(digits.test_batches(100))
     assert [len(batch) for batch in test] == [100, 100, 100, 60]
@@ -85,8 +85,8 @@ def test_limit_keeps_the_first_training_examples() -> None:
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_the_real_mnist(name: str, shared_data: Path) -> None:
     dataset = open_dataset(DataSpec(name=name, root=str(shared_data)), seed=0)
-    assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (60_000, 10_000, 10)
-    assert dataset.image_shape == (1, 28, 28)
+    assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (60_000, 10_000, 10)
+    assert dataset.facts.inputs == (1, 28, 28)
     (batch,) = dataset.batches([(0, np.arange(0, 60_000, 20))])
     assert abs(float(batch.images.mean())) < 0.03
     assert float(batch.images.std()) == pytest.approx(1, abs=0.03)
@@ -94,8 +94,8 @@ def test_the_real_mnist(name: str, shared_data: Path) -> None:
 
 def test_cifar10_comes_through_torchvisions_class(cifar10: Path) -> None:
     dataset = open_dataset(DataSpec(name="cifar10", root=str(cifar10)), seed=0)
-    assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (50, 10, 10)
-    assert dataset.image_shape == (3, 32, 32)
+    assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (50, 10, 10)
+    assert dataset.facts.inputs == (3, 32, 32)
     (batch,) = dataset.batches([(0, np.array([0, 11]))])
     assert batch.labels.tolist() == [0, 1]
     import torchvision.datasets
@@ -125,8 +125,8 @@ def test_an_unknown_name_is_told_with_near_ones() -> None:
 
 def test_four_arrays_of_the_users() -> None:
     dataset = open_dataset(DataSpec(name=f"{USERS}:four_arrays"), seed=0)
-    assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (12, 8, 4)
-    assert dataset.image_shape == (3, 9, 10)
+    assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (12, 8, 4)
+    assert dataset.facts.inputs == (3, 9, 10)
     (batch,) = dataset.batches([(0, np.arange(12))])
     assert torch.allclose(batch.images.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-5)
     assert torch.allclose(batch.images.std(dim=(0, 2, 3)), torch.ones(3), atol=1e-2)
@@ -135,7 +135,7 @@ def test_four_arrays_of_the_users() -> None:
 
 def test_constant_grey_images_of_the_users() -> None:
     dataset = open_dataset(DataSpec(name=f"{USERS}:grey_arrays"), seed=0)
-    assert dataset.image_shape == (1, 5, 5)
+    assert dataset.facts.inputs == (1, 5, 5)
     (batch,) = dataset.batches([(0, np.arange(4))])
     assert torch.allclose(batch.images, torch.zeros(4, 1, 5, 5), atol=1e-6)
 

@@ -49,7 +49,7 @@ def test_decoded_and_streamed_are_bit_equal(
         assert isinstance(decoded, MemoryDataset)
         assert isinstance(mapped, MemoryDataset)
         assert isinstance(streamed, StreamedDataset)
-        assert decoded.image_shape == streamed.image_shape
+        assert decoded.facts.inputs == streamed.facts.inputs
         for dataset in (decoded, mapped):
             for mine, theirs in zip(dataset.batches(plan), streamed.batches(plan), strict=True):
                 assert torch.equal(mine.images, theirs.images)

@@ -320,7 +320,7 @@ def test_minibatches_are_those_of_the_whole_set_to_the_bit() -> None:
     """Augmented by id: before anything is held, and out of a partition."""
     spec = DataSpec(name="digits", limit=203, random_crop=1, horizontal_flip=True)
     whole, data = open_dataset(spec, seed=3), open_partitioned(spec, seed=3)
-    assert data.image_shape == whole.image_shape
+    assert data.facts.inputs == whole.facts.inputs
     plan = [(1, np.array([5, 100, 3]))]
     assert_same_batches(data, whole, plan)
     order = held(data, range(1, 3))

@@ -32,7 +32,7 @@ def test_streamed_and_in_memory_are_bit_equal() -> None:
     ):
         assert held.fits_in_memory
         assert not streamed.fits_in_memory
-        assert streamed.image_shape == held.image_shape == (1, 10, 10)
+        assert streamed.facts.inputs == held.facts.inputs == (1, 10, 10)
         for mine, theirs in zip(streamed.batches(PLAN), held.batches(PLAN), strict=True):
             assert torch.equal(mine.images, theirs.images)
             assert torch.equal(mine.labels, theirs.labels)
@@ -45,8 +45,8 @@ def test_processes_serve_plan_after_plan_and_end(photographs: Path) -> None:
     spec = DataSpec(name="image_folder", root=str(photographs), random_resized_crop=32, loader_processes=2)
     state = torch.random.get_rng_state()
     with open_dataset(spec, 0) as dataset, open_dataset(spec.model_copy(update={"loader_processes": 0}), 0) as here:
-        assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (12, 4, 2)
-        assert dataset.image_shape == (3, 32, 32)
+        assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (12, 4, 2)
+        assert dataset.facts.inputs == (3, 32, 32)
         long = [(0, np.array([i % 12])) for i in range(40)]
         abandoned = dataset.batches(long)
         for _ in range(3):
@@ -121,10 +121,10 @@ def test_photographs_have_a_default_size_which_enlarges_nothing(photographs: Pat
     for size, side in (((300, 250), 224), ((70, 50), 50)):
         Image.new("RGB", size).save(first)
         with open_dataset(spec, 0) as dataset:
-            assert dataset.image_shape == (3, side, side)
+            assert dataset.facts.inputs == (3, side, side)
             assert next(dataset.batches([(0, np.array([1, 2]))])).images.shape == (2, 3, side, side)
     with open_dataset(spec.model_copy(update={"resize": 300}), 0) as dataset:
-        assert dataset.image_shape == (3, 300, 300)
+        assert dataset.facts.inputs == (3, 300, 300)
     with pytest.raises(ValidationError, match="leave one of them out"):
         DataSpec(random_resized_crop=8, resize=9)
 
@@ -188,8 +188,8 @@ def test_a_limit_takes_as_many_examples_of_every_class(photographs: Path) -> Non
 def test_map_style_datasets_of_the_users() -> None:
     spec = DataSpec(name=f"{USERS}:maps", loader_processes=1)  # not picklable: opened again in the process
     with open_dataset(spec, 0) as dataset:
-        assert (dataset.num_train, dataset.num_test, dataset.num_classes) == (30, 9, 3)
-        assert dataset.image_shape == (3, 8, 8)
+        assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (30, 9, 3)
+        assert dataset.facts.inputs == (3, 8, 8)
         assert [batch.labels.tolist() for batch in dataset.batches([(0, np.array([4, 29]))])] == [[1, 2]]
     assert not multiprocessing.active_children()
 

@@ -21,6 +21,7 @@ from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
+from trainers.models.losses import LabelLoss
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
@@ -100,7 +101,7 @@ class Run:
 
     def replica(self) -> Replica:
         model = self.net(self.spec.seed)
-        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.spec.loss)
+        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), LabelLoss(self.spec.loss))
 
     def start(self) -> Start:
         params = self.replica().initial_params()

@@ -77,7 +77,7 @@ def test_consensus_learns() -> None:
     reports = run_all_reduce(Run(spec(3, 2, CONSENSUS | {"steps": 4}, epochs=12, **fields))).reports
     assert sum(report.examples for report in reports) == 12 * 203
     worker = reports[: len(reports) // 2]
-    assert sum(r.loss for r in worker[-10:]) < 0.75 * sum(r.loss for r in worker[:10])
+    assert sum(r.total.loss for r in worker[-10:]) < 0.75 * sum(r.total.loss for r in worker[:10])
 
 
 # -- a convex quadratic, whose optimum is known -----------------------------------------------------------------------
@@ -127,7 +127,7 @@ def consensus(problem: Quadratic, rho: float, steps: int, rounds: int, lr: float
     def worker(k: int) -> list[Tensor]:
         algorithm = config.build(replace(context, collectives=groups[k]))
         ranks, found = range(3 * k // count, 3 * (k + 1) // count), []
-        batch = Batch(torch.empty(0), torch.empty(0), 0, torch.zeros(1).numpy())  # type: ignore[arg-type]
+        batch = Batch((torch.empty(0), torch.empty(0)), 0, torch.zeros(1).numpy())  # type: ignore[arg-type]
         for step in range(steps * rounds):
             algorithm.step(Work(0, tuple(Minibatch(3 * step + rank, rank, batch) for rank in ranks), 3))
             if (step + 1) % steps == 0:
@@ -233,7 +233,7 @@ def test_a_run_goes_on_from_x_z_and_u_bit_for_bit(algorithm: object) -> None:
 def test_a_checkpoint_keeps_x_and_u_and_any_algorithm_goes_on_from_z(tmp_path: Path) -> None:
     train = spec(3, 2, CONSENSUS, model="mlp", optimizer={"name": "momentum", "lr": 0.02}, epochs=1)
     data = open_dataset(train.data, train.seed, None)
-    run = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
+    run = Run(train, lambda seed: build_model(train.model, data.facts.classes, data.facts.inputs, seed))
     buffers = run_all_reduce(run).buffers
     assert buffers is not None
     private = [f"{name}-{rank}" for name in ("x", "u", "momentum") for rank in range(3)]

@@ -54,7 +54,7 @@ def test_one_worker_with_num_push_and_num_fetch_is_dean_et_al_written_out() -> N
         if clock % 3 == 0:
             local = server.clone()
         gradient = torch.zeros_like(server)
-        replica.gradient(local, batch, gradient, scale=1 / len(batch))
+        replica.gradient(local, batch, gradient, mean=True)
         accrued, since, clock = accrued + gradient, since + 1, clock + 1
         local = torch.add(local, gradient, alpha=-0.02)
         if since == 3 or (number + 1) % per_epoch == 0:

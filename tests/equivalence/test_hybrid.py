@@ -75,7 +75,7 @@ def test_the_losses_reported_are_those_of_the_examples() -> None:
         reports = [
             run_all_reduce(Run(spec(5, count, {"split": split}, loss=loss, epochs=1), net)).reports for count in (1, 3)
         ]
-        alone, shared = (sum(report.loss for report in each) for each in reports)
+        alone, shared = (sum(report.total.loss for report in each) for each in reports)
         assert alone == pytest.approx(shared, rel=1e-5)
         assert sum(report.examples for report in reports[1]) == 203
 

@@ -286,7 +286,7 @@ def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
         fields = {"optimizer": {"name": "momentum", "lr": 0.05}, "data": "digits", "batch": 16, "epochs": 6}
         train = spec(2, 2, algorithm(start="sorted", shuffle=shuffle), model="mlp", **fields)
         data = open_dataset(train.data, train.seed, None)
-        run = Run(train, lambda seed, d=data, t=train: build_model(t.model, d.num_classes, d.image_shape, seed))
+        run = Run(train, lambda seed, d=data, t=train: build_model(t.model, d.facts.classes, d.facts.inputs, seed))
         found[shuffle] = accuracy(run, run_all_reduce(run))
     assert found["full"] > 0.93
     assert found["exchange"] > 0.93

@@ -117,7 +117,7 @@ def test_every_example_once_an_epoch_and_the_loss_falls() -> None:
     reports = run_all_reduce(run).reports
     assert sum(report.examples for report in reports) == 12 * run.dataset.num_train == 12 * 203
     worker = reports[: len(reports) // 3]
-    assert sum(r.loss for r in worker[-10:]) < 0.75 * sum(r.loss for r in worker[:10])
+    assert sum(r.total.loss for r in worker[-10:]) < 0.75 * sum(r.total.loss for r in worker[:10])
 
 
 def test_the_tests_above_can_fail() -> None:

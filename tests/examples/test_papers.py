@@ -86,7 +86,7 @@ def test_paper_2s_photographs_are_grey_arrays(tmp_path: Path, monkeypatch: pytes
     assert all((other.code, other.data) == (spec.code, spec.data) for other in others)
     monkeypatch.syspath_prepend(spec.code)
     with open_dataset(spec.data.model_copy(update={"root": str(tmp_path)}), 0) as data:
-        assert (data.num_train, data.num_test, data.num_classes, data.image_shape) == (6, 2, 2, (1, 224, 224))
+        assert (data.num_train, data.num_test, data.facts.classes, data.facts.inputs) == (6, 2, 2, (1, 224, 224))
         (batch,) = data.test_batches(2)
     assert batch.labels.tolist() == [0, 1]
     assert batch.images[0].mean() < batch.images[1].mean()

@@ -90,7 +90,7 @@ def test_recomputed_statistics_are_the_mean_over_minibatches() -> None:
     net.norm.running_mean.fill_(7)
     generator = torch.Generator().manual_seed(0)
     minibatches = [torch.randn(4, 3, 5, 5, generator=generator) + i for i in range(3)]
-    found = recomputed_statistics(net, iter(minibatches))
+    found = recomputed_statistics(net, iter(minibatches), net)
     assert set(found) == {"norm.running_mean", "norm.running_var"}
     mean = torch.stack([x.mean((0, 2, 3)) for x in minibatches]).mean(0)
     var = torch.stack([x.var((0, 2, 3)) for x in minibatches]).mean(0)

@@ -48,7 +48,7 @@ def test_the_next_layer_may_work_in_place(shape: tuple[int, ...], width: int) ->
     replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))
     params = replica.initial_params()
     into = torch.zeros_like(params)
-    loss = replica.gradient(params, Batch(images, labels, 0, np.arange(shape[0])), into)
+    loss = replica.gradient(params, Batch((images, labels), 0, np.arange(shape[0])), into)
     assert loss == pytest.approx(float(expected.detach()))
     for name, gradient in replica.layout.named(into).items():
         torch.testing.assert_close(gradient, gradients[name], rtol=1e-4, atol=1e-4)

@@ -27,7 +27,7 @@ def test_each_parameter_is_told_once_when_its_gradient_is_complete_the_last_laye
     torch.manual_seed(0)
     model = Net()
     replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))
-    batch = Batch(torch.randn(6, 1, 4, 4), torch.arange(6) % 4, 0, np.arange(6))
+    batch = Batch((torch.randn(6, 1, 4, 4), torch.arange(6) % 4), 0, np.arange(6))
     params = replica.initial_params()
     expected, into = torch.zeros_like(params), torch.full_like(params, float("nan"))
     replica.gradient(params, batch, expected)
@@ -66,7 +66,7 @@ def test_each_parameter_is_named_before_the_forward_pass_uses_it() -> None:
     children = {name: module for name, module in model.named_children() if name != "attention"}
     for name, module in children.items():
         module.register_forward_hook(lambda *_, name=name: events.append(f"after {name}"))
-    batch = Batch(torch.randn(6, 1, 2, 2), torch.arange(6) % 4, 0, np.arange(6))
+    batch = Batch((torch.randn(6, 1, 2, 2), torch.arange(6) % 4), 0, np.arange(6))
     params = replica.initial_params()
     replica.gradient(params, batch, torch.zeros_like(params))
     order = list(dict.fromkeys(events))

@@ -24,7 +24,7 @@ def parameters(folder: Path) -> dict[str, torch.Tensor]:
 def on_the_local_transport(train: TrainSpec, **options: int) -> dict[str, torch.Tensor]:
     """The parameters of the same spec, trained in this process."""
     data = open_dataset(train.data, train.seed, None)
-    local = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
+    local = Run(train, lambda seed: build_model(train.model, data.facts.classes, data.facts.inputs, seed))
     outcome = (run_through_shards if train.algorithm.traits.uses_parameter_server else run_all_reduce)(local, **options)
     return local.layout.named(outcome.params)
 
@@ -158,7 +158,7 @@ def test_parallel_sgd_has_the_bits_of_the_local_transport(
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
     data = open_dataset(train.data, train.seed, None)
-    local = Run(train, lambda seed: build_model(train.model, data.num_classes, data.image_shape, seed))
+    local = Run(train, lambda seed: build_model(train.model, data.facts.classes, data.facts.inputs, seed))
     moved = run_all_reduce(local).traffic.shuffled_bytes
     assert sum(step["shuffled_bytes"] for step in run.of("step")) == moved > 0
 

@@ -95,7 +95,7 @@ def rate_at(before: float, wanted: float, since: int) -> float:
 def written(train: TrainSpec, generations: list[tuple[int, int | None]]) -> torch.Tensor:
     """The same in a serial program, with the rule of `linear` and the ramp written out."""
     setup = set_up(train, None)
-    model = build_model(train.model, 10, setup.dataset.image_shape, train.seed).to(memory_format=torch.channels_last)
+    model = build_model(train.model, 10, setup.dataset.facts.inputs, train.seed).to(memory_format=torch.channels_last)
     draws, optimizer = replace_dropout(model, train.seed), None
     optimizer = torch_optimizer(train, model)
     order, epoch, first, seen = Order(EXAMPLES, 5, 1, train.seed), 0, 0, 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch
+from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.rule import UpdateRule
@@ -32,8 +33,8 @@ class Work:
     epoch: int
     minibatches: tuple[Minibatch, ...]
     total_examples: int
-    """Examples over which the gradient of the step is averaged: kn, those of all workers, for a synchronous algorithm;
-    those of the worker or of its group for an asynchronous one."""
+    """Examples whose gradients make one update: kn, those of all workers, for a synchronous algorithm; those of the
+    worker or of its group for an asynchronous one."""
     ends_lease: bool = False
     """Whether the accumulated gradient must be pushed after this step: the next minibatches belong to another lease and
     do not adjoin these, and a push covers one contiguous range."""
@@ -54,8 +55,8 @@ class Work:
 class StepReport:
     """The result of one step on one worker."""
 
-    loss: float
-    """Summed over the worker's examples."""
+    total: Total
+    """The loss summed over the worker's examples, with their weight."""
     examples: int
     learning_rate: float
     dropped: int = 0

@@ -1,6 +1,7 @@
 """What the rest of the system must know about an algorithm, as one value. Imports no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Traits:
     """Whether each virtual worker trains the same examples in every epoch."""
     holds_examples: bool = False
     """Whether a worker holds only the examples of its own virtual workers, which may move between epochs."""
+
+    objective: Literal["any", "supervised", "labels"] = "any"
+    """Which losses it takes: any; one of what the model makes of the inputs; a plain loss of logits and labels."""
 
     @property
     def can_start_with_fewer(self) -> bool:

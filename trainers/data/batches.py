@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from trainers.data.draws import Int64Array
+from trainers.data.facts import DataFacts
 from trainers.data.reading import Reading
 
 Plan = Iterable[tuple[int, Int64Array]]
@@ -18,17 +19,43 @@ EVALUATION = -1
 """The epoch of a minibatch of the test set."""
 
 
+Data = Any
+"""Tensors of one minibatch, each with B rows: a tuple, such as (images, labels), or a dict by name."""
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One minibatch, normalised, on the device of its dataset."""
+    """One minibatch, on the device of its dataset."""
 
-    images: torch.Tensor  # (B, C, H, W) float32
-    labels: torch.Tensor  # (B,) int64
+    data: Data  # of images: (images (B, C, H, W) float32, normalised, labels (B,) int64)
     epoch: int  # EVALUATION for the test set
     examples: Int64Array  # (B,): ids in the training set, or in the test set
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def images(self) -> torch.Tensor:
+        """The first of a pair: (B, C, H, W) float32, normalised."""
+        images: torch.Tensor = self.data[0]
+        return images
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """The second of a pair: (B,) int64."""
+        labels: torch.Tensor = self.data[1]
+        return labels
+
+
+def on_device(data: Data, device: torch.device) -> Data:
+    """The same tensors on a device; those that are there already are not copied."""
+    if isinstance(data, torch.Tensor):
+        return data.to(device)
+    if isinstance(data, dict):
+        return {name: on_device(part, device) for name, part in data.items()}
+    if isinstance(data, tuple | list):
+        return type(data)(on_device(part, device) for part in data)
+    return data
 
 
 class Dataset(ABC):
@@ -36,9 +63,8 @@ class Dataset(ABC):
 
     num_train: int
     num_test: int
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    """C, H, W as the model sees them, after any crop and resize."""
+    facts: DataFacts
+    """What a model has to fit: shapes as it sees them, after any crop and resize."""
 
     fits_in_memory: bool
     """Whether the set is held as uint8; otherwise it is streamed through DataLoader processes."""

@@ -1,5 +1,7 @@
 """The section `data` of a spec. Imports no torch."""
 
+from typing import Literal
+
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.data.names import dataset_names
@@ -10,11 +12,12 @@ class DataSpec(Section):
     """Which examples are trained, where they are read, and how they are augmented."""
 
     name: str = "digits"
-    """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`) or a
-    function of your own as `module:function`."""
+    """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`, `text`,
+    `csv`) or a function of your own as `module:function`."""
 
     root: str = "data"
-    """The folder in torchvision's layout; a relative one is taken from where the job is submitted."""
+    """The folder in torchvision's layout, or the file of `text` and `csv`; a relative one is taken from where the job
+    is submitted."""
 
     download: bool = False
     """Whether a dataset that is not in `root` may be fetched from its home on the network."""
@@ -48,6 +51,20 @@ class DataSpec(Section):
     limit: int | None = Field(default=None, ge=1)
     """Use only the first so many training examples; of folders of images, as many of every class, always the same ones;
     none: all of them."""
+
+    tokens: Literal["bytes", "characters"] = "bytes"
+    """Of `text`: what a token is. Bytes are read where they lie, however large the text is; characters are those that
+    occur in it."""
+
+    context: int = Field(default=256, ge=1, le=2**20)
+    """Of `text`: T, the tokens of one window. An example is a window, and each token of it learns the next one."""
+
+    target: str = ""
+    """Of `csv`: the column that is learned."""
+
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    """Of `text` and `csv`: the part that is kept for evaluation: the last of a text, random rows of a table, always the
+    same ones."""
 
     @field_validator("resize")
     @classmethod

@@ -16,7 +16,9 @@ from trainers.data.memory import MemoryDataset
 from trainers.data.node_memory import alone_on_node, map_shared
 from trainers.data.partitioned.dataset import PartitionedDataset
 from trainers.data.photographs import Note, side_of
-from trainers.data.sources import read_source
+from trainers.data.records.columns import Columns, ColumnsDataset
+from trainers.data.records.text import open_text
+from trainers.data.sources import read_any, read_source
 from trainers.data.streamed import StreamedDataset
 from trainers.errors import SpecRejected
 
@@ -44,7 +46,11 @@ def open_dataset(
         UserCodeFailed: A function of the user's raised or returned something else.
         SpecRejected: The name is unknown.
     """
-    source = read_source(data) if folder is None else map_shared(data, folder, read_source, note)
+    if data.name == "text":
+        return open_text(data, folder, device, note)
+    source = read_any(data) if folder is None else map_shared(data, folder, read_any, note)
+    if isinstance(source, Columns):
+        return ColumnsDataset(source, data.limit, device)
     augmentation = _augmentation(data, seed, source)
     if isinstance(source, Arrays) and source.num_bytes <= data.memory_limit_bytes:
         return MemoryDataset(source, augmentation, device)
@@ -60,9 +66,14 @@ def open_partitioned(
     one after the other, so that it is in memory only once at a time; photographs stay there decoded, for all of them.
 
     Raises:
-        SpecRejected: The set is read example by example, or its images differ in size; or as `open_dataset`, whose
-            other errors it raises too.
+        SpecRejected: The set is read example by example, is none of images, or its images differ in size; or as
+            `open_dataset`, whose other errors it raises too.
     """
+    if data.name in ("text", "csv"):
+        raise SpecRejected(
+            f"algorithm: workers that hold their own examples take images, and {data.name} has none; "
+            "take sync, downpour, mixed, or admm in the form averaging"
+        )
 
     @contextmanager
     def opened() -> Iterator[Arrays]:

@@ -9,6 +9,7 @@ from trainers.data.augmentation import Augmentation, Images
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, UInt8Array
+from trainers.data.facts import DataFacts
 
 
 class MemoryDataset(Dataset):
@@ -20,8 +21,8 @@ class MemoryDataset(Dataset):
         channels, height, width = arrays.image_shape
         self.num_train = len(arrays.train_labels)
         self.num_test = len(arrays.test_labels)
-        self.num_classes = arrays.num_classes
-        self.image_shape = (channels, augmentation.side or height, augmentation.side or width)
+        shape = (channels, augmentation.side or height, augmentation.side or width)
+        self.facts = DataFacts(shape, arrays.num_classes)
         self._arrays: Arrays | None = arrays
         self._augmentation = augmentation
         self._device = device
@@ -34,16 +35,15 @@ class MemoryDataset(Dataset):
                 continue
             pixels, labels = self._training(arrays, examples)
             images = self._augmentation.train(pixels, epoch, examples).to(self._device)
-            yield Batch(arrays.normalisation(images), self._on_device(labels), epoch, examples)
+            yield Batch((arrays.normalisation(images), self._on_device(labels)), epoch, examples)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
             arrays = self._opened()
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
             images = self._augmentation.evaluate(self._taken(arrays.test_images, examples)).to(self._device)
-            yield Batch(
-                arrays.normalisation(images), self._on_device(arrays.test_labels.take(examples)), EVALUATION, examples
-            )
+            labels = self._on_device(arrays.test_labels.take(examples))
+            yield Batch((arrays.normalisation(images), labels), EVALUATION, examples)
 
     def close(self) -> None:
         self._arrays = None
@@ -57,8 +57,8 @@ class MemoryDataset(Dataset):
         return images.take(examples) if isinstance(images, Ragged) else self._on_device(images.take(examples, axis=0))
 
     def _empty(self, epoch: int, examples: Int64Array) -> Batch:
-        images = torch.empty(0, *self.image_shape, device=self._device)
-        return Batch(images, torch.empty(0, dtype=torch.int64, device=self._device), epoch, examples)
+        images = torch.empty(0, *self.facts.inputs, device=self._device)
+        return Batch((images, torch.empty(0, dtype=torch.int64, device=self._device)), epoch, examples)
 
     def _opened(self) -> Arrays:
         assert self._arrays is not None, "a minibatch was asked of a dataset after close()"

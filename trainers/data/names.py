@@ -8,6 +8,8 @@ DATASETS: dict[str, str] = {
     "cifar100": "32x32 colour photographs, 100 classes, 50,000 and 10,000 images",
     "imagenet": "ILSVRC 2012, 1,000 classes; the folder holds the archives or what torchvision unpacked",
     "image_folder": "your own photographs: root/train/<class>/... and root/val/<class>/...",
+    "text": "a text file, or a folder of them, as windows of bytes or characters",
+    "csv": "a table with a line of names: numbers and categories, one column the target",
 }
 """Name and one line each."""
 

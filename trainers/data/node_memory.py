@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar, cast
 
 import numpy as np
 
 from trainers.data.config import DataSpec
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source
 from trainers.data.photographs import Note, decode_into
+from trainers.data.records.columns import ABOUT, Columns, map_columns, write_columns
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,10 @@ ARRAYS = {"images": np.uint8, "labels": np.int64, "shapes": np.int64}
 """The files of each half of a set and what they hold, row-major; shapes are there where those of the images differ."""
 
 
-def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source], note: Note = lambda _: None) -> Source:
+Read = TypeVar("Read", bound=Source | Columns)
+
+
+def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], note: Note = lambda _: None) -> Read:
     """The dataset of a spec, mapped read-only from a folder, where the first process of the node writes it.
 
     The others wait for it under a file lock. If the set is streamed, or there is no room for it, each process reads it
@@ -37,7 +42,7 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Source],
                 if not _write(data, source, home, note):
                     unshared.touch()
                     return source
-    return _map(home) if home.is_dir() else read(data)
+    return cast(Read, _map(home)) if home.is_dir() else read(data)
 
 
 @contextmanager
@@ -54,12 +59,13 @@ def alone_on_node(path: Path, note: Note) -> Iterator[None]:
 
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
-    what = data.model_dump(include={"name", "root", "limit", "memory_limit_bytes", "random_resized_crop", "resize"})
+    fields = {"name", "root", "limit", "memory_limit_bytes", "random_resized_crop", "resize", "target", "validation"}
+    what = data.model_dump(include=fields)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def _write(data: DataSpec, source: Source, home: Path, note: Note) -> bool:
+def _write(data: DataSpec, source: Source | Columns, home: Path, note: Note) -> bool:
     """Write a set beside `home` and rename it, so that a killed writer leaves nothing incomplete.
 
     Returns whether it is one that is held in memory and there was room for it.
@@ -68,15 +74,36 @@ def _write(data: DataSpec, source: Source, home: Path, note: Note) -> bool:
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: the lock is ours
     part.mkdir()
     try:
-        if isinstance(source, Arrays):
-            shapes = _write_arrays(part, source, data.memory_limit_bytes)
+        if isinstance(source, Columns):
+            is_there = _write_columns(part, source, data.memory_limit_bytes)
         else:
-            shapes = decode_into(part, data, source, note)
+            is_there = _write_images(part, data, source, note)
     except OSError as error:
         log.warning("no room to share the dataset in %s (%s); each process reads it for itself", home.parent, error)
-        shapes = None
-    if shapes is None:
+        is_there = False
+    if is_there:
+        os.rename(part, home)
+    else:
         shutil.rmtree(part, ignore_errors=True)
+    return is_there
+
+
+def _write_columns(part: Path, columns: Columns, limit_bytes: int) -> bool:
+    """False for a set that is larger than the limit."""
+    if columns.num_bytes > limit_bytes:
+        return False
+    _check_room(part, columns.num_bytes)
+    write_columns(columns, part)
+    return True
+
+
+def _write_images(part: Path, data: DataSpec, source: Source, note: Note) -> bool:
+    """False for a set that is larger than the limit."""
+    if isinstance(source, Arrays):
+        shapes = _write_arrays(part, source, data.memory_limit_bytes)
+    else:
+        shapes = decode_into(part, data, source, note)
+    if shapes is None:
         return False
     about = {
         "shapes": shapes,
@@ -85,16 +112,19 @@ def _write(data: DataSpec, source: Source, home: Path, note: Note) -> bool:
         "std": source.normalisation.std,
     }
     (part / "about.json").write_text(json.dumps(about))
-    os.rename(part, home)
     return True
+
+
+def _check_room(folder: Path, num_bytes: int) -> None:
+    if shutil.disk_usage(folder).free < num_bytes * 1.02:
+        raise OSError(f"needs {num_bytes} bytes")
 
 
 def _write_arrays(part: Path, arrays: Arrays, limit_bytes: int) -> dict[str, tuple[int, ...]] | None:
     """The shape of each file by its name; None for a set that is larger than the limit."""
     if arrays.num_bytes > limit_bytes:
         return None
-    if shutil.disk_usage(part).free < arrays.num_bytes * 1.02:
-        raise OSError(f"needs {arrays.num_bytes} bytes")
+    _check_room(part, arrays.num_bytes)
     files = {
         "train_images": arrays.train_images,
         "train_labels": arrays.train_labels,
@@ -107,8 +137,10 @@ def _write_arrays(part: Path, arrays: Arrays, limit_bytes: int) -> dict[str, tup
     return {name: array.shape for name, array in files.items() if not isinstance(array, Ragged)}
 
 
-def _map(home: Path) -> Arrays:
+def _map(home: Path) -> Arrays | Columns:
     """The arrays of `home` as read-only maps, which stay valid when the files are unlinked."""
+    if (home / ABOUT).exists():
+        return map_columns(home)
     about = json.loads((home / "about.json").read_text())
     maps = {
         name: np.asarray(np.memmap(home / name, ARRAYS[name.partition("_")[2]], mode="r", shape=tuple(shape)))

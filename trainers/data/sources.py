@@ -15,17 +15,22 @@ from trainers import user_code
 from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
+from trainers.data.records.columns import Columns
+from trainers.data.records.table import read_table
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
 
 
-def read_source(data: DataSpec) -> Source:
+def read_any(data: DataSpec) -> Source | Columns:
     """The dataset that a spec names, read or opened.
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
     """
     if user_code.is_user_name(data.name):
-        return _limited(read_user(data), data.limit)
+        source = read_user(data)
+        return source if isinstance(source, Columns) else _limited(source, data.limit)
+    if data.name == "csv":
+        return read_table(data)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
         "imagenet": _imagenet,
@@ -33,6 +38,17 @@ def read_source(data: DataSpec) -> Source:
         **dict.fromkeys(_IN_MEMORY, _torchvision),
     }
     return _limited(readers[data.name](data), data.limit)
+
+
+def read_source(data: DataSpec) -> Source:
+    """The images that a spec names.
+
+    Raises as `read_any`; SpecRejected where they are no images.
+    """
+    source = read_any(data)
+    if isinstance(source, Columns):
+        raise SpecRejected(f"data: {data.name} holds no images, which this needs; see the guide on data")
+    return source
 
 
 def _limited(source: Source, limit: int | None) -> Source:

@@ -17,6 +17,7 @@ from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, image_tensor
+from trainers.data.facts import DataFacts
 from trainers.data.loader_files import begin_files, end_files, is_running
 from trainers.data.photographs import read_example
 from trainers.data.reading import Reading, ReadingBoard
@@ -46,8 +47,7 @@ class StreamedDataset(Dataset):
         self._train = Examples(data, source, augmentation, training=True)
         self._test = Examples(data, source, augmentation, training=False)
         self.num_train, self.num_test = len(self._train), len(self._test)
-        self.num_classes = source.num_classes
-        self.image_shape = self._train.image_shape
+        self.facts = DataFacts(self._train.image_shape, source.num_classes)
         self._normalisation = source.normalisation
         self._processes = data.loader_processes
         self._device = device
@@ -74,7 +74,7 @@ class StreamedDataset(Dataset):
             self._loaders[half.training] = _PlanLoader(half, self._processes)
         for images, labels, epoch, examples in self._loaders[half.training].run(plan):
             normalised = self._normalisation(images.to(self._device))
-            yield Batch(normalised, labels.to(self._device), epoch, examples)
+            yield Batch((normalised, labels.to(self._device)), epoch, examples)
 
 
 class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):

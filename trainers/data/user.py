@@ -18,6 +18,7 @@ from trainers.data.examples import (
     image_tensor,
     measured,
 )
+from trainers.data.records.columns import Columns, columns_of
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -25,20 +26,25 @@ GREY = Normalisation((0.449,), (0.226,))
 """ImageNet's statistics averaged over its channels, for streamed images that are not RGB."""
 
 
-def read_user(data: DataSpec) -> Source:
-    """The source that the user's function returns for `root`: four arrays, or two map-style datasets.
+def read_user(data: DataSpec) -> Source | Columns:
+    """The source that the user's function returns for `root`: four arrays, two map-style datasets, or two tuples or
+    dicts of arrays.
 
     Raises UserCodeFailed when it raises or returns something else.
     """
     returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
-    if len(parts) == 4:
+    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8:
         return _arrays(data.name, parts)
+    if len(parts) == 4:
+        return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)
+    if len(parts) == 2 and all(isinstance(part, tuple | list | dict) for part in parts):
+        return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return _streams(data.name, *parts)
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
-        "test_labels) or two datasets with __getitem__ and __len__"
+        "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
     )
 
 

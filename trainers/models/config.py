@@ -13,7 +13,8 @@ class ModelSpec(Section):
 
     name: str = "lenet5"
     """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
-    ...), or a function of your own as `module:function` that takes `num_classes` and `in_channels` and returns a torch
+    ...), `gpt` of tokens, `task` for the task's own, or a function of your own as `module:function` that takes
+    `num_classes` and `in_channels` (of vectors `in_features`, of tokens `vocabulary` and `context`) and returns a torch
     module."""
 
     weights: str | None = None
@@ -37,4 +38,4 @@ class ModelSpec(Section):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        return known(model_names(), name, "a model of your own")
+        return known((*model_names(), "task"), name, "a model of your own")

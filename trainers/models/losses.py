@@ -7,17 +7,39 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
+from trainers.data.batches import Data
 from trainers.models.names import LossName
+from trainers.models.objective import Loss, Supervised
 
 
-def sum_of_losses(loss: LossName, logits: Tensor, labels: Tensor) -> Tensor:
+class LabelLoss(Supervised):
+    """A loss of logits (B, classes) with labels (B,) int64, summed over the examples.
+
+    label_smoothing: of `cross_entropy`, how much of the target is divided evenly among all classes (Szegedy et al.
+    2016), 0 to 1.
+    """
+
+    def __init__(self, name: LossName = "cross_entropy", label_smoothing: float = 0.0) -> None:
+        self.name: LossName = name
+        self.label_smoothing = label_smoothing
+
+    @property
+    def weight_per_example(self) -> float:
+        return 1.0
+
+    def loss_of(self, outputs: Tensor, data: Data) -> Loss:
+        labels: Tensor = data[1]
+        return Loss(sum_of_losses(self.name, outputs, labels, self.label_smoothing), len(labels))
+
+
+def sum_of_losses(loss: LossName, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """The loss of logits (B, classes) with labels (B,) int64, summed over the examples, ().
 
     `logistic` (paper 1, section 5): each class is an independent logistic unit whose target is whether the example is
     of that class; the cross entropies of all units are added.
     """
     if loss == "cross_entropy":
-        return F.cross_entropy(logits, labels, reduction="sum")
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
     targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 

@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 from trainers import user_code
+from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
+from trainers.models.gpt import Gpt
 from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 
-Shape = tuple[int, int, int]
-"""C, H, W of an image."""
+Shape = tuple[int, ...]
+"""(C, H, W) of an image, (F,) of a vector."""
 
 _OWN: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
@@ -25,6 +27,20 @@ _OWN: dict[str, Callable[..., nn.Module]] = {
     "mlp": Mlp,
     "alexnet_one_tower": OneTowerAlexNet,
 }
+
+
+def build_model_for(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
+    """The model of a spec for data that look like this: as `build_model`, or from tokens (B, T) to logits (B, T,
+    vocabulary)."""
+    if not facts.vocabulary:
+        return build_model(model, facts.classes or facts.outputs, facts.inputs, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module = _of_tokens(model, facts.vocabulary, facts.inputs[0])
+        _try_tokens(model, module, facts)
+    if model.weights is not None:
+        initialise(module, Path(model.weights))
+    return module.train()
 
 
 def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: int) -> nn.Module:
@@ -41,6 +57,8 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
             module = _user(model, num_classes, image_shape)
         elif model.name in _OWN:
             module = _own(model, num_classes, image_shape)
+        elif model.name == "gpt":
+            raise SpecRejected("model: gpt reads tokens, and these are images; set task: language_model and data: text")
         else:
             module = _torchvision(model, num_classes, image_shape)
         _try(model, module, num_classes, image_shape)
@@ -53,12 +71,44 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
     return module.train()
 
 
-def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
-    constructor = _OWN[model.name]
+def _of_tokens(model: ModelSpec, vocabulary: int, context: int) -> nn.Module:
+    if user_code.is_user_name(model.name):
+        module = user_code.call(model.name, vocabulary=vocabulary, context=context, **model.kwargs)
+        return _checked_module(model, module)
+    if model.name != "gpt":
+        raise SpecRejected(
+            f"model: {model.name} reads images, and these are tokens; take gpt, or a function of your own"
+        )
+    _check_arguments(model, Gpt)
+    try:
+        return Gpt(vocabulary, context, **model.kwargs)  # type: ignore[arg-type]  # checked by name, refused by value
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise SpecRejected(f"model.kwargs: {error}") from error
+
+
+def _try_tokens(model: ModelSpec, module: nn.Module, facts: DataFacts) -> None:
+    """Pass one window through the model, in evaluation mode."""
+    try:
+        with torch.no_grad():
+            output = module.eval()(torch.zeros(1, *facts.inputs, dtype=torch.int64))
+    except Exception as error:
+        raise user_code.failed(f"{model.name}, on {facts.inputs[0]} tokens,", error) from error
+    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    wanted = (1, *facts.inputs, facts.vocabulary)
+    if shape != wanted:
+        raise UserCodeFailed(f"model {model.name} gives {shape} for one window; it must give logits of shape {wanted}")
+
+
+def _check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) -> None:
     allowed = list(inspect.signature(constructor).parameters)[2:]
     for argument in model.kwargs:
         if argument not in allowed:
             raise SpecRejected(f"model.kwargs: {model.name} takes {' and '.join(allowed) or 'none'}, not {argument!r}")
+
+
+def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+    constructor = _OWN[model.name]
+    _check_arguments(model, constructor)
     try:
         return constructor(num_classes, image_shape, **model.kwargs)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -69,6 +119,8 @@ def _torchvision(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.M
     """A classification model of torchvision, its first convolution adapted to the channels of the images."""
     import torchvision.models
 
+    if len(image_shape) != 3:
+        raise SpecRejected(f"model: {model.name} reads images, and these are vectors; take mlp, or one of your own")
     arguments = {**_defaults(model.name, image_shape), **model.kwargs}
     try:
         module: nn.Module = torchvision.models.get_model(model.name, weights=None, num_classes=num_classes, **arguments)
@@ -114,7 +166,12 @@ def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> Non
 
 
 def _user(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
-    module = user_code.call(model.name, num_classes=num_classes, in_channels=image_shape[0], **model.kwargs)
+    size = "in_channels" if len(image_shape) == 3 else "in_features"
+    arguments = {"num_classes": num_classes, size: image_shape[0]}
+    return _checked_module(model, user_code.call(model.name, **arguments, **model.kwargs))
+
+
+def _checked_module(model: ModelSpec, module: Any) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise UserCodeFailed(f"{model.name} returned {type(module).__name__}; it must return a torch.nn.Module")
     return module.cpu()
@@ -143,5 +200,7 @@ def _unfit(model: ModelSpec, image_shape: Shape, error: Exception) -> SpecReject
 
 
 def _size(image_shape: Shape) -> str:
+    if len(image_shape) != 3:
+        return f"{image_shape[0]} numbers"
     channels, height, width = image_shape
     return f"{height}x{width} pixels and {channels} channel{'s' if channels > 1 else ''}"

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trainers.data.batches import Batch
+from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
-from trainers.models.losses import sum_of_losses
-from trainers.models.names import LossName
+from trainers.models.losses import LabelLoss
+from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products import input_gradient, outputs, weight_gradient
 
 
@@ -98,13 +98,14 @@ class Replica:
         layout: Layout,
         device: torch.device,
         draws: DrawContext,
-        loss: LossName = "cross_entropy",
+        objective: Objective | None = None,
     ) -> None:
+        """objective: by default the cross entropy of logits with labels."""
         self.model = model.to(device).train()
         self.layout = layout
         self.device = device
         self.draws = draws
-        self.loss = loss
+        self.objective = objective or LabelLoss()
         self.parameters = dict(self.model.named_parameters())
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
         self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
@@ -123,9 +124,9 @@ class Replica:
                 module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
 
     def twin(self) -> "Replica":
-        """Another replica of the same model with the same loss, which shares the batch-norm buffers of this one."""
+        """Another replica of the same model with the same objective, sharing its batch-norm buffers."""
         model, draws = copy.deepcopy((self.model, self.draws))
-        twin = Replica(model, self.layout, self.device, draws, self.loss)
+        twin = Replica(model, self.layout, self.device, draws, self.objective)
         twin.buffers = self.buffers
         return twin
 
@@ -134,37 +135,43 @@ class Replica:
         params: Tensor,
         batch: Batch,
         into: Tensor,
-        scale: float = 1.0,
+        mean: bool = False,
         virtual_rank: int = 0,
         on_ready: Callable[[str], None] | None = None,
-    ) -> float:
-        """Write `scale` times the gradient of the loss, summed over the minibatch, to `into`; return the summed loss.
+        on_weight: Callable[[float], None] | None = None,
+    ) -> Total:
+        """Write the gradient of the loss, summed over the minibatch, to `into`; return the summed loss and its weight.
 
         Args:
             params: (P,) float32, only read.
             batch: One virtual worker's minibatch.
             into: (P,) float32, overwritten.
-            scale: 1 for a sum over examples, 1/len(batch) for their mean.
+            mean: Divide the gradient by the weight of the minibatch.
             virtual_rank: The virtual worker whose batch-norm buffers are read and updated.
             on_ready: Called with each parameter's name once its gradient in `into` is complete, while the backward pass
                 continues through the layers below.
+            on_weight: Called with the weight of the minibatch before the backward pass.
         """
         self.point_to_vector(params)
-        loss = self.total_loss(self.forward(self.model, batch, virtual_rank), batch)
+        with self._at(batch, virtual_rank):
+            loss = self.objective.loss(self.model, on_device(batch.data, self.device))
+        if on_weight is not None:
+            on_weight(loss.weight)
         views = dict(zip(self.layout.names, self._views(into), strict=True))
-        self.backward(loss, torch.full_like(loss, scale), views, on_ready)
-        return float(loss.detach())
+        self.backward(loss.total, torch.full_like(loss.total, scale_of(loss.weight) if mean else 1.0), views, on_ready)
+        return Total.of(loss)
 
     def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
-        """The output of `part`, which is the model or its first layers, for the images of a minibatch."""
-        self._swap_buffers(virtual_rank)
-        self._prepare_draws(batch, virtual_rank)
-        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
-            return part(batch.images.to(self.device))
+        """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""
+        assert isinstance(self.objective, Supervised)
+        inputs = self.objective.inputs(batch.data)
+        with self._at(batch, virtual_rank):
+            return part(inputs.to(self.device))
 
-    def total_loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss summed over the minibatch, ()."""
-        return sum_of_losses(self.loss, logits, batch.labels.to(self.device))
+    def loss_of(self, outputs: Tensor, batch: Batch) -> Loss:
+        """The loss of what the model made of a minibatch."""
+        assert isinstance(self.objective, Supervised)
+        return self.objective.loss_of(outputs, on_device(batch.data, self.device))
 
     def backward(
         self,
@@ -215,6 +222,14 @@ class Replica:
         assert self.is_as_built
         return self.layout.flatten({name: p.detach().cpu() for name, p in self.parameters.items()})
 
+    @contextmanager
+    def _at(self, batch: Batch, virtual_rank: int) -> Iterator[None]:
+        """A forward pass of a virtual worker's minibatch."""
+        self._swap_buffers(virtual_rank)
+        self._prepare_draws(batch, virtual_rank)
+        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
+            yield
+
     def _swap_buffers(self, virtual_rank: int) -> None:
         for name, value in self.float_buffers(virtual_rank).items():
             module, _, leaf = name.rpartition(".")
@@ -257,6 +272,11 @@ class Replica:
             parameter.grad = None
         if self.sink.on_ready is not None and id(parameter) in self.sink.written:
             self.sink.on_ready(self.names[id(parameter)])
+
+
+def scale_of(weight: float) -> float:
+    """The factor that makes a mean of a sum over so many units; where there are none, the gradient is 0 as it is."""
+    return 1 / weight if weight else 1.0
 
 
 def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:

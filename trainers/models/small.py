@@ -1,5 +1,7 @@
 """Small models: lenet5, convnet, mlp. Their parameters have plain names, as in any torch module."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -77,13 +79,13 @@ class ConvNet(_TwoConvolutions):
 class Mlp(nn.Module):
     """One hidden layer."""
 
-    def __init__(self, num_classes: int, image_shape: tuple[int, int, int], hidden: int = 128) -> None:
+    def __init__(self, num_classes: int, image_shape: tuple[int, ...], hidden: int = 128) -> None:
+        """image_shape: (C, H, W), or (F,) of vectors."""
         super().__init__()
-        channels, height, width = image_shape
-        self.fc1 = nn.Linear(channels * height * width, hidden)
+        self.fc1 = nn.Linear(math.prod(image_shape), hidden)
         self.fc2 = nn.Linear(hidden, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) to (B, classes), logits."""
+        """(B, ...) to (B, classes), logits."""
         logits: torch.Tensor = self.fc2(torch.relu(self.fc1(images.flatten(1))))
         return logits

@@ -25,8 +25,8 @@ class Contribution:
     """What one update needs: a gradient, what to divide it by, and the learning rate."""
 
     gradient: Gradient
-    divisor: int
-    """Number of examples if the gradient is a sum over examples; 1 if it is a mean already."""
+    divisor: float
+    """The weight of the examples if the gradient is a sum over them; 1 if it is a mean already."""
     lr: float
     decays: int = 1
     """Factor of the weight decay: the number of minibatches whose gradients were accumulated."""

@@ -149,7 +149,7 @@ class LocalStore(ParameterStore):
             gradient = self.slot[piece.span].clone()
             seen = self.seen[push.identity.group, i]
             base = seen[max(-1 - push.delay, -len(seen))]
-            arrived = ReceivedPush(self.worker, push.identity, *numbers, gradient, base)
+            arrived = ReceivedPush(self.worker, push.identity, *numbers, gradient, base, weight=push.weight)
             self.server.push(push.identity.group, piece, arrived)
         self.last = push.identity
         self.meter.count_push(sum(piece.shard.params.numel() for piece in pieces))

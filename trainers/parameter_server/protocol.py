@@ -25,6 +25,14 @@ class Push:
     """Minibatches whose gradients are in it."""
     delay: int = 0
     """Fetches of its group since the one whose parameters the gradient was computed from."""
+    weight: float | None = None
+    """What its examples weigh in the loss; None: 1 each. Where a shard makes one update of several pushes, it divides
+    the sum of their gradients by the sum of their weights."""
+
+    @property
+    def divisor(self) -> float:
+        """The weight as a number."""
+        return self.examples if self.weight is None else self.weight
 
 
 @dataclass(frozen=True)

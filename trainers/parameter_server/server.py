@@ -32,6 +32,7 @@ from trainers.parameter_server.wire_format import (
     PASS,
     PUSH,
     SNAPSHOT,
+    number_of,
     reply,
 )
 
@@ -220,9 +221,11 @@ class Server(ABC, Generic[Channel]):
             self._fetch(worker, group, min_clock, serial)
         elif kind == PUSH:
             assert gradient is not None
-            serial, _, epoch, first, last, group, clock, examples, minibatches, base = numbers
+            serial, _, epoch, first, last, group, clock, examples, minibatches, weight, base = numbers
             identity = PushIdentity(epoch, first, last, group)
-            arrived = ReceivedPush(worker, identity, clock, examples, minibatches, gradient, base, serial)
+            arrived = ReceivedPush(
+                worker, identity, clock, examples, minibatches, gradient, base, serial, number_of(weight)
+            )
             self.pieces[group].shard.push(arrived)
         elif kind == CLAIM:
             self._reply(worker, reply(CLAIMED, self.first.shard.claim(worker, numbers[0]), numbers[1]))

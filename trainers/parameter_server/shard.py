@@ -34,6 +34,13 @@ class ReceivedPush:
     """The version that the gradient was computed from."""
     serial: int = 0
     """The number under which its worker waits for the acknowledgement."""
+    weight: float | None = None
+    """As in `Push`."""
+
+    @property
+    def divisor(self) -> float:
+        """The weight as a number."""
+        return self.examples if self.weight is None else self.weight
 
 
 @dataclass(frozen=True)
@@ -254,14 +261,14 @@ class Shard:
         if not self.config.quorum:
             # The worker divided each minibatch's gradient by its own examples; what was accrued is their sum.
             return Contribution(TensorGradient(group[0].gradient), 1, lr, group[0].minibatches, correction)
-        examples = sum(push.examples for push in group)
+        weight = sum(push.divisor for push in group)
         if self.backup_quorum is not None:
             ordered = sorted(group, key=lambda push: push.identity)
             leaves = TreeSum(len(group), {(i, i + 1): push.gradient for i, push in enumerate(ordered)})
-            return Contribution(leaves, examples, lr, correction=correction)
+            return Contribution(leaves, weight, lr, correction=correction)
         first = min(push.identity.first for push in group)
         parts = {(p.identity.first - first, p.identity.last - first + 1): p.gradient for p in group}
-        return Contribution(TreeSum(self.config.quorum, parts), examples, lr, correction=correction)
+        return Contribution(TreeSum(self.config.quorum, parts), weight, lr, correction=correction)
 
     def _switch(self, contributions: list[Contribution], before: SliceVersion) -> None:
         self._commit(before)  # from here on the version before it is incomplete

@@ -63,7 +63,7 @@ class MetricsAggregator:
             epoch=self.examples / self.num_examples,
             examples=self.examples,
             examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),
-            loss=recent.loss / max(recent.examples, 1),
+            loss=recent.loss / recent.weight if recent.weight else 0.0,
             learning_rate=reports[-1].learning_rate,
             workers=len({report.number for report in reports}),
             staleness=dict(sorted(self.total.staleness.items())),
@@ -82,9 +82,9 @@ class MetricsAggregator:
         return bool(self.reached) and min(self.reached.values()) >= (epoch + 1) * self.num_examples
 
     def train_loss(self, epoch: int) -> float | None:
-        """Mean over the examples of an epoch, as far as it got."""
-        loss, examples = self.total.by_epoch.get(epoch, (0.0, 0))
-        return loss / examples if examples else None
+        """Mean over an epoch, as far as it got."""
+        loss, weight = self.total.by_epoch.get(epoch, (0.0, 0.0))
+        return loss / weight if weight else None
 
     @property
     def examples_per_s(self) -> float:

@@ -29,6 +29,7 @@ from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
+from trainers.tasks.config import TaskSpec
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -40,6 +41,12 @@ def usual_optimizer(before: dict[str, Any]) -> str:
     """The optimizer of a spec that names none, by the algorithm that stands before it."""
     algorithm: AlgorithmConfig = before.get("algorithm", SyncConfig())
     return algorithm.usual_optimizer
+
+
+def usual_model(before: dict[str, Any]) -> str:
+    """The model of a spec that names none, by the task that stands before it."""
+    task: TaskSpec = before.get("task", TaskSpec())
+    return task.usual_model
 
 
 class TrainSpec(Section):
@@ -55,11 +62,17 @@ class TrainSpec(Section):
     algorithm: Annotated[AnyAlgorithm, shorthand("name", AnyAlgorithm, str, default="sync")] = SyncConfig()
     """Which parallel SGD, by name alone (`algorithm: downpour`) or with its options."""
 
-    model: Annotated[ModelSpec, shorthand("name", ModelSpec, str)] = ModelSpec()
-    """The model."""
+    task: Annotated[TaskSpec, shorthand("name", TaskSpec, str)] = TaskSpec()
+    """What is learned: labels, numbers, the next token, or a task of your own."""
+
+    model: Annotated[ModelSpec, shorthand("name", ModelSpec, str, default=usual_model)] = cast(
+        ModelSpec, {}
+    )  # a section without a name, until the task is known
+    """The model. Left out, it is that which suits the task."""
 
     loss: LossName = "cross_entropy"
-    """`cross_entropy` of a softmax, or `logistic`: one independent logistic unit a class (paper 1, section 5)."""
+    """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
+    (paper 1, section 5)."""
 
     data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
     """The training and test examples."""

@@ -18,10 +18,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from trainers import user_code
+from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.registry import build_model
 from trainers.models.weights import load_weights
-from trainers.spec import ModelSpec
+from trainers.spec import ModelSpec, TrainSpec
+from trainers.tasks.config import TaskSpec
 
 Format = Literal["safetensors", "torch.export", "onnx"]
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torch.export": ".pt2", "onnx": ".onnx"}
@@ -43,10 +45,20 @@ class FinishedModel(BaseModel):
 
     model: ModelSpec
     num_classes: int
-    image_shape: tuple[int, int, int]
-    """C, H, W."""
+    """Labels, or numbers that the model gives; the vocabulary of a language model."""
+    image_shape: tuple[int, ...]
+    """(C, H, W) of an image, (F,) of a vector, (T,) of tokens."""
+    task: TaskSpec = TaskSpec()
     code: str | None = None
     """The folder of a user's own model."""
+
+
+def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
+    """What a run's finished model says of itself."""
+    outputs = facts.classes or facts.outputs or facts.vocabulary
+    return FinishedModel(
+        model=spec.model, num_classes=outputs, image_shape=facts.inputs, task=spec.task, code=spec.code
+    )
 
 
 class Exported(BaseModel):
@@ -55,7 +67,7 @@ class Exported(BaseModel):
     path: str
     format: Format
     bytes: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     num_classes: int
     max_difference: float
     """Of the logits, between the finished model and what was written, loaded again."""
@@ -114,13 +126,16 @@ def described(path: Path) -> FinishedModel:
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
     spec = finished.model.model_copy(update={"weights": None})
+    if finished.task.name == "language_model" or spec.name == "task":
+        kind = "a model of tokens" if finished.task.name == "language_model" else "a task's own model"
+        raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
     module = build_model(spec, finished.num_classes, finished.image_shape, seed=0)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 
 
 def _images(finished: FinishedModel, count: int) -> Tensor:
-    """(count, C, H, W), like normalised ones."""
+    """(count, C, H, W), like normalised ones; or (count, F)."""
     return torch.randn(count, *finished.image_shape, generator=torch.Generator().manual_seed(count))
 
 

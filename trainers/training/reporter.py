@@ -63,14 +63,14 @@ class Reporter:
         waited = self.take_wait_s()
         self.steps += 1
         self.metrics += StepMetrics(
-            steps=1, examples=report.examples, loss=report.loss, dropped=report.dropped,
-            by_epoch={epoch: (report.loss, report.examples)},
+            steps=1, examples=report.examples, loss=report.total.loss, weight=report.total.weight,
+            dropped=report.dropped, by_epoch={epoch: (report.total.loss, report.total.weight)},
             wait_communication_s=waited, compute_s=seconds - waited,
         )  # fmt: skip
         self.learning_rate, self.delays = report.learning_rate, report.delays
-        if not math.isfinite(report.loss):
+        if not math.isfinite(report.total.loss):
             raise LossNotFinite(
-                f"the loss became {report.loss} in step {self.steps} of epoch {epoch + 1} at learning rate "
+                f"the loss became {report.total.loss} in step {self.steps} of epoch {epoch + 1} at learning rate "
                 f"{report.learning_rate:g}; try a smaller optimizer.lr"
             )
 

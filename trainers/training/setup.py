@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,8 +18,8 @@ from trainers.data.partitioned.dataset import PartitionedDataset
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
-from trainers.models.losses import loss_at_chance
-from trainers.models.registry import build_model
+from trainers.models.losses import LabelLoss
+from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.optim.buffers import Buffers, State
@@ -27,6 +28,8 @@ from trainers.optim.rule import UpdateRule, initial_state
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
+from trainers.tasks.base import Task
+from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
 from trainers.training.messages import RunLayout
 from trainers.training.position import Position
@@ -40,6 +43,7 @@ class Setup:
 
     spec: TrainSpec
     dataset: Dataset
+    task: Task
     order: Order
     replica: Replica
     rule: UpdateRule
@@ -84,8 +88,7 @@ class Setup:
         if self.replica.is_as_built:
             params = self.replica.initial_params()
         else:  # it has trained since
-            data = self.dataset
-            model = build_model(self.spec.model, data.num_classes, data.image_shape, self.spec.seed)
+            model = build_task_model(self.task, self.spec.model, self.spec.seed)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
         return Start(Buffers(params, initial_state(self.rule, params)))
 
@@ -138,7 +141,8 @@ class Setup:
             return means
         plan = ((0, self.order.examples(0, index)) for index in range(count))
         with self.replica.evaluating(params, means) as model:
-            return recomputed_statistics(model, (batch.images for batch in self.dataset.batches(plan)))
+            minibatches = (batch.data for batch in self.dataset.batches(plan))
+            return recomputed_statistics(model, minibatches, partial(self.task.loss, model))
 
     def context(self, start: Start) -> Context:
         """What the algorithm needs on this worker, but for its way to the others."""
@@ -169,7 +173,7 @@ class Setup:
             exempt=tuple((part.start, part.stop) for part in self.exempt),
             groups=tuple((span.start, span.stop) for span in self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
-            chance_loss=loss_at_chance(self.spec.loss, self.dataset.num_classes),
+            chance_loss=self.task.chance_loss(),
         )
 
     def hold(self, ranks: range, position: Position) -> None:
@@ -200,7 +204,9 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     open_data = open_partitioned if spec.algorithm.traits.holds_examples else open_dataset
     dataset = open_data(spec.data, spec.seed, folder, device, note)
     note(f"builds the model {spec.model.name}")
-    model = build_model(spec.model, dataset.num_classes, dataset.image_shape, spec.seed)
+    task = build_task(spec.task, spec.loss, dataset.facts)
+    _check_objective(spec, task)
+    model = build_task_model(task, spec.model, spec.seed)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
     try:
         layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
@@ -214,13 +220,29 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     return Setup(
         spec=spec,
         dataset=dataset,
+        task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, spec.loss),
+        replica=Replica(model, layout, device, draws, task),
         rule=spec.optimizer.build(),
         schedule=spec.learning_rate(dataset.num_train),
         exempt=layout.spans_of(exempt_names(model, spec.optimizer.no_decay)),
         groups=groups,
     )
+
+
+def _check_objective(spec: TrainSpec, task: Task) -> None:
+    """Raises SpecRejected where the algorithm takes a part of the loss into its own hands and cannot with this task."""
+    needs, name = spec.algorithm.traits.objective, spec.algorithm.name
+    if needs == "supervised" and not isinstance(task, Supervised):
+        raise SpecRejected(
+            f"algorithm: {name} with backprop calls the model itself, and the loss of task {spec.task.name} does too; "
+            "make the task a subclass of trainers.SupervisedTask, or leave backprop out"
+        )
+    if needs == "labels" and not (isinstance(task, LabelLoss) and not task.label_smoothing):
+        raise SpecRejected(
+            f"algorithm: {name} divides the last layer's classes among workers, which needs task: classification "
+            f"without label_smoothing; take sync or downpour for {spec.task.name}"
+        )
 
 
 def build_order(spec: TrainSpec, num_examples: int) -> Order:

@@ -114,6 +114,7 @@ def _sentence(result: Result) -> str:
     for name, value in (("train loss", result.train_loss), ("test loss", result.test_loss)):
         if value is not None:
             parts.append(f"{name} {value:.4f}")
-    if result.test_accuracy is not None:
-        parts.append(f"test accuracy {result.test_accuracy:.4f}")
+    for name, value in result.metrics.items():
+        if name != "loss":
+            parts.append(f"test {name.replace('_', ' ')} {value:.4f}")
     return ", ".join(parts)

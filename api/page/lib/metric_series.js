@@ -18,6 +18,12 @@ class Columns {
     for (const name of this.names) this[name] = [];
   }
 
+  /** A figure that was not known until now: nothing so far. */
+  add(name) {
+    this[name] = this[this.names[0]].map(() => null);
+    this.names.push(name);
+  }
+
   push(row) {
     for (const name of this.names) this[name].push(row[name] ?? null);
   }
@@ -42,10 +48,20 @@ export class Curves {
       for (const axis of ["epoch", "examples", "step"]) this.at[axis] = event.data[axis];
       this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}) });
     } else if (event.type === "evaluation") {
+      for (const name of Object.keys(event.data))
+        if (name.startsWith("test_") && !this.evaluations.names.includes(name)) this.evaluations.add(name);
       this.evaluations.push({ ...this.at, ...event.data });
     } else if (MARKS.includes(event.type)) {
       this.marks.push({ ...this.at, type: event.type, text: sentence(event) });
     }
+  }
+
+  /** The metrics of the task that have been measured, by their names in the log. */
+  get metrics() {
+    const { evaluations } = this;
+    return evaluations.names.filter(
+      (name) => name.startsWith("test_") && evaluations[name].some((value) => value !== null),
+    );
   }
 
   /** x and y of one figure, x rising; `from` is `steps` or `evaluations`. */

@@ -15,6 +15,8 @@ const FIGURES = {
   loss: ["Training loss", figure],
   test_loss: ["Test loss", figure],
   test_accuracy: ["Test accuracy", (value) => percent(value, 1)],
+  test_perplexity: ["Test perplexity", figure],
+  test_r2: ["Test R2", figure],
   examples_per_s: ["Examples a second", figure],
   staleness: ["Mean staleness", figure],
   workers: ["Workers", figure],

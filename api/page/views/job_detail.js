@@ -24,7 +24,6 @@ const PLOTS = [
       ["test", "evaluations", "test_loss"],
     ],
   },
-  { title: "Test accuracy", format: (value) => percent(value, 1), lines: [["test", "evaluations", "test_accuracy"]] },
   { title: "Examples a second", zero: true, format: count, lines: [["all workers", "steps", "examples_per_s"]] },
   {
     title: "Staleness",
@@ -37,6 +36,31 @@ const PLOTS = [
   { title: "Workers", zero: true, stepped: true, lines: [["workers", "steps", "workers"]] },
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
+
+const DRAWN_WITH_LOSS = ["test_loss", "test_error_median"];
+
+/** A chart of one metric of the task. */
+function metricPlot(name) {
+  const title = metricTitle(name);
+  const format = name.endsWith("accuracy") ? (value) => percent(value, 1) : figure;
+  return { title, format, lines: [["test", "evaluations", name]] };
+}
+
+/** The metrics of a task by name, the loss last. */
+function metricsText(metrics) {
+  const names = Object.keys(metrics ?? {}).sort((a, b) => (a === "loss") - (b === "loss"));
+  const texts = names.map((name) => {
+    const value = name.endsWith("accuracy") ? percent(metrics[name], 2) : figure(metrics[name]);
+    return `${name.replaceAll("_", " ")} ${value}`;
+  });
+  return texts.length ? texts.join(", ") : "–";
+}
+
+/** `test_bits_per_byte` as people read it. */
+function metricTitle(name) {
+  const words = name.replaceAll("_", " ");
+  return words[0].toUpperCase() + words.slice(1);
+}
 
 /** One job. */
 export function jobView(main, { id }, signal) {
@@ -57,7 +81,7 @@ class JobPage {
     this.why = el("p", { class: "why" });
     this.bar = progressBar();
     this.facts = el("div");
-    this.live = { epochs: el("span"), examples: el("span"), accuracy: el("span") };
+    this.live = { epochs: el("span"), examples: el("span"), metrics: el("span") };
     this.spec = el("pre", { tabindex: 0, "aria-label": "Spec" });
     this.verbs = verbs(id, () => this.look());
     this.actors = actorsPanel();
@@ -66,6 +90,11 @@ class JobPage {
     this.happened = el("ol", { class: "happened" });
     this.axis = this.#axisChoice();
     this.charts = PLOTS.map((plot) => this.#chart(plot));
+    this.chartList = el(
+      "div",
+      { class: "charts" },
+      this.charts.map(({ chart }) => chart.element),
+    );
     this.element = el(
       "div",
       { class: "job" },
@@ -85,11 +114,7 @@ class JobPage {
           link(`#/compare?jobs=${id}`, "Overlay with others"),
         ),
         this.happened,
-        el(
-          "div",
-          { class: "charts" },
-          this.charts.map(({ chart }) => chart.element),
-        ),
+        this.chartList,
       ),
       el(
         "div",
@@ -142,16 +167,17 @@ class JobPage {
       el("span", { class: "label" }, value ? `${key}=${value}` : key),
     );
     const { result } = job;
-    this.#showLive(result.epochs, result.examples, result.test_accuracy);
+    this.#showLive(result.epochs, result.examples, result.metrics);
     this.facts.replaceChildren(
       facts([
         ["Job", el("code", {}, job.id)],
         ["Algorithm", job.algorithm],
         ["Model on data", `${job.spec.model.name} on ${job.spec.data.name}`],
+        ...(job.spec.task && job.spec.task.name !== "classification" ? [["Task", job.spec.task.name]] : []),
         ["Workers", `${job.workers} of ${job.spec.workers.count}`],
         ["Epochs", this.live.epochs],
         ["Examples", this.live.examples],
-        ["Test accuracy", this.live.accuracy],
+        ["On the test set", this.live.metrics],
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
@@ -227,6 +253,7 @@ class JobPage {
     if (this.signal.aborted) return;
     const axis = this.axisName,
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
+    this.#addMetrics();
     for (const { plot, chart } of this.charts)
       chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
     if (!this.drawn) performance.mark("first plot");
@@ -234,10 +261,21 @@ class JobPage {
     this.#showProgress();
   }
 
-  #showLive(epochs, examples, accuracy) {
+  /** A chart for each metric of the task that has been measured since, behind the loss. */
+  #addMetrics() {
+    const drawn = this.charts.map(({ plot }) => plot.lines[0][2]);
+    const missing = this.curves.metrics.filter((name) => !DRAWN_WITH_LOSS.includes(name) && !drawn.includes(name));
+    for (const name of missing.reverse()) {
+      const added = this.#chart(metricPlot(name));
+      this.charts.splice(1, 0, added);
+      this.charts[0].chart.element.after(added.chart.element);
+    }
+  }
+
+  #showLive(epochs, examples, metrics) {
     setText(this.live.epochs, `${figure(epochs)} of ${this.job.spec.epochs}`);
     setText(this.live.examples, count(examples));
-    setText(this.live.accuracy, percent(accuracy, 2));
+    setText(this.live.metrics, metricsText(metrics));
   }
 
   /** From the stream, between two looks. */
@@ -245,7 +283,9 @@ class JobPage {
     const { job } = this;
     if (!job || job.state !== "RUNNING") return;
     const { epoch, examples } = this.curves.at;
-    this.#showLive(epoch, examples, this.curves.evaluations.test_accuracy.at(-1));
+    const names = this.curves.metrics.filter((name) => name !== "test_error_median");
+    const last = names.map((name) => [name.replace("test_", ""), this.curves.evaluations[name].at(-1)]);
+    this.#showLive(epoch, examples, Object.fromEntries(last));
     const since = (performance.now() - this.looked) / 1000;
     const share = Math.max(job.progress, Math.min(1, this.curves.at.epoch / job.spec.epochs));
     setProgress(this.bar, share, job.eta_s === null ? null : Math.max(0, job.eta_s - since));

@@ -15,6 +15,7 @@ from trainers.algorithms.admm.config import RHO, STEPS, AdmmConfig, agent_names
 from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, Work
 from trainers.collectives.average import Average, gather_rows
 from trainers.collectives.reduction_tree import block
+from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -45,7 +46,7 @@ class AveragingAdmm(Algorithm):
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
     def step(self, work: Work) -> StepReport:
-        fetched, lr, losses = self.gather_state(), self.context.schedule(self.examples), []
+        fetched, lr, totals = self.gather_state(), self.context.schedule(self.examples), []
         contribution = Contribution(
             TensorGradient(self.gradient), divisor=1, lr=lr, correction=momentum_correction(self.learning_rate, lr)
         )
@@ -57,14 +58,14 @@ class AveragingAdmm(Algorithm):
             if batch is None:
                 into.zero_()
                 return
-            losses.append(self.replica.gradient(fetched.params, batch, self.gradient, 1 / len(batch), rank))
+            totals.append(self.replica.gradient(fetched.params, batch, self.gradient, mean=True, virtual_rank=rank))
             self.update.apply([contribution], fetched, self._version(into))
             into.mul_(len(batch))
 
         self.average.update(stepped, work.total_examples)
         self.examples += work.total_examples
         self.learning_rate = lr
-        return StepReport(sum(losses), work.examples, lr)
+        return StepReport(sum(totals, Total()), work.examples, lr)
 
     def gather_state(self) -> Buffers:
         return self._version(self.average.newest)
@@ -134,13 +135,13 @@ class ConsensusAdmm(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         lr, first = self.context.schedule(self.examples), work.minibatches[0]
-        loss = sum(self._x_step(minibatch, lr) for minibatch in work.minibatches)
+        total = sum((self._x_step(minibatch, lr) for minibatch in work.minibatches), Total())
         self.examples += work.total_examples
         self.learning_rate = lr
         step = (first.index - first.virtual_rank) // self.context.num_virtual
         if (step + 1) % self.num_steps == 0 or work.ends_epoch:
             self._update_consensus()
-        return StepReport(loss, work.examples, lr)
+        return StepReport(total, work.examples, lr)
 
     def gather_state(self) -> Buffers:
         """z; on worker 0 also the vectors of all virtual workers, and the mean of their optimizer states, from which
@@ -171,17 +172,17 @@ class ConsensusAdmm(Algorithm):
                 row.copy_(found[name])
         return Agent(x, u, dict(zip(self.names[2:], states, strict=True)), self.context.partition_sizes[rank])
 
-    def _x_step(self, minibatch: Minibatch, lr: float) -> float:
+    def _x_step(self, minibatch: Minibatch, lr: float) -> Total:
         """x <- x - lr (gradient of f on the minibatch + rho (x - z + u)), or by another update rule of the spec."""
         batch, agent = minibatch.batch, self.agents[minibatch.virtual_rank]
         if batch is None:
-            return 0.0
-        loss = self.replica.gradient(agent.x, batch, self.gradient, 1 / len(batch), minibatch.virtual_rank)
+            return Total()
+        total = self.replica.gradient(agent.x, batch, self.gradient, mean=True, virtual_rank=minibatch.virtual_rank)
         penalised: Gradient = Penalised(self.gradient, agent, self.average.newest, self.rho)
         version = Buffers(agent.x, agent.state)
         correction = momentum_correction(self.learning_rate, lr)
         self.update.apply([Contribution(penalised, 1, lr, correction=correction)], version, version)
-        return loss
+        return total
 
     def _update_consensus(self) -> None:
         """z <- mean of x_i + u_i; u_i <- u_i + x_i - z."""

@@ -54,14 +54,14 @@ class Downpour(Algorithm):
         self.pending_examples += work.examples
         pushes = self.pending == self.config.num_push or work.ends_lease
         on_ready = self._push_by_groups(work.epoch, into, pushes)
-        loss = self.replica.gradient(self.params, minibatch.batch, into, scale=1 / work.examples, on_ready=on_ready)
+        total = self.replica.gradient(self.params, minibatch.batch, into, mean=True, on_ready=on_ready)
         self._receive(*self.fetching)  # groups that the forward pass did not use
         lr = self.context.schedule(min(self.seen))
         if self.clock % self.config.num_fetch:  # the next step does not fetch
             self._local_step(into, lr)
         if pushes:
             self.pending, self.pending_examples = 0, 0
-        return StepReport(loss, work.examples, lr)
+        return StepReport(total, work.examples, lr)
 
     def finish(self) -> None:
         self.store.leave()

@@ -107,6 +107,7 @@ class DownpourConfig(AlgorithmConfig):
             uses_collectives=False,
             num_push=self.num_push,
             harmless_staleness=HARMLESS[self.server_rule],
+            objective="any" if self.backprop is None else "supervised",
         )
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from trainers.data.batches import Batch
 from trainers.models.chain import LayerGroup, cut_chain
-from trainers.models.replica import Replica
+from trainers.models.objective import Total
+from trainers.models.replica import Replica, scale_of
 
 
 class Microbatch:
@@ -28,15 +29,16 @@ class Microbatch:
         self.outputs: list[Tensor] = []  # of each group; for the last group the loss
         self.error: Tensor  # the gradient of the output of the group that goes backward next
 
-    def forward(self, params: Tensor, batch: Batch, scale: float) -> float:
-        """Compute the loss, summed over the minibatch, with `params` (P,); `scale` is its weight in the gradient."""
+    def forward(self, params: Tensor, batch: Batch) -> Total:
+        """Compute the loss, summed over the minibatch, with `params` (P,); the gradient is that of its mean."""
         self.params.copy_(params)
         self.replica.point_to_vector(self.params)
         self.inputs, self.outputs = [], []
-        logits = self.replica.forward(self._chain, batch)
-        loss = self.outputs[-1] = self.replica.total_loss(logits, batch)
-        self.error = torch.full_like(loss, scale)
-        return float(loss.detach())
+        outputs = self.replica.forward(self._chain, batch)
+        loss = self.replica.loss_of(outputs, batch)
+        self.outputs[-1] = loss.total
+        self.error = torch.full_like(loss.total, scale_of(loss.weight))
+        return Total.of(loss)
 
     def backward(self, group: int, names: Iterable[str], into: Tensor) -> None:
         """Write the gradient of a group's parameters into `into`, (P,), and keep the error signal for the group below.

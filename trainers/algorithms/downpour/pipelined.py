@@ -68,7 +68,7 @@ class PipelinedDownpour(Algorithm):
         late = self._begin_late(t, into)
         params, examples = self._fetch()
         microbatch = self.microbatches[t % len(self.microbatches)]
-        loss = microbatch.forward(params, minibatch.batch, scale=1 / work.examples)
+        loss = microbatch.forward(params, minibatch.batch)
         self.in_flight[t] = PipelinedMicrobatch(t, work.epoch, minibatch.index, work.examples, microbatch)
         for m in reversed(range(self.backprop.groups)):
             if self.delays[m] == 0:

@@ -60,7 +60,7 @@ class HybridConfig(AlgorithmConfig):
 
     @property
     def traits(self) -> Traits:
-        return Traits(is_synchronous=True, uses_parameter_server=False, uses_collectives=True)
+        return Traits(is_synchronous=True, uses_parameter_server=False, uses_collectives=True, objective="labels")
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected

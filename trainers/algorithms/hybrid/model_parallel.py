@@ -17,7 +17,7 @@ from torch import Tensor
 from trainers.algorithms.base import Context
 from trainers.collectives.reduction_tree import block
 from trainers.models.layout import lay_out_vectors
-from trainers.models.losses import loss_of_shard
+from trainers.models.losses import LabelLoss, loss_of_shard
 from trainers.models.products import input_gradient, outputs, weight_gradient
 from trainers.models.split import FullyConnected, Way
 from trainers.optim.buffers import Buffers
@@ -205,7 +205,8 @@ class ModelParallelLayers:
             bias.mul_(0 if self.is_used else 1).add_(dz.sum(0))
 
     def _loss(self, logits: Tensor, turn: TurnInput) -> tuple[Tensor, Tensor]:
-        last, loss = self.slices[-1], self.replica.loss
+        assert isinstance(self.replica.objective, LabelLoss)
+        last, loss = self.slices[-1], self.replica.objective.name
         divided = last.way == "outputs"
         all_gather = self._all_gather if divided else _unsqueeze
         losses, gradient = loss_of_shard(loss, logits.detach(), turn.labels, self._first(last), all_gather)

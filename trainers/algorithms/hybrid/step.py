@@ -13,6 +13,7 @@ from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.hybrid.data_parallel import DataParallelLayers
 from trainers.algorithms.hybrid.model_parallel import ModelParallelLayers, layer_slices
 from trainers.links.handle import Handle
+from trainers.models.objective import Total
 from trainers.models.split import choose_ways, split_model
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
@@ -61,7 +62,7 @@ class Hybrid(Algorithm):
         self.examples += work.total_examples
         self.learning_rate = lr
         self.corrections = [self.corrections[1], momentum_correction(self.head_rate, lr)]
-        return StepReport(loss, work.examples, lr)
+        return StepReport(Total(loss, work.examples), work.examples, lr)
 
     def gather_state(self) -> Buffers:
         """Complete on worker 0. The others have only the backbone's part where memory is not shared."""

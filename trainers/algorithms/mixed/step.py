@@ -10,7 +10,9 @@ from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.mixed.config import MixedConfig
+from trainers.algorithms.step_weight import StepWeight
 from trainers.collectives.reduction import Reduction
+from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -31,6 +33,9 @@ class Mixed(Algorithm):
         (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch
         self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
         self.span = self.group.span(numel)
+        self.weight = StepWeight(
+            self.replica.objective.weight_per_example, self.group, self.group.size, self.part.device
+        )
         self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (
@@ -47,16 +52,16 @@ class Mixed(Algorithm):
             self._fetch()
         if minibatch.batch is None:  # the lease has no examples left for this worker
             self.part.zero_()
-            loss = 0.0
+            total = Total()
         else:
-            loss = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
-        self._average(work.total_examples)
+            total = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
+        self._average(self.weight.of(work, [total.weight]))
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
             self.params.sub_(self.mean, alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
-        return StepReport(loss, work.examples, self.lr)
+        return StepReport(total, work.examples, self.lr)
 
     def finish(self) -> None:
         if self.store is not None:
@@ -75,11 +80,11 @@ class Mixed(Algorithm):
         self.group.broadcast(self.params, root=0).wait()
         self.lr = self.context.schedule(self.group.barrier(signal=examples).wait())
 
-    def _average(self, examples: int) -> None:
-        """mean <- sum of the parts of all workers of the group / examples."""
+    def _average(self, weight: float) -> None:
+        """mean <- sum of the parts of all workers of the group / weight."""
         total = self.group.reduce_canonical(self.reduction, [self.part]).wait()
         mine = self.mean[self.span]
-        mine.copy_(total.piece(0, len(mine))).div_(examples)
+        mine.copy_(total.piece(0, len(mine))).div_(weight or 1.0)
         self.group.all_gather(self.mean).wait()
 
     def _accrue(self, index: int, work: Work) -> None:

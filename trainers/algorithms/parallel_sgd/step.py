@@ -12,6 +12,7 @@ from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, 
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.average import Average, gather_rows
 from trainers.collectives.reduction_tree import block
+from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -53,7 +54,7 @@ class ParallelSgd(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         lr = self.context.schedule(self.examples)
-        loss = sum(self._sgd(minibatch, lr) for minibatch in work.minibatches)
+        total = sum((self._sgd(minibatch, lr) for minibatch in work.minibatches), Total())
         self.examples += work.total_examples
         self.learning_rate = lr
         steps = self._count(work)
@@ -61,7 +62,7 @@ class ParallelSgd(Algorithm):
             self._make_average()
             self.own.copy_(self.average.newest.expand_as(self.own))
             self.trained, self.diverged = {}, False
-        return StepReport(loss, work.examples, lr)
+        return StepReport(total, work.examples, lr)
 
     def gather_state(self) -> Buffers:
         """The mean, and between two averages, on worker 0, also x and optimizer state of each virtual worker."""
@@ -87,16 +88,16 @@ class ParallelSgd(Algorithm):
             for name, vector in version.state.items():
                 vector.copy_(start.state.get(f"{name}-{rank}", start.state[name]))
 
-    def _sgd(self, minibatch: Minibatch, lr: float) -> float:
+    def _sgd(self, minibatch: Minibatch, lr: float) -> Total:
         """One step of one virtual worker, on the mean gradient of its minibatch. Returns the summed loss."""
         batch, rank = minibatch.batch, minibatch.virtual_rank
         if batch is None:
-            return 0.0
+            return Total()
         version = self._version(self.rows[rank])
-        loss = self.replica.gradient(version.params, batch, self.gradient, 1 / len(batch), rank)
+        total = self.replica.gradient(version.params, batch, self.gradient, mean=True, virtual_rank=rank)
         correction = momentum_correction(self.learning_rate, lr)
         self.update.apply([Contribution(TensorGradient(self.gradient), 1, lr, correction=correction)], version, version)
-        return loss
+        return total
 
     def _count(self, work: Work) -> int:
         """Count the steps since the last average, this one included, and the examples of each virtual worker in them.

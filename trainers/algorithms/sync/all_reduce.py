@@ -7,9 +7,11 @@ Sources: paper 3, section III.B (parameter servers); paper 4, sections 2 and 4 (
 from __future__ import annotations
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
+from trainers.algorithms.step_weight import StepWeight
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
+from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -37,6 +39,9 @@ class SyncAllReduce(Algorithm):
         self.updated = self.collectives.persistent_span(numel)
         self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
+        self.weight = StepWeight(
+            self.replica.objective.weight_per_example, self.collectives, context.num_virtual, device
+        )
         exempt = within(context.exempt, self.updated)
         self.update = SliceUpdate(context.rule, context.weight_decay, width, device, exempt)
         self.scratch = Scratch(self.parts[0])
@@ -55,13 +60,13 @@ class SyncAllReduce(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
-        loss, lr = 0.0, self.context.schedule(self.examples)
+        lr = self.context.schedule(self.examples)
+        totals: list[Total] = []  # of this worker's virtual ranks
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
-            loss += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
-        total = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
-        contribution = Contribution(
-            total, work.total_examples, lr, correction=momentum_correction(self.learning_rate, lr)
-        )
+            totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
+        weight = self.weight.of(work, [total.weight for total in totals])
+        gradient = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
+        contribution = Contribution(gradient, weight, lr, correction=momentum_correction(self.learning_rate, lr))
         self.update.apply([contribution], current.part(self.updated), following.part(self.updated))
         if self.total is None:
             self.collectives.all_gather(following.params).wait()
@@ -70,7 +75,7 @@ class SyncAllReduce(Algorithm):
         self.clock += 1
         self.examples += work.total_examples
         self.learning_rate = lr
-        return StepReport(loss, work.examples, lr)
+        return StepReport(sum(totals, Total()), work.examples, lr)
 
     def gather_state(self) -> Buffers:
         for state in self.versions[self.clock % 2].state.values() if self.total is None else ():

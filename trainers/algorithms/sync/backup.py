@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
+from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -25,14 +26,14 @@ class SyncBackup(Algorithm):
         lr, self.clock = self.context.schedule(fetched.examples), fetched.updates + 1
         gradient, rank = self.store.gradient_buffer(), minibatch.virtual_rank
         before = {name: buffer.clone() for name, buffer in self.replica.float_buffers(rank).items()}
-        loss = self.replica.gradient(fetched.params, minibatch.batch, gradient, virtual_rank=rank)
+        total = self.replica.gradient(fetched.params, minibatch.batch, gradient, virtual_rank=rank)
         if not self.store.claim(fetched.updates).wait():
             for name, buffer in self.replica.float_buffers(rank).items():
                 buffer.copy_(before[name])  # a dropped minibatch must not change the batch-norm statistics
-            return StepReport(0.0, 0, lr, dropped=1)
+            return StepReport(Total(), 0, lr, dropped=1)
         identity = PushIdentity(work.epoch, minibatch.index, minibatch.index)
-        self.store.push(Push(identity, self.clock, work.examples))
-        return StepReport(loss, work.examples, lr)
+        self.store.push(Push(identity, self.clock, work.examples, weight=total.weight))
+        return StepReport(total, work.examples, lr)
 
     def finish(self) -> None:
         self.store.leave()

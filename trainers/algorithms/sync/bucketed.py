@@ -7,9 +7,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
+from trainers.algorithms.step_weight import StepWeight
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.collectives.bucketed import BucketScheduler, build_bucket_reducer, gathered
 from trainers.collectives.reduction import ReducedSpan
+from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.slices import within
@@ -46,6 +48,11 @@ class SyncBucketed(Algorithm):
             )
             for i in (0, 1)
         ]
+        device = self.reducer.part.device
+        self.weight = StepWeight(
+            self.replica.objective.weight_per_example, self.collectives, context.num_virtual, device
+        )
+        self.divisor = 0.0  # the weight of the step under way
         self.accrued: Tensor | None = None  # (P,) the gradient of one virtual worker, if this worker has several
         self.updates: dict[tuple[int, int], SliceUpdate] = {}  # (start, stop) in the vector -> its update
         self.examples, self.clock = start.examples, 0
@@ -57,16 +64,16 @@ class SyncBucketed(Algorithm):
 
         def update(bucket: slice, share: ReducedSpan) -> None:
             span = slice(bucket.start + share.span.start, bucket.start + share.span.stop)
-            self._update(share, span, work.total_examples, lr)
+            self._update(share, span, lr)
 
-        loss = self._gradients(
+        total = self._gradients(
             current.params, work, lambda bucket: self.reducer.begin(bucket, update, following.params)
         )
         self.reducer.finish(following.params)
         self.clock += 1
         self.examples += work.total_examples
         self.learning_rate = lr
-        return StepReport(loss, work.examples, lr)
+        return StepReport(total, work.examples, lr)
 
     def gather_state(self) -> Buffers:
         newest = self.versions[self.clock % 2]
@@ -81,22 +88,32 @@ class SyncBucketed(Algorithm):
     def finish(self) -> None:
         self.collectives.barrier().wait()
 
-    def _gradients(self, params: Tensor, work: Work, reduce: Callable[[slice], None]) -> float:
+    def _gradients(self, params: Tensor, work: Work, reduce: Callable[[slice], None]) -> Total:
         """Sum the gradients of this worker's virtual ranks, and call `reduce` for each bucket once its sum is complete.
 
         Returns the sum of the losses.
         """
+        weights: list[float] = []
+
+        def agree(weight: float) -> None:
+            """Before the first bucket is complete, all workers know the weight of the step."""
+            weights.append(weight)
+            self.divisor = self.weight.of(work, weights + [0.0] * (len(work.minibatches) - len(weights)))
+
         part = self.reducer.part
         minibatches = [(m.virtual_rank, m.batch) for m in work.minibatches if m.batch is not None]
         if not minibatches:  # the epoch has no examples left for this worker
             part.zero_()
+            self.divisor = self.weight.of(work, [0.0] * len(work.minibatches))
             BucketScheduler(self.buckets, reduce).rest()
-            return 0.0
+            return Total()
         *before, (last, batch) = minibatches
         into = part
-        loss = 0.0
+        total = Total()
         for rank, earlier in before:
-            loss += self.replica.gradient(params, earlier, into, virtual_rank=rank)
+            found = self.replica.gradient(params, earlier, into, virtual_rank=rank)
+            total += found
+            weights.append(found.weight)
             if into is not part:
                 part += into
             into = self._scratch()
@@ -107,14 +124,16 @@ class SyncBucketed(Algorithm):
             reduce(bucket)
 
         scheduler = BucketScheduler(self.buckets, complete)
-        return loss + self.replica.gradient(params, batch, into, virtual_rank=last, on_ready=scheduler.ready)
+        return total + self.replica.gradient(
+            params, batch, into, virtual_rank=last, on_ready=scheduler.ready, on_weight=agree
+        )
 
     def _scratch(self) -> Tensor:
         if self.accrued is None:  # zeros, because the gaps of the layout must be 0
             self.accrued = self.reducer.part.new_zeros(self.reducer.part.shape)
         return self.accrued
 
-    def _update(self, share: ReducedSpan, span: slice, examples: int, lr: float) -> None:
+    def _update(self, share: ReducedSpan, span: slice, lr: float) -> None:
         """Write this worker's part of the next version. May be called from several threads, for different spans."""
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
         key, context = (span.start, span.stop), self.context
@@ -123,5 +142,5 @@ class SyncBucketed(Algorithm):
             numel = span.stop - span.start
             self.updates[key] = SliceUpdate(context.rule, context.weight_decay, numel, device, exempt)
         correction = momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(share.gradient, examples, lr, correction=correction)
+        contribution = Contribution(share.gradient, self.divisor, lr, correction=correction)
         self.updates[key].apply([contribution], current.part(span), following.part(span))

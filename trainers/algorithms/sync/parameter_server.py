@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction_tree import Scratch, subtrees
+from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -23,19 +24,22 @@ class SyncParameterServer(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         params = self.store.fetch(min_clock=self.clock).wait().params
-        loss, lr = 0.0, self.context.schedule(self.examples)
+        lr, totals = self.context.schedule(self.examples), []
         first, last = work.minibatches[0], work.minibatches[-1]
         step_start = first.index - first.virtual_rank
         for lo, hi in subtrees(self.context.num_virtual, first.virtual_rank, last.virtual_rank + 1):
             part = self.store.gradient_buffer()
             self.scratch = self.scratch or Scratch(part)
-            loss += sum_gradients(self.replica, params, work, (lo, hi), self.scratch.under(part, (lo, hi)))
+            total = sum(
+                sum_gradients(self.replica, params, work, (lo, hi), self.scratch.under(part, (lo, hi))), Total()
+            )
+            totals.append(total)
             examples = sum(len(m.batch.examples) for m in work.minibatches if m.batch and lo <= m.virtual_rank < hi)
             identity = PushIdentity(work.epoch, step_start + lo, step_start + hi - 1)
-            self.store.push(Push(identity, self.clock + 1, examples, hi - lo))
+            self.store.push(Push(identity, self.clock + 1, examples, hi - lo, weight=total.weight))
         self.clock += 1
         self.examples += work.total_examples
-        return StepReport(loss, work.examples, lr)
+        return StepReport(sum(totals, Total()), work.examples, lr)
 
     def finish(self) -> None:
         self.store.leave()

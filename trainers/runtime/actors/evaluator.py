@@ -20,6 +20,8 @@ from trainers.training.position import Position
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from trainers.tasks.measures import Measure
+
 
 Rows = dict[int, dict[str, np.ndarray]]
 """Batch-norm buffers by virtual rank."""
@@ -49,24 +51,21 @@ class Evaluator(BaseActor):
         self.setup = set_up(on_cpu, self.data_folder)
         return self.place()
 
-    def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[float, float, float]:
-        """Mean test loss, accuracy (0 to 1), and how many seconds it took."""
-        from trainers.models.losses import sum_of_losses
+    def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[dict[str, float], float]:
+        """The task's metrics on the test set, by name, and how many seconds it took."""
         from trainers.training.version_parts import assembled
 
         assert self.setup is not None
         begun = time.perf_counter()
-        setup, loss, right, count = self.setup, 0.0, 0, 0
+        setup, found = self.setup, dict[str, "Measure"]()
         params, _ = assembled(setup.layout.numel, ray.get(parts))
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
             for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
-                logits = model(batch.images)
-                loss += float(sum_of_losses(self.spec.loss, logits, batch.labels))
-                right += int((logits.argmax(1) == batch.labels).sum())
-                count += len(batch)
+                for name, measure in setup.task.metrics(model, batch.data).items():
+                    found[name] = found[name] + measure if name in found else measure
         del params
-        return loss / count, right / count, time.perf_counter() - begun
+        return {name: measure.value for name, measure in found.items()}, time.perf_counter() - begun
 
     def save(self, folder: str, keep_last: int, parts: list[Any], buffers: list[Any], position: Position) -> None:
         """Write a checkpoint and remove the ones that are too old."""
@@ -80,17 +79,14 @@ class Evaluator(BaseActor):
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
         """Write the finished model: a safetensors file that plain PyTorch loads."""
         from trainers.models.weights import save_weights
-        from trainers.training.export import HEADER, FinishedModel
+        from trainers.training.export import HEADER, finished_model
         from trainers.training.version_parts import assembled
 
         assert self.setup is not None
         params, _ = assembled(self.setup.layout.numel, ray.get(parts))
         named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
         whole = self.setup.replica.model.state_dict()
-        data, spec = self.setup.dataset, self.spec
-        finished = FinishedModel(
-            model=spec.model, num_classes=data.num_classes, image_shape=data.image_shape, code=spec.code
-        )
+        finished = finished_model(self.spec, self.setup.dataset.facts)
         header = {HEADER: finished.model_dump_json()}
         save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()}, header)
 

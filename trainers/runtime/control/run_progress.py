@@ -8,7 +8,6 @@ from trainers.data.order import Order
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
 from trainers.errors import Diverged
 from trainers.events import Result, State
-from trainers.metrics import StepMetrics
 from trainers.parameter_server.groups import parts
 from trainers.runtime.control.divergence import DivergenceWatch
 from trainers.runtime.control.run_log import RunLog
@@ -44,9 +43,6 @@ class RunProgress:
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
         self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
         done = already_applied(prepared, self.order, spec)
-        for lease in done:
-            examples = sum(self.order.size(i) for i in lease.minibatches)
-            self.metrics.total += StepMetrics(by_epoch={lease.epoch: (0.0, examples)})
         if not spec.algorithm.traits.is_synchronous:
             longest, multiple = self._lease_sizes(group_sizes)
             self.dispatcher = LeaseDispatcher(LeaseTable(self.order, spec.epochs, longest, done, multiple))
@@ -160,8 +156,9 @@ class RunProgress:
             state=state,
             epochs=self.epochs,
             examples=self.metrics.examples,
-            test_accuracy=measured.accuracy,
-            test_loss=measured.loss,
+            test_accuracy=measured.metrics.get("accuracy"),
+            test_loss=measured.metrics.get("loss"),
+            metrics=measured.metrics,
             test_error_median=measured.error_median,
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,

@@ -51,8 +51,8 @@ class Snapshot:
 class Measured:
     """What the evaluator made of the last snapshot."""
 
-    loss: float
-    accuracy: float
+    metrics: dict[str, float]
+    """The task's metrics on the test set, by name."""
     error_median: float | None
     model_path: str
 
@@ -108,7 +108,7 @@ class Snapshots:
         """
         while not self.queue.empty():
             await self._work(self.queue.get_nowait())
-        loss, accuracy = await self._evaluate(last)
+        metrics = await self._evaluate(last)
         path = str(self.run_dir / "model.safetensors")
         try:
             if not is_complete:
@@ -118,7 +118,7 @@ class Snapshots:
             await self._ask("export", path, last.parts, last.buffers)
         except DiskFull as error:
             raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
-        return Measured(loss, accuracy, error_median(self.accuracies), path)
+        return Measured(metrics, error_median(self.accuracies), path)
 
     async def _work(self, snapshot: Snapshot) -> None:
         self.is_busy = True
@@ -135,19 +135,19 @@ class Snapshots:
             self.log.line("warning", lost)
         self.is_busy = False
 
-    async def _evaluate(self, snapshot: Snapshot) -> tuple[float, float]:
-        loss, accuracy, seconds = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
-        if snapshot.is_last or not snapshot.is_between:
-            self.accuracies.append((snapshot.position.epoch, accuracy))
+    async def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
+        found: tuple[dict[str, float], float] = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
+        metrics, seconds = found
+        if "accuracy" in metrics and (snapshot.is_last or not snapshot.is_between):
+            self.accuracies.append((snapshot.position.epoch, metrics["accuracy"]))
         self.log.write("evaluation", {
             "epoch": snapshot.position.epoch,
             "examples": snapshot.position.examples,
-            "test_loss": loss,
-            "test_accuracy": accuracy,
-            "test_error_median": error_median(self.accuracies),
+            **{f"test_{name}": value for name, value in metrics.items()},
+            **({"test_error_median": error_median(self.accuracies)} if "accuracy" in metrics else {}),
             "seconds": seconds,
         })  # fmt: skip
-        return loss, accuracy
+        return metrics
 
     async def _keep_if_there_is_room(self, snapshot: Snapshot) -> None:
         """The run goes on without this checkpoint: the disk may be full for a moment only."""

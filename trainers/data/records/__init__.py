@@ -1,0 +1,1 @@
+"""Examples that are no images: columns of numbers, tables in files, text."""

@@ -1,0 +1,153 @@
+"""Arrays of any type and shape, a row an example: a tuple of them, or a dict by name."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainers.data.batches import EVALUATION, Batch, Data, Dataset, Plan
+from trainers.data.draws import Int64Array
+from trainers.data.facts import DataFacts
+from trainers.errors import UserCodeFailed
+
+AnyArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Two halves with the same columns. A tuple's columns are named by their places."""
+
+    train: dict[str, AnyArray]
+    test: dict[str, AnyArray]
+    is_tuple: bool
+    facts: DataFacts
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all columns."""
+        return sum(column.nbytes for half in (self.train, self.test) for column in half.values())
+
+
+class ColumnsDataset(Dataset):
+    """A dataset of columns, which are private or mapped from the node's shared memory."""
+
+    fits_in_memory = True
+
+    def __init__(self, columns: Columns, limit: int | None, device: torch.device) -> None:
+        self.facts = columns.facts
+        self._columns: Columns | None = columns
+        self._device = device
+        self.num_train, self.num_test = (_rows(half) for half in (columns.train, columns.test))
+        if limit is not None:
+            self.num_train = min(limit, self.num_train)
+
+    def batches(self, plan: Plan) -> Iterator[Batch]:
+        for epoch, examples in plan:
+            yield Batch(self._taken(self._opened().train, examples), epoch, examples)
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        for start in range(0, self.num_test, batch):
+            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
+            yield Batch(self._taken(self._opened().test, examples), EVALUATION, examples)
+
+    def close(self) -> None:
+        self._columns = None
+
+    def _taken(self, half: dict[str, AnyArray], examples: Int64Array) -> Data:
+        rows = {name: torch.from_numpy(column.take(examples, axis=0)).to(self._device) for name, column in half.items()}
+        return tuple(rows.values()) if self._opened().is_tuple else rows
+
+    def _opened(self) -> Columns:
+        assert self._columns is not None, "a minibatch was asked of a dataset after close()"
+        return self._columns
+
+
+def columns_of(train: Any, test: Any, name: str) -> Columns:
+    """Columns from a tuple or a dict of arrays for each half.
+
+    Numbers become float32 or int64, as torch's losses take them. A pair's second column is what is learned: labels if
+    it holds integers, numbers if not.
+
+    Raises UserCodeFailed.
+    """
+    if type(train) is not type(test) or not isinstance(train, tuple | list | dict):
+        raise UserCodeFailed(f"{name}: both halves must be tuples, or both dicts, of arrays with a row an example")
+    is_tuple = not isinstance(train, dict)
+    halves = _named(train, name), _named(test, name)
+    for half, which in zip(halves, ("training", "test"), strict=True):
+        sizes = {column: len(array) for column, array in half.items()}
+        if len(set(sizes.values())) != 1:
+            raise UserCodeFailed(f"{name}: the {which} columns have different lengths: {sizes}")
+        if not _rows(half):
+            raise UserCodeFailed(f"{name}: there are no {which} examples; both halves are needed")
+    first, second = ({c: (a.shape[1:], a.dtype) for c, a in half.items()} for half in halves)
+    if first != second:
+        raise UserCodeFailed(f"{name}: training columns are {first}, test columns {second}; both must have one form")
+    return Columns(*halves, is_tuple=is_tuple, facts=_facts(halves[0]))
+
+
+def _named(half: Any, name: str) -> dict[str, AnyArray]:
+    items: Mapping[Any, Any] = half if isinstance(half, dict) else dict(enumerate(half))
+    return {str(column): _array(values, f"{name}, column {column}") for column, values in items.items()}
+
+
+def _array(values: Any, name: str) -> AnyArray:
+    array = values.numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim == 0 or array.dtype.kind not in "fiub":
+        raise UserCodeFailed(f"{name} is {array.dtype} of shape {array.shape}; it must be numbers, a row an example")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32, copy=False)
+        if not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise UserCodeFailed(f"{name}, row {row}, holds {array[row]}; every number must be finite")
+    elif array.dtype != np.uint8 and array.dtype.kind != "b":
+        array = array.astype(np.int64, copy=False)
+    return np.ascontiguousarray(array)
+
+
+def _facts(half: dict[str, AnyArray]) -> DataFacts:
+    columns = list(half.values())
+    inputs: tuple[int, ...] = columns[0].shape[1:] or (1,)
+    if len(columns) != 2:
+        return DataFacts(inputs)
+    targets = columns[1]
+    if targets.dtype.kind in "iu" and targets.ndim == 1:
+        return DataFacts(inputs, classes=int(targets.max(initial=0)) + 1)
+    return DataFacts(inputs, outputs=1 if targets.ndim == 1 else int(np.prod(targets.shape[1:])))
+
+
+def _rows(half: dict[str, AnyArray]) -> int:
+    return len(next(iter(half.values())))
+
+
+# -- one copy a node --------------------------------------------------------------------------------------------------
+
+ABOUT = "columns.json"
+
+
+def write_columns(columns: Columns, folder: Path) -> None:
+    """Write the columns into a folder, a file each."""
+    for half, named in (("train", columns.train), ("test", columns.test)):
+        for place, array in enumerate(named.values()):
+            np.save(folder / f"{half}-{place}.npy", array)
+    about = {"names": list(columns.train), "is_tuple": columns.is_tuple, "facts": asdict(columns.facts)}
+    (folder / ABOUT).write_text(json.dumps(about))
+
+
+def map_columns(folder: Path) -> Columns:
+    """The columns of a folder as read-only maps, which stay valid when the files are unlinked."""
+    about = json.loads((folder / ABOUT).read_text())
+    train, test = (
+        {
+            name: np.asarray(np.load(folder / f"{half}-{place}.npy", mmap_mode="r"))
+            for place, name in enumerate(about["names"])
+        }
+        for half in ("train", "test")
+    )
+    facts = DataFacts(**{**about["facts"], "inputs": tuple(about["facts"]["inputs"])})
+    return Columns(train, test, about["is_tuple"], facts)

@@ -1,0 +1,70 @@
+"""What a model is trained for: the loss of a minibatch, as a replica asks for it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trainers.data.batches import Data
+
+Model = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a minibatch costs under a model."""
+
+    total: Tensor
+    """(), the sum of the loss over the units of the minibatch; autograd goes back from here."""
+    weight: float
+    """How many units that is: examples, tokens that count, boxes."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """The same as two numbers, which add up over minibatches and workers."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+
+    @classmethod
+    def of(cls, loss: Loss) -> Total:
+        """A weight becomes a multiple of 2**-16: sums of such are exact, so that their order does not matter."""
+        return cls(float(loss.total.detach()), round(loss.weight * 2**16) / 2**16)
+
+    def __add__(self, other: Total) -> Total:
+        return Total(self.loss + other.loss, self.weight + other.weight)
+
+
+class Objective(ABC):
+    """The loss of a minibatch. An update divides the sum of gradients once by the weight of the whole minibatch, over
+    all virtual workers, so that it is exact where minibatches weigh differently."""
+
+    @property
+    def weight_per_example(self) -> float | None:
+        """What each example weighs, if all weigh the same: then workers need not tell each other. None: `loss` says."""
+        return None
+
+    @abstractmethod
+    def loss(self, model: Model, data: Data) -> Loss:
+        """The loss of a minibatch, summed over its units."""
+
+
+class Supervised(Objective):
+    """An objective that sees nothing of a model but its output for the inputs."""
+
+    def inputs(self, data: Data) -> Tensor:
+        """What the model is called with."""
+        inputs: Tensor = data[0]
+        return inputs
+
+    @abstractmethod
+    def loss_of(self, outputs: Any, data: Data) -> Loss:
+        """The loss of what the model made of a minibatch's inputs."""
+
+    def loss(self, model: Model, data: Data) -> Loss:
+        return self.loss_of(model(self.inputs(data)), data)

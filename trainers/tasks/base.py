@@ -1,0 +1,50 @@
+"""The interface of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import nn
+
+from trainers.data.batches import Data
+from trainers.data.facts import DataFacts
+from trainers.models.objective import Model, Objective
+from trainers.tasks.measures import Mean, Measure
+
+
+class Task(Objective):
+    """What is learned: the loss of a minibatch, its metrics, and on request the model.
+
+    A task of your own is a subclass, named `module:Class` in the spec; `task.kwargs` are its constructor's arguments.
+    `loss` must be defined, the rest has defaults. `data` is what the dataset gives, as tensors with a row an example.
+    """
+
+    headline: ClassVar[str] = "loss"
+    """The metric by which runs are compared."""
+    higher_is_better: ClassVar[bool] = False
+    """Of the headline."""
+    facts: DataFacts
+    """What the data looks like. It is set before any method is called."""
+
+    def check(self, facts: DataFacts) -> None:  # most tasks of users take what they get
+        """Refuse data that the task cannot learn from.
+
+        Raises:
+            ValueError: Says what would do.
+        """
+
+    def model(self, facts: DataFacts) -> nn.Module:
+        """The task's own model, which `model: task` asks for. Its weights may be drawn from torch's generator, which is
+        seeded from the spec."""
+        raise NotImplementedError(f"{type(self).__name__} has no model of its own")
+
+    def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
+        """What is measured on a minibatch of the test set, by name; added up over all of them. `loss` is one of
+        them."""
+        loss = self.loss(model, data)
+        return {"loss": Mean(float(loss.total), loss.weight)}
+
+    def chance_loss(self) -> float:
+        """The mean loss of a model that knows nothing of the inputs; 0 where nobody can say."""
+        return 0.0

@@ -1,0 +1,51 @@
+"""Labels from inputs."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from trainers.data.batches import Data
+from trainers.data.facts import DataFacts
+from trainers.models.losses import LabelLoss, loss_at_chance
+from trainers.models.names import LossName
+from trainers.models.objective import Model
+from trainers.tasks.base import Task
+from trainers.tasks.measures import Mean, Measure
+
+TOP5_FROM = 20
+"""Classes from which on it is told whether the label is among the five likeliest; of ten, half are."""
+
+
+class Classification(LabelLoss, Task):
+    """A model gives logits (B, classes) for inputs (B, ...), and each input has one label."""
+
+    headline: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def __init__(self, loss: LossName = "cross_entropy", label_smoothing: float = 0.0) -> None:
+        """loss: as `loss` of the spec. label_smoothing: 0 to 1, of `cross_entropy` while training."""
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1")
+        if label_smoothing and loss != "cross_entropy":
+            raise ValueError(f"label_smoothing goes with loss: cross_entropy, not with {loss}; leave one of them out")
+        super().__init__(loss, label_smoothing)
+
+    def check(self, facts: DataFacts) -> None:
+        if not facts.classes:
+            raise ValueError("classification needs labels 0, 1, 2 ..., and these data have none")
+
+    def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
+        labels: Tensor = data[1]
+        logits = model(self.inputs(data))
+        count = len(labels)
+        plain = LabelLoss(self.name).loss_of(logits, data)
+        right = int((logits.argmax(1) == labels).sum())
+        found: dict[str, Measure] = {"loss": Mean(float(plain.total), count), "accuracy": Mean(right, count)}
+        if logits.shape[1] >= TOP5_FROM:
+            among = (logits.topk(5, dim=1).indices == labels[:, None]).any(1)
+            found["top5_accuracy"] = Mean(int(among.sum()), count)
+        return found
+
+    def chance_loss(self) -> float:
+        return loss_at_chance(self.name, self.facts.classes)
