@@ -75,13 +75,14 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "DATASETS", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event", "EventLog",
-    "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "LossNotFinite", "Metrics",
-    "MillraceError", "ModelCost", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State",
-    "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
-    "export_model", "field_errors", "find_run", "images_of", "known_examples", "metrics_targets", "needs",
-    "plot_timings", "preflight", "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head",
-    "time_layers", "torchvision_names", "total_resources", "train",
+    "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss", "LossNotFinite", "Mean",
+    "Measure", "Metrics", "MillraceError", "ModelCost", "Perplexity", "Recipe", "Resources", "Result", "Run",
+    "RunFailed", "SpecRejected", "State", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec",
+    "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "cleanup_run", "cluster_is_open",
+    "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run", "images_of",
+    "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model",
+    "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
+    "total_resources", "train",
 ]  # fmt: skip
 
 

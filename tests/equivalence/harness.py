@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,6 @@ from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
-from trainers.models.losses import LabelLoss
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
@@ -33,6 +33,8 @@ from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import TrainSpec
+from trainers.tasks.base import Task
+from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 
@@ -77,7 +79,9 @@ class Run:
     """Everything a worker of a spec needs, on one model of digits."""
 
     spec: TrainSpec
-    net: Callable[[int], nn.Module] = build_net
+    net: Callable[[int], nn.Module] | None = None
+    """By default `build_net` for images, and for other data the model of the spec."""
+    task: Task = field(init=False)
     dataset: Dataset = field(init=False)
     order: Order = field(init=False)
     layout: Layout = field(init=False)
@@ -87,6 +91,10 @@ class Run:
     def __post_init__(self) -> None:
         spec = self.spec
         self.dataset = open_dataset(spec.data, spec.seed, None)
+        self.task = build_task(spec.task, spec.loss, self.dataset.facts)
+        if self.net is None:
+            of_spec = partial(build_task_model, self.task, spec.model)
+            self.net = build_net if spec.data.name == "digits" and spec.task.name == "classification" else of_spec
         self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
@@ -101,7 +109,7 @@ class Run:
 
     def replica(self) -> Replica:
         model = self.net(self.spec.seed)
-        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), LabelLoss(self.spec.loss))
+        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.task)
 
     def start(self) -> Start:
         params = self.replica().initial_params()
@@ -240,13 +248,20 @@ def total(members: Iterable[Collectives | ParameterStore]) -> StepCounters:
     return StepCounters(**counted.model_dump(include={"sent_bytes", "received_bytes", "shuffled_bytes"}))
 
 
-def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
+WrittenLoss = Callable[[nn.Module, Batch], tuple[Tensor, float]]
+"""The summed loss of a minibatch, and what the sum of gradients is divided by."""
+
+
+def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: WrittenLoss | None = None) -> Tensor:
     """Plain PyTorch on one process: autograd and torch.optim, a list of minibatches a step.
 
     `mean`: the loss is the mean over the step. `sum`: gradients of sums, one minibatch after the other, divided once.
     Batch norm sees one minibatch at a time. Returns the parameters in the run's layout, (P,).
+
+    written: the loss; by default the spec's, of images and labels.
     """
     spec = run.spec
+    written = written or (lambda model, batch: (written_loss(spec, model(batch.images), batch.labels), len(batch)))
     model = run.net(spec.seed)
     if run.layout.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -257,13 +272,17 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str) -> Tensor:
     for step in batches:
         examples = sum(len(batch) for batch in step)
         optimizer.zero_grad()
+        losses, weight = [], 0.0
         for batch in step:
             draws.set(batch.epoch, batch.examples)
-            loss = written_loss(spec, model(batch.images), batch.labels)
-            (loss / examples if reduction == "mean" else loss).backward()
+            loss, of_batch = written(model, batch)
+            losses.append(loss)
+            weight += of_batch
+        for loss in losses:
+            (loss / weight if reduction == "mean" else loss).backward()
         if reduction == "sum":
             for parameter in model.parameters():
-                parameter.grad /= examples
+                parameter.grad /= weight
         for group in optimizer.param_groups:
             group["lr"] = schedule(seen)
         optimizer.step()

@@ -6,19 +6,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import Batch, Dataset
 from trainers.data.config import DataSpec
-from trainers.data.examples import Arrays, Ragged, Source, UInt8Array
+from trainers.data.draws import Int64Array
+from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, UInt8Array
 from trainers.data.memory import MemoryDataset
 from trainers.data.node_memory import alone_on_node, map_shared
-from trainers.data.partitioned.dataset import PartitionedDataset
+from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedImages, PartitionedRecords
 from trainers.data.photographs import Note, side_of
 from trainers.data.records.columns import Columns, ColumnsDataset
 from trainers.data.records.text import open_text
-from trainers.data.sources import read_any, read_source
+from trainers.data.sources import read_any
 from trainers.data.streamed import StreamedDataset
 from trainers.errors import SpecRejected
 
@@ -70,28 +72,39 @@ def open_partitioned(
             `open_dataset`, whose other errors it raises too.
     """
     if data.name in ("text", "csv"):
-        raise SpecRejected(
-            f"algorithm: workers that hold their own examples take images, and {data.name} has none; "
-            "take sync, downpour, mixed, or admm in the form averaging"
-        )
+        return _records(data, seed, folder, device, note)
 
     @contextmanager
-    def opened() -> Iterator[Arrays]:
+    def opened() -> Iterator[Arrays | Columns]:
         with _exclusive(folder, note):
-            source = read_source(data)
-            if not isinstance(source, Arrays):
+            source = read_any(data)
+            if isinstance(source, StreamedSource):
                 source = _decoded(data, source, folder, note)
             yield source
 
     @contextmanager
     def images() -> Iterator[UInt8Array]:
         with opened() as source:
+            assert isinstance(source, Arrays)
             yield _of_one_size(data, source)
 
     with opened() as source:
+        if isinstance(source, Columns):
+            return _records(data, seed, folder, device, note)
         augmentation = _augmentation(data, seed, source)
         rest = replace(source, train_images=_of_one_size(data, source)[:0].copy())
-    return PartitionedDataset(rest, augmentation, device, images)
+    return PartitionedImages(rest, augmentation, device, images)
+
+
+def _records(data: DataSpec, seed: int, folder: Path | None, device: torch.device, note: Note) -> PartitionedDataset:
+    whole = open_dataset(data, seed, folder, device, note)
+    return PartitionedRecords(whole, _targets(whole), device)
+
+
+def _targets(whole: Dataset) -> Int64Array:
+    """By which the examples of a set without images are sorted: their labels, or nothing but their order."""
+    column = whole.labels() if isinstance(whole, ColumnsDataset) else None
+    return np.zeros(whole.num_train, dtype=np.int64) if column is None else column
 
 
 def _decoded(data: DataSpec, source: Source, folder: Path | None, note: Note) -> Arrays:

@@ -236,7 +236,7 @@ def _check_objective(spec: TrainSpec, task: Task) -> None:
     if needs == "supervised" and not isinstance(task, Supervised):
         raise SpecRejected(
             f"algorithm: {name} with backprop calls the model itself, and the loss of task {spec.task.name} does too; "
-            "make the task a subclass of trainers.SupervisedTask, or leave backprop out"
+            "make the task a subclass of trainers.Supervised as well, or leave backprop out"
         )
     if needs == "labels" and not (isinstance(task, LabelLoss) and not task.label_smoothing):
         raise SpecRejected(

@@ -1,16 +1,17 @@
 """A dataset of which each worker holds only the examples of its own virtual workers; they move between rounds."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from trainers.collectives.protocol import Collectives
 from trainers.data.augmentation import Augmentation, Images
-from trainers.data.batches import Batch, Plan
+from trainers.data.batches import Batch, Dataset, Plan
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, UInt8Array
 from trainers.data.memory import MemoryDataset
@@ -54,43 +55,28 @@ class Partition:
         self.order.hold({rank: self.rows.of(rank).ids for rank in self.ranks})
 
 
-class PartitionedDataset(MemoryDataset):
-    """The test set, and the part of the training set that `hold` and the shuffles assign to this worker.
+class PartitionedDataset(Dataset):
+    """A dataset of which this worker trains only the examples that `hold` and the shuffles assign to it."""
 
-    Before `hold` is called minibatches are read from the source, which is opened for them and released again.
-    """
-
-    def __init__(
-        self,
-        arrays: Arrays,
-        augmentation: Augmentation,
-        device: torch.device,
-        source: Callable[[], AbstractContextManager[UInt8Array]],
-    ) -> None:
-        """arrays: without training images. source: opens them, (N, C, H, W)."""
-        super().__init__(arrays, augmentation, device)
-        self._source = source
-        self._partition: Partition | None = None
-        self._exchange: PairwiseExchange | None = None
+    _partition: Partition | None = None
+    _exchange: PairwiseExchange | None = None
+    _device: torch.device
 
     def hold(self, order: HeldOrder, ranks: range, how: Partitioning, rounds: int) -> None:
         """Hold the examples that the virtual `ranks` have after the shuffles before that many rounds."""
-        arrays = self._opened()
+        labels = self._labels()
         initial = [order.examples_of(rank, epoch=0) for rank in range(order.num_virtual)]
-        first = first_partitions(how.start, initial, arrays.train_labels)
-        held = how.shuffle.replayed(first, arrays.train_labels, rounds)
+        first = first_partitions(how.start, initial, labels)
+        held = how.shuffle.replayed(first, labels, rounds)
         ids = np.concatenate([held[rank] for rank in ranks])
         # One spare row per virtual worker: a move never needs more.
-        rows = Rows(row_type(arrays.image_shape), len(ids) + order.num_virtual)
+        rows = Rows(row_type(self._row_shape()), len(ids) + order.num_virtual)
         mine = rows.rows[: len(ids)]
-        mine["id"], mine["label"] = ids, arrays.train_labels[ids]
+        mine["id"], mine["label"] = ids, labels[ids]
         mine["rank"] = np.repeat(ranks, [len(held[rank]) for rank in ranks])
-        with self._source() as images:
-            for start in range(0, len(ids), CHUNK):
-                mine["image"][start : start + CHUNK] = images.take(ids[start : start + CHUNK], axis=0)
+        self._fill(mine, ids)
         self._partition = Partition(rows, order, ranks, how.shuffle)
         self._partition.hold()
-        self._arrays = replace(arrays, train_labels=arrays.train_labels[:0].copy())
 
     def meet(self, collectives: Collectives) -> None:
         """Move examples through these collectives from now on."""
@@ -103,9 +89,69 @@ class PartitionedDataset(MemoryDataset):
         if self._partition.shuffle.kind != "none":
             self._partition.shuffle_before(epoch, self._exchange)
 
+    @abstractmethod
+    def _labels(self) -> Int64Array:
+        """By which examples are sorted and shuffled, (N,)."""
+
+    @abstractmethod
+    def _row_shape(self) -> tuple[int, ...]:
+        """Bytes of an example that move with it."""
+
+    def _fill(self, rows: np.ndarray[Any, Any], ids: Int64Array) -> None:  # where nothing moves along
+        """Copy the examples `ids` into their rows."""
+
+
+class PartitionedRecords(PartitionedDataset):
+    """Of a set that lies whole on every node: only which worker trains an example moves."""
+
+    fits_in_memory = True
+
+    def __init__(self, whole: Dataset, labels: Int64Array, device: torch.device) -> None:
+        self._whole, self._by, self._device = whole, labels, device
+        self.num_train, self.num_test, self.facts = whole.num_train, whole.num_test, whole.facts
+
+    def batches(self, plan: Plan) -> Iterator[Batch]:
+        return self._whole.batches(plan)
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        return self._whole.test_batches(batch)
+
+    def close(self) -> None:
+        self._whole.close()
+        self._partition = None
+
+    def _labels(self) -> Int64Array:
+        return self._by
+
+    def _row_shape(self) -> tuple[int, ...]:
+        return (0,)
+
+
+class PartitionedImages(PartitionedDataset, MemoryDataset):
+    """Images: the test set, and the part of the training set that this worker holds.
+
+    Before `hold` is called minibatches are read from the source, which is opened for them and released again.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        augmentation: Augmentation,
+        device: torch.device,
+        source: Callable[[], AbstractContextManager[UInt8Array]],
+    ) -> None:
+        """arrays: without training images. source: opens them, (N, C, H, W)."""
+        MemoryDataset.__init__(self, arrays, augmentation, device)
+        self._source = source
+
+    def hold(self, order: HeldOrder, ranks: range, how: Partitioning, rounds: int) -> None:
+        super().hold(order, ranks, how, rounds)
+        arrays = self._opened()
+        self._arrays = replace(arrays, train_labels=arrays.train_labels[:0].copy())
+
     def batches(self, plan: Plan) -> Iterator[Batch]:
         if self._partition is not None:
-            yield from super().batches(plan)
+            yield from MemoryDataset.batches(self, plan)
             return
         with self._source() as images:
             source = MemoryDataset(replace(self._opened(), train_images=images), self._augmentation, self._device)
@@ -118,5 +164,16 @@ class PartitionedDataset(MemoryDataset):
         return self._on_device(found.rows["image"][slots]), found.rows["label"][slots].astype(np.int64)
 
     def close(self) -> None:
-        super().close()
+        MemoryDataset.close(self)
         self._partition = None
+
+    def _labels(self) -> Int64Array:
+        return self._opened().train_labels
+
+    def _row_shape(self) -> tuple[int, ...]:
+        return self._opened().image_shape
+
+    def _fill(self, rows: np.ndarray[Any, Any], ids: Int64Array) -> None:
+        with self._source() as images:
+            for start in range(0, len(ids), CHUNK):
+                rows["image"][start : start + CHUNK] = images.take(ids[start : start + CHUNK], axis=0)

@@ -55,6 +55,13 @@ class ColumnsDataset(Dataset):
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
             yield Batch(self._taken(self._opened().test, examples), EVALUATION, examples)
 
+    def labels(self) -> Int64Array | None:
+        """(N,) of the training half, where a pair's second column holds some."""
+        if not self.facts.classes:
+            return None
+        _, labels = self._opened().train.values()
+        return np.asarray(labels[: self.num_train], np.int64)
+
     def close(self) -> None:
         self._columns = None
 

@@ -150,7 +150,5 @@ def _decoded(
     try:
         text = decoder.decode(chunk, final)
     except UnicodeDecodeError as error:
-        raise SpecRejected(
-            f"data.tokens: {path} is no text in UTF-8 ({error.reason}); take tokens: bytes"
-        ) from error
+        raise SpecRejected(f"data.tokens: {path} is no text in UTF-8 ({error.reason}); take tokens: bytes") from error
     return np.frombuffer(text.encode("utf-32-le"), "<u4")
