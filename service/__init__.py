@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         export_model,
         images_of,
         known_examples,
+        metrics_of,
         plot_timings,
         profile_model,
         slope_words,
@@ -143,7 +144,7 @@ _HOME = {
         "ClusterInfo", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError", "ModelCost", "Recipe",
         "Resources", "Result", "CostShare", "SpecRejected", "State", "TimingPlan", "Timings", "attach", "detach",
         "embedded", "explain", "export_model", "images_of", "known_examples", "plot_timings", "profile_model",
-        "slope_words", "start_head", "stop_head", "time_layers",
+        "metrics_of", "slope_words", "start_head", "stop_head", "time_layers",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -161,8 +162,8 @@ __all__ = [
     "TrialStore", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch",
     "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations", "datasets",
     "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema",
-    "known_examples", "load_yaml", "log_line", "markdown", "models", "networks", "new_job_id", "new_sweep_id",
-    "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
+    "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks", "new_job_id",
+    "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
     "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep",
     "time_layers", "trial_needs", "verify",
 ]  # fmt: skip

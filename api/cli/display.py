@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from service import Event, log_line
+from service import Event, log_line, metrics_of
 from service import Progress as Figures
 
 LINE_EVERY_S = 3.0

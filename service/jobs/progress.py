@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.status import Status
-from trainers import RETRYING, Event, Metrics, Result, State
+from trainers import RETRYING, Event, Metrics, Result, State, metrics_of
 
 LOST = "CoordinatorLost"
 """The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""

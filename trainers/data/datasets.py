@@ -15,9 +15,10 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, UInt8Array
 from trainers.data.memory import MemoryDataset
-from trainers.data.node_memory import alone_on_node, map_shared
+from trainers.data.node_lock import Note, alone_on_node
+from trainers.data.node_memory import map_shared
 from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedImages, PartitionedRecords
-from trainers.data.photographs import Note, side_of
+from trainers.data.photographs import side_of
 from trainers.data.records.columns import Columns, ColumnsDataset
 from trainers.data.records.text import open_text
 from trainers.data.sources import read_any

@@ -1,13 +1,11 @@
 """One copy of a dataset for all processes of a node: raw files in shared memory, written once and mapped by each."""
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -15,7 +13,8 @@ import numpy as np
 
 from trainers.data.config import DataSpec
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source
-from trainers.data.photographs import Note, decode_into
+from trainers.data.node_lock import Note, alone_on_node
+from trainers.data.photographs import decode_into
 from trainers.data.records.columns import ABOUT, Columns, map_columns, write_columns
 
 log = logging.getLogger(__name__)
@@ -43,18 +42,6 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
                     unshared.touch()
                     return source
     return cast(Read, _map(home)) if home.is_dir() else read(data)
-
-
-@contextmanager
-def alone_on_node(path: Path, note: Note) -> Iterator[None]:
-    """Held by one process of the node at a time; the others say that they wait."""
-    with open(path, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when its holder dies
-        except BlockingIOError:
-            note("waits for another process to read the dataset")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _digest(data: DataSpec) -> str:

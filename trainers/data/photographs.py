@@ -18,6 +18,7 @@ from trainers.data.augmentation import Augmentation
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
+from trainers.data.node_lock import Note
 from trainers.errors import RunFailed
 
 DEFAULT_SIDE = 224
@@ -31,7 +32,6 @@ SAMPLE = 200
 
 NOTE_EVERY_S = 1.0
 
-Note = Callable[[str], None]
 T = TypeVar("T")
 
 

@@ -13,8 +13,7 @@ from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.facts import DataFacts
-from trainers.data.node_memory import alone_on_node
-from trainers.data.photographs import Note
+from trainers.data.node_lock import Note, alone_on_node
 from trainers.errors import DataNotFound, SpecRejected
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
