@@ -295,7 +295,7 @@ def test_the_whole_set_is_let_go_once_it_is_partitioned(monkeypatch: pytest.Monk
         opened.append(weakref.ref(images))
         return replace(source, train_images=images)
 
-    monkeypatch.setattr(datasets, "read_source", read)
+    monkeypatch.setattr(datasets, "read_any", read)
     data = open_partitioned(DataSpec(name="digits", limit=203, memory_limit_bytes=0), seed=3)
     assert data.num_train == 203
     order = held(data, range(1))

@@ -61,9 +61,20 @@ def returns_nothing(root: str) -> None:
     return None
 
 
-def floats(root: str) -> Four:
-    images = np.zeros((4, 1, 5, 5), dtype=np.float32)
-    return images, [0, 1, 0, 1], images, [0, 1, 0, 1]
+def vectors(root: str) -> Four:
+    """Numbers with labels; the third row of the training half holds a NaN where `root` says so."""
+    numbers = np.arange(12, dtype=np.float64).reshape(4, 3)
+    broken = numbers.copy()
+    broken[2, 1] = np.nan if root == "broken" else 0
+    labels = [0, 1, 5, 1] if root == "unseen" else [0, 1, 0, 1]
+    return broken, [0, 1, 0, 1], numbers, labels
+
+
+def named(root: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Columns of several types, by name."""
+    half = {"words": np.arange(10).reshape(5, 2), "counts": np.ones(5, dtype=bool), "size": np.linspace(0, 1, 5)}
+    other = {"ragged": {**half, "size": np.ones(4)}, "other": {**half, "size": np.ones((5, 2))}}.get(root, half)
+    return half, other
 
 
 def channels_last(root: str) -> Four:

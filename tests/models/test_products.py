@@ -49,7 +49,7 @@ def test_the_next_layer_may_work_in_place(shape: tuple[int, ...], width: int) ->
     params = replica.initial_params()
     into = torch.zeros_like(params)
     loss = replica.gradient(params, Batch((images, labels), 0, np.arange(shape[0])), into)
-    assert loss == pytest.approx(float(expected.detach()))
+    assert loss.loss == pytest.approx(float(expected.detach()))
     for name, gradient in replica.layout.named(into).items():
         torch.testing.assert_close(gradient, gradients[name], rtol=1e-4, atol=1e-4)
     with replica.evaluating(params, {}) as evaluated:

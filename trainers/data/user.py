@@ -38,7 +38,7 @@ def read_user(data: DataSpec) -> Source | Columns:
         return _arrays(data.name, parts)
     if len(parts) == 4:
         return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)
-    if len(parts) == 2 and all(isinstance(part, tuple | list | dict) for part in parts):
+    if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return _streams(data.name, *parts)

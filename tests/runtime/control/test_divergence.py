@@ -53,7 +53,11 @@ def loses(run: FakeRun, loss: float) -> None:
     generation = run.actor(0).called("train")[-1][0].endpoint.generation
     for epoch in range(PATIENCE):
         done = StepMetrics(
-            steps=8, examples=EXAMPLES, loss=loss * EXAMPLES, by_epoch={epoch: (loss * EXAMPLES, EXAMPLES)}
+            steps=8,
+            examples=EXAMPLES,
+            loss=loss * EXAMPLES,
+            weight=EXAMPLES,
+            by_epoch={epoch: (loss * EXAMPLES, EXAMPLES)},
         )
         reached = (epoch + 1) * EXAMPLES
         run.controller.report(WorkerReport(0, generation, done, 0.1, updates=reached // MINIBATCH, reached=reached))

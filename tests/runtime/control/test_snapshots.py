@@ -16,7 +16,7 @@ from trainers.runtime.control import snapshots as module
 from trainers.runtime.control.snapshots import Snapshot, Snapshots
 from trainers.training.position import Position
 
-MEASURED = (0.5, 0.9, 0.1)  # loss, accuracy, seconds
+MEASURED = ({"loss": 0.5, "accuracy": 0.9}, 0.1)  # and seconds
 
 
 def snapshots(run_dir: Path, evaluator: FakeActor, **fields: Any) -> tuple[Snapshots, FakeLog]:
@@ -50,7 +50,7 @@ def test_a_run_that_has_trained_everything_needs_only_its_model(tmp_path: Path) 
     evaluator = FakeActor(evaluate=MEASURED, save=full("the checkpoint x"))
     found, log = snapshots(tmp_path, evaluator)
     measured = asyncio.run(found.finish(after(2, is_last=True), is_complete=True))
-    assert measured.accuracy == 0.9
+    assert measured.metrics["accuracy"] == 0.9
     assert evaluator.called("export")
     assert [line["level"] for line in log.of("log")] == ["warning"]
 

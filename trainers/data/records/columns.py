@@ -1,7 +1,7 @@
 """Arrays of any type and shape, a row an example: a tuple of them, or a dict by name."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def columns_of(train: Any, test: Any, name: str) -> Columns:
 
     Raises UserCodeFailed.
     """
-    if type(train) is not type(test) or not isinstance(train, tuple | list | dict):
+    if type(train) is not type(test) or not isinstance(train, tuple | dict):
         raise UserCodeFailed(f"{name}: both halves must be tuples, or both dicts, of arrays with a row an example")
     is_tuple = not isinstance(train, dict)
     halves = _named(train, name), _named(test, name)
@@ -95,7 +95,10 @@ def columns_of(train: Any, test: Any, name: str) -> Columns:
     first, second = ({c: (a.shape[1:], a.dtype) for c, a in half.items()} for half in halves)
     if first != second:
         raise UserCodeFailed(f"{name}: training columns are {first}, test columns {second}; both must have one form")
-    return Columns(*halves, is_tuple=is_tuple, facts=_facts(halves[0]))
+    facts = _facts(halves[0])
+    if facts.classes:
+        _check_labels(halves, facts.classes, name)
+    return Columns(*halves, is_tuple=is_tuple, facts=facts)
 
 
 def _named(half: Any, name: str) -> dict[str, AnyArray]:
@@ -115,6 +118,15 @@ def _array(values: Any, name: str) -> AnyArray:
     elif array.dtype != np.uint8 and array.dtype.kind != "b":
         array = array.astype(np.int64, copy=False)
     return np.ascontiguousarray(array)
+
+
+def _check_labels(halves: Sequence[dict[str, AnyArray]], classes: int, name: str) -> None:
+    for half, which in zip(halves, ("training", "test"), strict=True):
+        _, labels = half.values()
+        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        if len(wrong):
+            found = f"the label of {which} row {wrong[0]} is {labels[wrong[0]]}"
+            raise UserCodeFailed(f"{name}: {found}, which is not in 0..{classes - 1}, those of the training rows")
 
 
 def _facts(half: dict[str, AnyArray]) -> DataFacts:
