@@ -1,6 +1,7 @@
 """Metrics are the same however the test set is cut into batches, and are what a user would compute."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,17 @@ from trainers.tasks.regression import Regression
 def measured(task: Task, model: nn.Module, data: tuple[Any, ...], size: int) -> dict[str, float]:
     """Over batches of so many examples, as the evaluator adds them up."""
     found: dict[str, Measure] = {}
-    with torch.no_grad():
-        for start in range(0, len(data[0]), size):
-            part = tuple(column[start : start + size] for column in data)
-            for name, measure in task.metrics(model, part).items():
-                found[name] = found[name] + measure if name in found else measure
+    for start in range(0, len(data[0]), size):
+        part = tuple(column[start : start + size] for column in data)
+        for name, measure in task.metrics(model, part).items():
+            found[name] = found[name] + measure if name in found else measure
     return {name: measure.value for name, measure in found.items()}
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
