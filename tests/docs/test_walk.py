@@ -27,6 +27,7 @@ WALKED = {
         "From Python",
     },
     "specs": {"Checked before anything starts"},
+    "tasks": {"A task of your own"},
     "data-and-models": {"Your own model and dataset", "Your own model, trained"},
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
@@ -170,6 +171,11 @@ def test_the_model_in_other_formats(place: Place) -> None:
     told = place.shell("\n".join(blocks("checkpoints", "bash", "In other formats")), within_s=150)
     assert told.count("Loaded again, its logits differ by at most") == 2
     assert {"model.pt2", "model.onnx"} <= {path.name for path in (place.folder / "runs" / "finished").iterdir()}
+
+
+def test_a_task_of_ones_own(place: Place) -> None:
+    told = place.shell("\n".join(blocks("tasks", "bash", "A task of your own")))
+    assert re.search(r"^SUCCEEDED: 10 epochs.* test found (1\.0|0\.[4-9])", told, re.MULTILINE), told
 
 
 @pytest.mark.slow
