@@ -164,8 +164,8 @@ __all__ = [
     "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema",
     "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks", "new_job_id",
     "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model",
-    "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep",
-    "time_layers", "trial_needs", "verify",
+    "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head",
+    "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

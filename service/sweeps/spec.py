@@ -134,6 +134,16 @@ class SweepSpec(Part):
     report: ReportSpec = ReportSpec()
     """What the report is asked."""
 
+    @field_validator("job")
+    @classmethod
+    def _trials_have_an_error(cls, job: JobSpec) -> JobSpec:
+        if job.task.name in ("regression", "language_model"):
+            raise ValueError(
+                f"task: a sweep compares test errors, and {job.task.name} has none; submit its jobs one by one, or "
+                "give a task of your own with a metric `accuracy`"
+            )
+        return job
+
     @field_validator("axes")
     @classmethod
     def _no_axis_is_empty(cls, axes: Axes) -> Axes:

@@ -21,6 +21,7 @@ from tests.docs.readme import BLOCKS, PATHS, ROOT, TEXTS, blanked
 from trainers.algorithms import CONFIGS
 from trainers.data.names import dataset_names
 from trainers.events import State
+from trainers.models.config import ModelSpec
 from trainers.models.names import OWN, model_names
 
 COMMAND = re.compile(r"(?:^|[(|;&] *)(millrace\b[^|;&)\n]*)", re.MULTILINE)
@@ -103,6 +104,10 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     part = read_spec(shown.pop(("data-and-models", "Your own model and dataset")))
     for name in part.model_fields_set - {"name"}:
         assert part.model_dump()[name] == own[name]
+    told = read_spec(shown.pop(("tasks", "A language model"))).train
+    whole = read_spec((ROOT / "examples/shakespeare-gpt.yaml").read_bytes()).train
+    assert (told.task, told.model) == (whole.task, whole.model)
+    assert told.data == whole.data.model_copy(update={"limit": None})
     elastic = read_spec(shown.pop(("elasticity", "Scaling while the job trains"))).train
     assert (elastic.workers.num_virtual, elastic.most_workers, elastic.elastic.follow_cluster) == (8, 8, True)
     follows = read_spec(shown.pop(("elasticity", "A batch that follows the workers"))).train
@@ -156,7 +161,7 @@ def test_the_tables_of_algorithms_are_complete(page: str, heading: str) -> None:
 def test_datasets_and_models_by_name_are_those_that_exist() -> None:
     rows = [*table("data-and-models", "## Datasets by name"), *table("data-and-models", "## Models by name")]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert {*dataset_names(), *OWN} <= named <= {*dataset_names(), *model_names()}
+    assert {*dataset_names(), *OWN} <= named <= {*dataset_names(), *model_names(), "task"}
 
 
 def test_every_optimizer_schedule_and_transport_is_named() -> None:
@@ -174,7 +179,7 @@ def test_every_optimizer_schedule_and_transport_is_named() -> None:
 def test_every_field_of_a_spec_is_explained() -> None:
     for name, spec_field in JobSpec.model_fields.items():
         assert f"`{name}`" in TEXTS["specs"], name
-        kind = type(spec_field.default)
+        kind = ModelSpec if name == "model" else type(spec_field.default)
         if issubclass(kind, BaseModel) and name not in ("algorithm", "optimizer", "schedule", "scaling", "warmup"):
             found = re.search(rf"^### `{name}`.*?(?=^##|\Z)", TEXTS["specs"], re.MULTILINE | re.DOTALL)
             assert found, name

@@ -57,6 +57,8 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
             module = _user(model, num_classes, image_shape)
         elif model.name in _OWN:
             module = _own(model, num_classes, image_shape)
+        elif model.name == "task":
+            raise SpecRejected("model: task means the model that a task of your own brings; name another one here")
         elif model.name == "gpt":
             raise SpecRejected("model: gpt reads tokens, and these are images; set task: language_model and data: text")
         else:

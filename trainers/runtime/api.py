@@ -1,5 +1,6 @@
 """Training from Python, without a server: `train(spec)`."""
 
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from trainers.errors import RunFailed, SpecRejected
 from trainers.events import Event, Result
-from trainers.runtime.cluster import embedded
+from trainers.runtime.cluster import embedded, needs
 from trainers.runtime.event_log import FILE_NAME, EventLogReader
 from trainers.spec import TrainSpec
 
@@ -39,7 +40,7 @@ def train(
     folder = Path(run_dir or Path("runs") / job_id)
     if (folder / FILE_NAME).exists():
         raise SpecRejected(f"run_dir: {folder} holds a run already; name another folder")
-    with nullcontext() if ray.is_initialized() else embedded():
+    with nullcontext() if ray.is_initialized() else embedded(at_least=math.ceil(needs(spec).cpus)):
         run = start_run(job_id, spec.resolved(Path.cwd()), folder)
         reader, result, checked_s = EventLogReader(folder), None, time.monotonic()
         while True:

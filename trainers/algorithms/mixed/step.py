@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.mixed.config import MixedConfig
-from trainers.algorithms.step_weight import StepWeight
 from trainers.collectives.reduction import Reduction
+from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
@@ -55,7 +55,7 @@ class Mixed(Algorithm):
             total = Total()
         else:
             total = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
-        self._average(self.weight.of(work, [total.weight]))
+        self._average(self.weight.of(work.total_examples, [total.weight]))
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
             self.params.sub_(self.mean, alpha=self.lr)

@@ -7,10 +7,10 @@ Sources: paper 3, section III.B (parameter servers); paper 4, sections 2 and 4 (
 from __future__ import annotations
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.step_weight import StepWeight
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
+from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
@@ -64,7 +64,7 @@ class SyncAllReduce(Algorithm):
         totals: list[Total] = []  # of this worker's virtual ranks
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
-        weight = self.weight.of(work, [total.weight for total in totals])
+        weight = self.weight.of(work.total_examples, [total.weight for total in totals])
         gradient = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
         contribution = Contribution(gradient, weight, lr, correction=momentum_correction(self.learning_rate, lr))
         self.update.apply([contribution], current.part(self.updated), following.part(self.updated))

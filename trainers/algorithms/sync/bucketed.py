@@ -7,10 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.step_weight import StepWeight
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.collectives.bucketed import BucketScheduler, build_bucket_reducer, gathered
 from trainers.collectives.reduction import ReducedSpan
+from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
@@ -98,13 +98,13 @@ class SyncBucketed(Algorithm):
         def agree(weight: float) -> None:
             """Before the first bucket is complete, all workers know the weight of the step."""
             weights.append(weight)
-            self.divisor = self.weight.of(work, weights + [0.0] * (len(work.minibatches) - len(weights)))
+            self.divisor = self.weight.of(work.total_examples, weights + [0.0] * (len(work.minibatches) - len(weights)))
 
         part = self.reducer.part
         minibatches = [(m.virtual_rank, m.batch) for m in work.minibatches if m.batch is not None]
         if not minibatches:  # the epoch has no examples left for this worker
             part.zero_()
-            self.divisor = self.weight.of(work, [0.0] * len(work.minibatches))
+            self.divisor = self.weight.of(work.total_examples, [0.0] * len(work.minibatches))
             BucketScheduler(self.buckets, reduce).rest()
             return Total()
         *before, (last, batch) = minibatches

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from trainers.algorithms.base import Work
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction_tree import block
 
@@ -23,11 +22,15 @@ class StepWeight:
         blocks = [block(num_virtual, k, collectives.size) for k in range(collectives.size)]
         self.counts = [stop - start for start, stop in blocks]
 
-    def of(self, work: Work, own: Sequence[float]) -> float:
-        """The weight of a step; collective. own: of this worker's minibatches, by virtual rank, 0 where there is
-        none."""
+    def of(self, examples: int, own: Sequence[float]) -> float:
+        """The weight of a step; collective.
+
+        Args:
+            examples: of all virtual workers.
+            own: the weights of this worker's minibatches, by virtual rank; 0 where there is none.
+        """
         if self.per_example is not None:
-            return work.total_examples * self.per_example
+            return examples * self.per_example
         mine = torch.tensor(own, dtype=torch.float64).view(torch.float32).to(self.device)  # transports carry float32
         received = [torch.empty(2 * count, device=self.device) for count in self.counts]
         self.collectives.all_to_all([mine] * len(received), received).wait()

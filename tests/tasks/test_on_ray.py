@@ -60,9 +60,7 @@ def audit_of(run: Watched) -> int:
 
 
 @pytest.mark.parametrize("algorithm", ["downpour", "parallel_sgd"])
-def test_the_log_tells_what_the_task_measures(
-    algorithm: str, cluster: ClusterInfo, text: Path, tmp_path: Path
-) -> None:
+def test_the_log_tells_what_the_task_measures(algorithm: str, cluster: ClusterInfo, text: Path, tmp_path: Path) -> None:
     run = finished("task-told", spec(text, algorithm=algorithm, workers=2), tmp_path / "run")
     trainers.cleanup_run("task-told")
     (result,) = run.of("result")
