@@ -26,6 +26,7 @@ PORT = 6379  # free, since nothing else is in the namespace
 BURST_S = 0.002
 """What the bucket holds, in seconds of its rate: the kernel fills it about as often."""
 QUEUE_MS = 50
+HEAD = ("--head", f"--port={PORT}", "--include-dashboard=false")
 START_S = 600.0
 LOG = "ray-start.log"
 CLONE_NEWNET = 0x40000000
@@ -80,7 +81,7 @@ def two_nodes(mbit_per_s: float) -> Iterator[None]:
         os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is in the namespaces
         before = descendants(os.getpid())
         try:
-            head = _start(folder, names[0], ADDRESSES[0], "--head", f"--port={PORT}", f"--temp-dir={folder}")
+            head = _start(folder, names[0], ADDRESSES[0], *HEAD, f"--temp-dir={folder}")
             _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
             other = _start(folder, names[1], ADDRESSES[1], f"--address={ADDRESSES[0]}:{PORT}")
             trainers.attach(f"{ADDRESSES[0]}:{PORT}")
@@ -95,7 +96,7 @@ def two_nodes(mbit_per_s: float) -> Iterator[None]:
 def _start(folder: Path, namespace: str, address: str, *options: str) -> "subprocess.Popen[bytes]":
     """A node of Ray in a namespace, as a child."""
     where = ["ip", "netns", "exec", namespace, sys.executable, "-c", RAY_COMMAND, "start", "--block"]
-    what = [f"--node-ip-address={address}", "--num-cpus=1", "--include-dashboard=false", *options]
+    what = [f"--node-ip-address={address}", "--num-cpus=1", *options]
     env = {**os.environ, **RAY_ENVIRONMENT, "TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
     with (folder / LOG).open("ab") as log:
         return subprocess.Popen(where + what, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
