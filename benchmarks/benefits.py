@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.measurement import link, machine
 from benchmarks.measurement.millrace_runs import follow
@@ -31,8 +30,8 @@ from trainers.spec import TrainSpec
 REPORT_S = 0.5
 ENDLESS = 1000  # epochs; a run is ended when enough of it was seen
 ROUNDS = 5  # an option without effect is ahead in all of them once in 32 times
-RUN_S, PLACE_S = 600.0, 3600.0
-"""How long a run and a round at one place may take, also where others compute on the machine."""
+RUN_S, PLACE_S = 600.0, 7200.0
+"""How long a run and all runs at one place may take, also where others compute on the machine."""
 DOWNPOUR: dict[str, Any] = {"name": "downpour", "max_staleness": 1}
 LAYERWISE = DOWNPOUR | {"push": "layerwise"}
 
@@ -141,15 +140,19 @@ def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, M
                 return
 
 
-def measure_place(work: Workload, place: Place, turn: int) -> dict[str, Pair]:
-    """One round of all options at one place, on one Ray. Called in a process of its own."""
-    options = place.options[turn % len(place.options) :] + place.options[: turn % len(place.options)]
-    found = {}
+def measure_place(work: Workload, place: Place, count: int) -> list[dict[str, Pair]]:
+    """All rounds of all options at one place, on one Ray. Called in a process of its own; tells each pair at once."""
+    found = list[dict[str, Pair]]()
     with _ray(place):
-        for option in options:
-            order = (False, True) if turn % 2 == 0 else (True, False)
-            rates = {is_on: _run(work, spec_of(work, place, option, is_on), f"bench-{is_on:d}") for is_on in order}
-            found[option.name] = (rates[False], rates[True])
+        for turn in range(count):
+            first = turn % len(place.options)
+            found.append({})
+            for option in place.options[first:] + place.options[:first]:
+                order = (False, True) if turn % 2 == 0 else (True, False)
+                rates = {is_on: _run(work, spec_of(work, place, option, is_on), f"bench-{is_on:d}") for is_on in order}
+                found[-1][option.name] = (rates[False], rates[True])
+                told = " and ".join(f"{rates[is_on].examples_per_s:,.0f}" for is_on in (False, True))
+                print(f"{place.name}, round {turn + 1}, {option.name}: {told} examples/s without and with", flush=True)
     return found
 
 
@@ -241,34 +244,24 @@ def _setting(place: Place) -> str:
     )
 
 
-def run_rounds(work: Workload, places: Sequence[Place], count: int, progress: Progress) -> Rounds:
-    """All rounds of all places in turn."""
-    found: Rounds = {place.name: [] for place in places}
-    task = progress.add_task("", total=count * len(places))
-    for turn in range(count):
-        for place in places:
-            progress.update(task, description=f"round {turn + 1}: {_title(place)}")
-            found[place.name].append(alone(measure_place, work, place, turn, timeout_s=PLACE_S))
-            progress.advance(task)
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.benefits", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"pairs of each option and place (default {ROUNDS})")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
+    parser.add_argument("--place", choices=[HERE.name, LINK.name], help="measure there only")
     parser.add_argument("--report", action="store_true", help="write <today>-benefits.md and .json")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), seconds=options.seconds)
-    places = [HERE, LINK] if link.is_possible() else [HERE]
+    possible = [HERE, LINK] if link.is_possible() else [HERE]
+    places = [place for place in possible if options.place in (None, place.name)]
+    if not places:
+        parser.error("a link needs root and iproute2")
     console, before = Console(), machine.load()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=console) as progress:
-            rounds = run_rounds(work, places, options.rounds, progress)
+        rounds = {p.name: alone(measure_place, work, p, options.rounds, timeout_s=PLACE_S) for p in places}
     except MeasurementError as error:
         console.print(str(error), style="red", markup=False)
         return 1
