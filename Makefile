@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.elasticity --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.photographs --report
+	$(BIN)/python -m benchmarks.benefits --report
 	$(BIN)/python -m benchmarks.sweeps --report
 	$(BIN)/python -m benchmarks.service --report
 	$(BIN)/python -m benchmarks.page --report

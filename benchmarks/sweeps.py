@@ -75,6 +75,7 @@ def markdown(packed: dict[str, float], costs: dict[str, Any], load: dict[str, st
     parts = [
         "# Sweeps on one machine",
         as_bullets({**machine.describe(), **load}),
+        *filter(None, [machine.disturbed(load["load average before"])]),
         f"{packed['trials']:.0f} trials that sleep for 10, 15 or 20 s, on {CPUS} logical CPUs: between the first start "
         f"and the last, {packed['seconds']:.0f} s, a trial slept on {100 * packed['busy']:.1f} % of the CPU seconds.",
         "What a trial costs besides its training, one after the other: from its place being free to its first step, "

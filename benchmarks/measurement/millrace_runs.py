@@ -173,12 +173,13 @@ def _drive(work: Workload, ours: Ours, expected_per_s: float) -> Measurement:
     return analyse(events, samples, submitted, Window(warmup, total, work.minibatch))
 
 
-def follow(run_dir: Path) -> Iterator[Event]:
-    reader, deadline = EventLogReader(run_dir), time.monotonic() + TIMEOUT_S
+def follow(run_dir: Path, within_s: float = TIMEOUT_S) -> Iterator[Event]:
+    """The events of a run as they come, up to the last. Raises MeasurementError if that takes too long."""
+    reader, deadline = EventLogReader(run_dir), time.monotonic() + within_s
     while time.monotonic() < deadline:
         for event in reader.read():
             yield event
             if event.is_terminal:
                 return
         time.sleep(POLL_S)
-    raise MeasurementError(f"the job did not end within {TIMEOUT_S:.0f} s")
+    raise MeasurementError(f"the job did not end within {within_s:.0f} s")

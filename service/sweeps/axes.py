@@ -13,7 +13,7 @@ from pydantic import JsonValue, ValidationError
 from service.errors import SpecInvalid
 from service.spec import JobSpec, with_field
 from service.sweeps.spec import OptunaSearch, RandomSearch, SweepSpec, escaped
-from trainers import FieldError, Resources, TrainSpec, field_errors, needs
+from trainers import FieldError, Resources, TrainSpec, field_errors, known_examples, needs
 
 FOLDED = 16
 """How many times as many combinations as configurations are looked at before a grid is too large."""
@@ -126,7 +126,18 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
                 for item in error.errors
             ]
         ) from None
+    if "batch" in settings:
+        _check_batch(job)
     return Configuration(settings, job, hashlib.sha256(job.train.model_dump_json().encode()).hexdigest()[:32])
+
+
+def _check_batch(job: JobSpec) -> None:
+    """Refuse a batch beyond the training set, as far as its size is known: an update would have only the whole set, at
+    the learning rate of more. Raises SpecInvalid."""
+    sizes = [size for size in (job.data.limit, known_examples(job.data)) if size is not None]
+    if sizes and job.update_batch > min(sizes):
+        problem = f"an update would have {job.update_batch} examples, and the training set has {min(sizes)}"
+        raise _wrong("/axes/batch", f"{problem}; take such batches away, or raise data.limit where that is less")
 
 
 def folded(job: JobSpec) -> JobSpec:

@@ -92,6 +92,23 @@ def test_a_batch_must_divide_into_workers_times_n() -> None:
     assert "2 workers x 8 examples" in refused({"batch": [24]}, job=job)["/axes/batch/0"]
 
 
+@pytest.mark.parametrize(
+    ("data", "algorithm", "largest"),
+    [
+        ("digits", "sync", 1432),
+        ({"name": "digits", "limit": 200}, "sync", 200),
+        ({"name": "tests.data.usersets:four_arrays", "limit": 200}, "sync", 200),
+        ({"name": "digits", "limit": 200}, "downpour", 200),
+    ],
+)
+def test_a_batch_is_not_scaled_beyond_the_data_set(data: Any, algorithm: str, largest: int) -> None:
+    """An update would have the whole set at most, at the learning rate of more."""
+    job = JOB | {"data": data, "algorithm": algorithm, "scaling": "linear"}
+    assert len(configurations(spec({"batch": [8, largest]}, job=job))) == 2
+    told = refused({"batch": [8, largest, largest + 8]}, job=job)["/axes/batch"]
+    assert f"an update would have {largest + 8} examples" in told
+
+
 @pytest.mark.parametrize("count", [21, 100_000])
 def test_a_grid_over_the_limit_is_refused_with_its_count(count: int) -> None:
     told = refused({"seed": [*range(count)]}, limits={"trials": 20})

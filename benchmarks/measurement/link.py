@@ -1,0 +1,116 @@
+"""Two nodes on this machine with a slow link between them: network namespaces joined by a virtual cable, on which a
+token bucket lets through so many bits a second each way. Needs root and iproute2.
+
+A process that has entered a namespace stays in it, with all that it starts; so it must be one of its own.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trainers
+from benchmarks.measurement.processes import MeasurementError
+from benchmarks.measurement.workload import REPOSITORY
+from trainers.runtime.cluster import RAY_COMMAND, RAY_ENVIRONMENT
+from trainers.runtime.processes import descendants, kill_all
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PORT = 6379  # free, since nothing else is in the namespace
+BURST_S = 0.002
+"""What the bucket holds, in seconds of its rate: the kernel fills it about as often."""
+QUEUE_MS = 50
+HEAD = ("--head", f"--port={PORT}", "--include-dashboard=false")
+START_S = 600.0
+LOG = "ray-start.log"
+CLONE_NEWNET = 0x40000000
+
+
+def is_possible() -> bool:
+    """Whether this process may make a link."""
+    return os.geteuid() == 0 and all(shutil.which(name) for name in ("ip", "tc"))
+
+
+@contextmanager
+def link(mbit_per_s: float) -> Iterator[tuple[str, str]]:
+    """Two namespaces with a link between them, by name. Their addresses are ADDRESSES.
+
+    Raises:
+        MeasurementError: The kernel refuses; with its words.
+    """
+    names = (f"mr{os.getpid()}a", f"mr{os.getpid()}b")
+    burst = f"{max(64_000, int(mbit_per_s * 1e6 / 8 * BURST_S))}"
+    try:
+        for name in names:
+            _tell("ip", "netns", "add", name)
+        _tell(
+            "ip", "link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1]
+        )
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _tell("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                _tell("ip", "-n", name, "link", "set", device, "up")
+            bucket = ("tbf", "rate", f"{mbit_per_s:g}mbit", "burst", burst, "latency", f"{QUEUE_MS}ms")
+            _tell("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", *bucket)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def enter(name: str) -> None:
+    """Move this thread, and all that it starts from now on, into a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path(f"/run/netns/{name}").open() as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise MeasurementError(f"cannot enter the namespace {name}: {os.strerror(ctypes.get_errno())}")
+
+
+@contextmanager
+def two_nodes(mbit_per_s: float) -> Iterator[None]:
+    """A Ray of two nodes of one CPU each with a link between them. This process is on the first, and connected."""
+    with link(mbit_per_s) as names:
+        enter(names[0])
+        folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # short, since the paths of sockets are
+        os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is in the namespaces
+        before = descendants(os.getpid())
+        try:
+            head = _start(folder, names[0], ADDRESSES[0], *HEAD, f"--temp-dir={folder}")
+            _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
+            other = _start(folder, names[1], ADDRESSES[1], f"--address={ADDRESSES[0]}:{PORT}")
+            trainers.attach(f"{ADDRESSES[0]}:{PORT}")
+            _wait(other, folder, lambda: trainers.total_resources().cpus >= len(ADDRESSES))
+            yield
+        finally:
+            trainers.detach()
+            kill_all([process for process in descendants(os.getpid()) if process not in before])
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, namespace: str, address: str, *options: str) -> "subprocess.Popen[bytes]":
+    """A node of Ray in a namespace, as a child."""
+    where = ["ip", "netns", "exec", namespace, sys.executable, "-c", RAY_COMMAND, "start", "--block"]
+    what = [f"--node-ip-address={address}", "--num-cpus=1", *options]
+    env = {**os.environ, **RAY_ENVIRONMENT, "TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    with (folder / LOG).open("ab") as log:
+        return subprocess.Popen(where + what, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _wait(node: "subprocess.Popen[bytes]", folder: Path, is_ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not is_ready():
+        if node.poll() is not None or time.monotonic() > deadline:
+            raise MeasurementError(f"a node of Ray did not start: {(folder / LOG).read_text()[-500:]}")
+        time.sleep(0.2)
+
+
+def _tell(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MeasurementError(f"{' '.join(command)}: {done.stderr.strip()}")
