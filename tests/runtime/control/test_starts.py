@@ -12,7 +12,7 @@ from tests.runtime.runs import spec
 from trainers.errors import UserCodeFailed, WorkerDied
 from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
-from trainers.runtime.control import controller, launch
+from trainers.runtime.control import launch
 from trainers.runtime.control.launch import Launcher
 
 
@@ -77,7 +77,7 @@ def test_what_the_users_code_raises_is_raised_at_once(tmp_path: Path) -> None:
 
 
 def test_a_long_start_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "PREPARING_S", 0.01)
+    monkeypatch.setattr(launch, "PREPARING_S", 0.01)
 
     async def scenario(run: FakeRun) -> None:
         run.launcher.may_start.clear()
