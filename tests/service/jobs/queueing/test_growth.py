@@ -76,7 +76,12 @@ def test_together_they_wait_for_no_more_than_the_cluster_may_get(managed: Manage
             await started(runs, second.id)  # beside it, although neither has a worker
             await manager.queue.measure()
             assert (manager.queue.free, manager.queue.promised) == (Resources(1, 0), Resources(1, 0))
-            assert (await manager.show(third.id)).message.startswith("first in the queue: waits for 1 CPU held by")
+
+            async def is_told() -> bool:
+                why = (await manager.show(third.id)).message
+                return why.startswith("first in the queue: waits for 1 CPU held by")
+
+            await eventually(is_told)
             runs.total = Resources(4, 0)
             await running(manager, runs, first.id, 4)
             runs.total = Resources(8, 0)
