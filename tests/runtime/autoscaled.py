@@ -49,6 +49,7 @@ def _configuration(port: int, cpus: int, most: int) -> dict[str, Any]:
     worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "node_config": {}}
     head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     return {
+        "setup_commands": [], "head_setup_commands": [], "worker_setup_commands": [],
         "cluster_name": "autoscaled", "max_workers": most, "upscaling_speed": 1.0, "idle_timeout_minutes": 60,
         "provider": {
             "type": "external", "module": provider, "launch_multiple": True,
