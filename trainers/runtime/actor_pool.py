@@ -45,7 +45,7 @@ class ActorPool:
     """Workers so far."""
     num_reserved: int = 0
     """Placement groups for workers so far."""
-    reserving: dict[asyncio.Future[None], PlacementGroup] = field(default_factory=dict)
+    reserving: dict[asyncio.Task[None], PlacementGroup] = field(default_factory=dict)
     """Those that are waited for; what stands for each is done once it has found room."""
     shards: list[Any] = field(default_factory=list)
     """By index: the actor that serves each one, or is about to."""

@@ -34,7 +34,10 @@ class Growth:
         needed = needs(spec)
         if needed.fits(total) or self._has_room(spec):
             return None
-        lacks = f"{what} needs {_amount(needed)} at once, the cluster has {total.cpus:g} and {total.gpus:g}"
+        lacks = (
+            f"{what} needs {needed.cpus:g} CPUs and {needed.gpus:g} GPUs at once, the cluster has {total.cpus:g} "
+            f"and {total.gpus:g}"
+        )
         if self.groups:
             largest = " and ".join(map(str, self.groups))
             return f"{lacks} and may grow to {largest}, where {_workers(spec)} no room; {REMEDY}"
@@ -62,10 +65,6 @@ class Growth:
         """Each of them, those with GPUs last: what needs none leaves them to others."""
         for group in sorted(self.groups, key=lambda group: group.gpus):
             yield from [group.each] * group.nodes
-
-
-def _amount(needed: Resources) -> str:
-    return f"{needed.cpus:g} CPUs and {needed.gpus:g} GPUs"
 
 
 def _workers(spec: TrainSpec) -> str:
