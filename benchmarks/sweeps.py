@@ -55,7 +55,7 @@ def overhead(folder: Path) -> dict[str, Any]:
 
 def _run(spec: Any, folder: Path, trainable: Any) -> TrialStore:
     store = control.begin(folder, f"sweep-{folder.name}", spec)
-    control.keep(store, trainable)
+    control.keep(store, trainable=trainable)
     LocalSweep(store).run(_nothing)
     return store
 

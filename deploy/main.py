@@ -57,6 +57,7 @@ def cli_context(settings: Settings) -> CliContext:
         stop_cluster=stop_cluster,
         runs=ray_runs,
         cluster=ray_cluster,
+        grows_to=tuple(settings.grows_to),
     )
 
 
@@ -87,6 +88,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
     """Serve until it is asked to stop. Raises CannotServe for what cannot be used: an address, a folder, a storage."""
     from api import Access, AppConfig, CannotServe, Server, Streams, bind, create_app, is_exposed
     from service import (
+        Growth,
         ManagerConfig,
         Role,
         Sender,
@@ -114,7 +116,8 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         cluster = attach(address, json_logs=settings.log_format == "json")
         store = open_store(settings, options.state_dir)
         try:
-            config = ManagerConfig(options.state_dir / "runs", Path.cwd(), quotas=quotas(settings))
+            growth = Growth(tuple(settings.grows_to) if options.address else ())  # a head of our own does not grow
+            config = ManagerConfig(options.state_dir / "runs", Path.cwd(), quotas=quotas(settings), growth=growth)
             manager = build_manager(store, ray_runs(), config, mirror, tracking)
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()

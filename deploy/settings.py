@@ -12,6 +12,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from service import NodeGroup
+
 
 def config_file() -> Path:
     """Where settings are kept as TOML, one `name = value` a line, with the names of the variables in small letters."""
@@ -78,6 +80,10 @@ class Settings(BaseSettings):
 
     max_gpus: float | None = Field(default=None, ge=0)
     """GPUs likewise."""
+
+    grows_to: list[NodeGroup] = []
+    """The largest that an autoscaler makes the cluster at `--address`, as groups of nodes, such as
+    `[{"nodes": 8, "cpus": 4}, {"nodes": 4, "cpus": 8, "gpus": 1}]`; left out: the cluster stays as large as it is."""
 
     max_waiting_jobs: int | None = Field(default=None, ge=1)
     """Jobs of one user that may wait at once; further submissions are answered with 429."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trainers.cost.plot import plot_timings
     from trainers.cost.timing import time_layers
     from trainers.data.names import DATASETS
+    from trainers.elastic.node_group import NodeGroup
     from trainers.errors import (
         DataNotFound,
         ExportFailed,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
         SpecRejected,
         UserCodeFailed,
     )
-    from trainers.events import RETRYING, Event, Metrics, Result, State, error_median, metrics_of
+    from trainers.events import NO_ROOM, RETRYING, Event, Metrics, Result, State, error_median, metrics_of
     from trainers.models.names import OWN, torchvision_names
     from trainers.models.objective import Loss, Supervised
     from trainers.runtime.api import train
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         total_resources,
     )
     from trainers.runtime.event_log import EventLog, EventLogReader, Fence
+    from trainers.runtime.growth import Growth
     from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
@@ -51,10 +53,11 @@ _HOME = {
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.timing": ("time_layers",),
     "trainers.data.names": ("DATASETS",),
+    "trainers.elastic.node_group": ("NodeGroup",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
-    "trainers.events": ("RETRYING", "Event", "Metrics", "Result", "State", "error_median", "metrics_of"),
+    "trainers.events": ("NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "metrics_of"),
     "trainers.training.export": ("Exported", "export_model"),
     "trainers.models.names": ("OWN", "torchvision_names"),
     "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
@@ -64,6 +67,7 @@ _HOME = {
         "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
+    "trainers.runtime.growth": ("Growth",),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
     "trainers.runtime.warm_runner": ("WarmRunner",),
     "trainers.tasks.base": ("Task",),
@@ -74,15 +78,15 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event", "EventLog",
-    "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss", "LossNotFinite", "Mean",
-    "Measure", "Metrics", "MillraceError", "ModelCost", "Perplexity", "Recipe", "Resources", "Result", "Run",
-    "RunFailed", "SpecRejected", "State", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec",
-    "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "cleanup_run", "cluster_is_open",
-    "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run", "images_of",
-    "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model",
-    "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
-    "total_resources", "train",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event",
+    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Growth", "Images", "Loss",
+    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeGroup", "Perplexity", "Recipe",
+    "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised", "Task", "TimingPlan",
+    "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "cleanup_run",
+    "cluster_is_open", "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run",
+    "images_of", "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight",
+    "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
+    "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

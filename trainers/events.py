@@ -50,6 +50,8 @@ EventType = Literal[
 ]
 
 
+NO_ROOM = "WaitsForRoom"
+"""The reason of a run whose workers find no room on the cluster yet."""
 RETRYING = "Retrying"
 """The reason of a run that waits to be started again after it failed."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service import ClusterInfo, Resources, Runs, Tokens
+    from service import ClusterInfo, Growth, NodeGroup, Resources, Runs, Tokens
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -60,3 +60,11 @@ class CliContext:
     """The URL at which copies of runs are kept; empty: no copies."""
     config: Path | None = None
     """The settings file that was looked for."""
+    grows_to: "tuple[NodeGroup, ...]" = ()
+    """What an existing cluster may become; none: it stays as it is."""
+
+    def growth(self, address: str | None) -> "Growth":
+        """What the cluster at an address may become. One of our own stays as it is."""
+        from service import Growth
+
+        return Growth(self.grows_to if address is not None else ())

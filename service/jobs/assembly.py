@@ -31,7 +31,7 @@ def build_manager(
         tracking: Mirrors the runs in MLflow, if there is one.
     """
     active = ActiveJobs()
-    queue = JobQueue(runs, active, config.quotas)
+    queue = JobQueue(runs, active, config.quotas, config.growth)
     sinks = Sinks(RunDirs(store, mirror), SeriesCache(), tracking)
     lifecycle = Lifecycle(store, runs, active, queue, sinks, config.poll_s)
     metrics = ServiceMetrics(store.count, active.progress, mirror)

@@ -27,7 +27,7 @@ from service.spec import JobSpec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView, give
 from service.storage.mirror import Mirror
-from trainers import Resources, State
+from trainers import NO_ROOM, Growth, Resources, State
 
 CANCEL = "CancelRequested"
 PAUSE = "PauseRequested"
@@ -50,6 +50,8 @@ class ManagerConfig:
     """The folder that relative paths in specs are resolved against."""
     poll_s: float = 0.1
     quotas: Quotas = field(default_factory=Quotas)
+    growth: Growth = field(default_factory=Growth)
+    """What the cluster may become."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,9 @@ class JobManager(JobReader):
             NeverFits: The cluster could never start it, or its user may never hold so much.
         """
         spec = spec.resolved(self.config.base)
-        needs, total = self.runs.needs(spec), await self._total()
-        if not needs.fits(total):
-            raise NeverFits(
-                f"the job needs {needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, the cluster has {total.cpus:g} "
-                f"and {total.gpus:g}; ask for fewer workers or for less a worker"
-            )
+        needs = self.runs.needs(spec)
+        if (why := self.config.growth.refuses(spec, await self._total())) is not None:
+            raise NeverFits(why)
         if (limit := self.config.quotas.refuses(Claim("", user, 0, needs), ())) is not None:
             raise NeverFits(
                 f"the job needs {needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, and {limit}; ask for fewer "
@@ -294,7 +293,7 @@ class JobManager(JobReader):
                 await self.lifecycle.flush()
                 for job_id in self.active.take_overdue():
                     job = await asyncio.to_thread(self.store.get, job_id)
-                    message = _deadline_message(job.spec["deadline_s"])
+                    message = _deadline_message(job)
                     await self._stop(job, DEADLINE, message, message)
                 if turn % REMOVE_EVERY == 0:
                     await asyncio.to_thread(self.remove_expired, time.time())
@@ -320,5 +319,7 @@ def _digest(key: str | None, spec: JobSpec, *more: str) -> str:
     return "" if key is None else hashlib.sha256("\n".join((spec.model_dump_json(), *more)).encode()).hexdigest()
 
 
-def _deadline_message(limit_s: float) -> str:
-    return f"stopped, with a checkpoint if it had begun: its deadline, {limit_s:g} s after its submission, has passed"
+def _deadline_message(job: Job) -> str:
+    passed = f"its deadline, {job.spec['deadline_s']:g} s after its submission, has passed"
+    awaited = f"; it still {job.message}" if job.reason == NO_ROOM else ""
+    return f"stopped, with a checkpoint if it had begun: {passed}{awaited}"

@@ -12,7 +12,7 @@ from service.status import Status
 from service.sweeps.axes import configurations, train_specs
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import FILE_NAME, SWEEP_CANCELLED, Ending, TrialState, TrialStore
-from trainers import Resources, State, needs
+from trainers import Growth, Resources, State
 
 LOSSES = 5
 """How many drivers may die one after another without a trial ending in between."""
@@ -32,21 +32,23 @@ def begin(folder: Path, sweep_id: str, spec: SweepSpec, body_hash: str = "", use
     return TrialStore(folder)
 
 
-def check_fits(spec: SweepSpec, total: Resources) -> int:
-    """The number of trials of the sweep. Raises SpecInvalid, and NeverFits if the cluster could never start one."""
+def check_fits(spec: SweepSpec, total: Resources, growth: Growth) -> int:
+    """The number of trials of the sweep. Raises SpecInvalid, and NeverFits if the cluster could never start one.
+
+    total: What the cluster has. growth: What it may become.
+    """
     found = configurations(spec)
     for train in train_specs(found):
-        needed = needs(train)
-        if not needed.fits(total):
-            raise NeverFits(
-                f"a trial needs {needed.cpus:g} CPUs and {needed.gpus:g} GPUs at once, the cluster has {total.cpus:g} "
-                f"and {total.gpus:g}; ask for fewer workers or for less a worker"
-            )
+        if (why := growth.refuses(train, total, "a trial")) is not None:
+            raise NeverFits(why)
     return len(found)
 
 
-def keep(store: TrialStore, trainable: Any = None) -> None:
-    """Make sure that a sweep with something left to do has a driver. trainable: Replaces the class of the trials."""
+def keep(store: TrialStore, growth: Growth | None = None, trainable: Any = None) -> None:
+    """Make sure that a sweep with something left to do has a driver.
+
+    growth: What the cluster may become; none: it stays as it is. trainable: Replaces the class of the trials.
+    """
     from service.sweeps.driver import is_alive, start_driver
     from service.sweeps.log import write_status
 
@@ -54,7 +56,7 @@ def keep(store: TrialStore, trainable: Any = None) -> None:
     if store.state not in LIVE or is_alive(sweep_id):
         return
     if store.driver_starts() <= LOSSES:
-        start_driver(sweep_id, store.folder, trainable)
+        start_driver(sweep_id, store.folder, growth or Growth(), trainable)
         return
     lost = Status(State.FAILED, "DriverLost", f"its driver died {LOSSES} times in a row; resume it to try again")
     if store.close(lost, with_queued=True):

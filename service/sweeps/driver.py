@@ -25,7 +25,7 @@ from service.sweeps.search import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
 from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_store import SWEEP_CANCELLED, Ending, TrialRow, TrialState, TrialStore
-from trainers import State, cleanup_run, remove_files
+from trainers import Growth, State, cleanup_run, remove_files
 
 NAMESPACE = "millrace"
 Variant = tuple[tuple[str, str], ...]
@@ -36,8 +36,9 @@ OUT_OF_TIME = Ending(state=TrialState.STOPPED, reason="TimeLimit", message="the 
 class SweepDriver:
     """Runs a sweep to its end on a thread, while its methods answer."""
 
-    def __init__(self, folder: str, trainable: Any = None) -> None:
+    def __init__(self, folder: str, growth: Growth, trainable: Any = None) -> None:
         self.store = TrialStore(Path(folder))
+        self.growth = growth
         self.trainable = trainable or TrialRun
         threading.Thread(target=self._run, name="sweep", daemon=True).start()
 
@@ -47,7 +48,7 @@ class SweepDriver:
 
     def _run(self) -> None:
         try:
-            SweepRunner(self.store).run(self.trainable)
+            SweepRunner(self.store, self.growth).run(self.trainable)
         except BaseException:
             trace = traceback.format_exc()[-4000:]
             with suppress(Exception):
@@ -66,8 +67,9 @@ class SweepDriver:
 class SweepRunner(tune.Callback):  # type: ignore[misc]
     """What the driver does while Tune runs: keeps the store, writes the log, and stops trials."""
 
-    def __init__(self, store: TrialStore) -> None:
+    def __init__(self, store: TrialStore, growth: Growth) -> None:
         self.store = store
+        self.growth = growth
         self.spec = store.spec
         self.log = SweepLog(store)
         self.searcher: TrialSearcher
@@ -89,7 +91,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         running = Status(State.RUNNING, "Running", "its trials run")
         if self.store.move((State.QUEUED,), running):
             self.log.state(running)
-        self.searcher = TrialSearcher(self.store, self._is_open, self._close)
+        self.searcher = TrialSearcher(self.store, self.growth, self._is_open, self._close)
         self._tick()
         tuner(trainable, self.searcher, scheduler(self.store, self.spec), self).fit()
         remove_shared_files(self.store.get("id"))
@@ -217,8 +219,11 @@ def _variant(row: TrialRow) -> Variant:
     return tuple(sorted((axis, str(value)) for axis, value in row.settings.items() if axis not in RECIPE))
 
 
-def start_driver(sweep_id: str, folder: Path, trainable: Any = None) -> Any:
-    """Start the driver of a sweep on this node, where its folder is, or find the live one."""
+def start_driver(sweep_id: str, folder: Path, growth: Growth, trainable: Any = None) -> Any:
+    """Start the driver of a sweep on this node, where its folder is, or find the live one.
+
+    growth: What the cluster may become. trainable: Replaces the class of the trials.
+    """
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(SweepDriver).options(
         name=f"{sweep_id}/driver",
@@ -230,7 +235,7 @@ def start_driver(sweep_id: str, folder: Path, trainable: Any = None) -> Any:
         max_concurrency=4,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
     )
-    return actor.remote(str(folder.resolve()), trainable)
+    return actor.remote(str(folder.resolve()), growth, trainable)
 
 
 def is_alive(sweep_id: str) -> bool:

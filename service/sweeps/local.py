@@ -11,7 +11,7 @@ from service.sweeps import control
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepView, view
-from trainers import Event, EventLogReader, FieldError, State, embedded
+from trainers import Event, EventLogReader, FieldError, Growth, State, embedded
 
 POLL_S = 0.1
 KEEP_EVERY_S = 1.0
@@ -25,13 +25,15 @@ def new_sweep_id() -> str:
 class LocalSweep:
     """A sweep that this process waits for. `cancel` may be called from a signal handler."""
 
-    def __init__(self, store: TrialStore) -> None:
+    def __init__(self, store: TrialStore, growth: Growth | None = None) -> None:
+        """growth: What the cluster may become; none: it stays as it is."""
         self.store = store
+        self.growth = growth
         self.reader = EventLogReader(store.folder)
         self.cancelling = False
 
     @classmethod
-    def open(cls, spec: SweepSpec, folder: Path) -> "LocalSweep":
+    def open(cls, spec: SweepSpec, folder: Path, growth: Growth | None = None) -> "LocalSweep":
         """Begin a sweep in the folder, or continue the one that is there, extended by what is new in the spec.
 
         Raises:
@@ -39,12 +41,12 @@ class LocalSweep:
         """
         store = TrialStore(folder)
         if not store.exists:
-            return cls(control.begin(folder, new_sweep_id(), spec))
+            return cls(control.begin(folder, new_sweep_id(), spec), growth)
         known = store.spec
         if known.model_copy(update={"axes": spec.axes, "limits": spec.limits}) != spec:
             message = f"{folder} holds a sweep that differs in more than its axes and limits; name another folder"
             raise SpecInvalid([FieldError(pointer="/job", message=message)])
-        sweep = cls(store)
+        sweep = cls(store, growth)
         for _ in sweep.reader.read():  # old events are not reported again
             pass
         control.extend(store, spec.axes, spec.limits.model_dump())
@@ -67,7 +69,7 @@ class LocalSweep:
                         control.cancel(self.store)
                 if time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
-                    control.keep(self.store)
+                    control.keep(self.store, self.growth)
                 self._read(on_event)
                 time.sleep(POLL_S)
             deadline = time.monotonic() + 10
@@ -104,6 +106,6 @@ def sweep(
 
     spec = spec.resolved(Path.cwd())
     with contextlib.nullcontext() if ray.is_initialized() else embedded():
-        control.check_fits(spec, total_resources())
+        control.check_fits(spec, total_resources(), Growth())
         found = LocalSweep.open(spec, Path(folder or Path("sweeps") / new_sweep_id()))
         return found.run(on_event or (lambda _: None))

@@ -88,7 +88,8 @@ class SweepManager:
     async def check(self, spec: SweepSpec) -> tuple[SweepSpec, int]:
         """A dry run: the spec as it would run, and how many trials it has. Raises SpecInvalid, NeverFits."""
         spec = spec.resolved(self.base)
-        return spec, await asyncio.to_thread(lambda: control.check_fits(spec, self.jobs.runs.total_resources()))
+        runs, growth = self.jobs.runs, self.jobs.config.growth
+        return spec, await asyncio.to_thread(lambda: control.check_fits(spec, runs.total_resources(), growth))
 
     async def submit(self, spec: SweepSpec, key: str | None = None, user: str = "local") -> tuple[SweepView, bool]:
         """Accept a sweep. A key that the user has used before stands for that sweep. Returns whether it is new."""
@@ -187,7 +188,7 @@ class SweepManager:
                     await self._note(trial, data)
                 if time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
-                    await asyncio.to_thread(control.keep, store, self.trainable)
+                    await asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
             except Exception:  # the cluster or the disk may be back in a second
                 logger.exception("could not keep %s going", sweep_id)
                 await asyncio.sleep(KEEP_EVERY_S)

@@ -10,15 +10,19 @@ from ray.tune.search import Searcher
 from service.sweeps.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
-from trainers import Resources, needs, total_resources
+from trainers import Growth, Resources, needs, total_resources
 
 
 class TrialSearcher(Searcher):  # type: ignore[misc]
     """Hands out the trials that are not done yet, as they fit, including those that are added in the meantime."""
 
-    def __init__(self, store: TrialStore, is_open: Callable[[], bool], close: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: TrialStore, growth: Growth, is_open: Callable[[], bool], close: Callable[[], bool]
+    ) -> None:
+        """growth: What the cluster may become: trials are handed out that make it grow."""
         super().__init__()
         self.store = store
+        self.growth = growth
         self.is_open = is_open
         """Whether more trials may start."""
         self.close = close
@@ -68,7 +72,8 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
             return row
         held = [amount for _, amount in self.handed_out.values()] + [needs(row.job_spec.train)]
         wanted = Resources(sum(amount.cpus for amount in held), sum(amount.gpus for amount in held))
-        return row if wanted.fits(total_resources()) else None
+        total = total_resources()
+        return row if wanted.fits(total + self.growth.beyond(total)) else None
 
 
 class Halving(ASHAScheduler):  # type: ignore[misc]

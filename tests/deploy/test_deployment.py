@@ -18,6 +18,8 @@ import pytest
 import ray
 import yaml
 
+from deploy.settings import Settings
+from service import NodeGroup
 from tests.deploy.schemas import KINDS
 from tests.docs.readme import ROOT
 from tests.docs.test_pages import cli
@@ -168,6 +170,21 @@ def test_the_cluster_grows_with_its_jobs_and_shrinks_to_nothing() -> None:
     assert GROUPS["service"]["rayStartParams"]["num-cpus"] == "0"
     assert "nvidia.com/gpu" in container("gpu")["resources"]["limits"]
     assert RAY_CLUSTER["rayVersion"] == metadata.version("ray")
+
+
+def test_the_service_is_told_how_far_the_cluster_grows() -> None:
+    """Or it would refuse every job, since a cluster without jobs has no worker."""
+    (told,) = [one["value"] for one in container("service")["env"] if one["name"] == "MILLRACE_GROWS_TO"]
+    groups = [
+        {"nodes": group["maxReplicas"]} | {name: int(amount) for name, amount in limits.items() if name != "memory"}
+        for group in GROUPS.values()
+        if group["groupName"] != "service"
+        for limits in [container(group["groupName"])["resources"]["limits"]]
+    ]
+    words = {"nodes": "nodes", "cpu": "cpus", "nvidia.com/gpu": "gpus"}
+    expected = [{words[name]: amount for name, amount in group.items()} for group in groups]
+    assert json.loads(told) == expected
+    assert Settings(grows_to=json.loads(told)).grows_to == [NodeGroup(**group) for group in expected]
 
 
 def test_every_pod_shares_the_state_and_has_shared_memory_enough() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainers.elastic.placement import NodeCapacity, for_copy, own, with_workers
+from trainers.elastic.placement import NodeCapacity, awaited_room, for_copy, own, with_workers
 from trainers.errors import SpecRejected
 
 ONE = NodeCapacity(1)
@@ -88,3 +88,18 @@ def test_a_copy_goes_elsewhere_beside_workers_and_where_there_is_least(
 
 def test_there_is_no_copy_on_the_shards_own_node_or_on_one_for_no_work() -> None:
     assert for_copy({"a": NodeCapacity(2), "head": NodeCapacity(0)}, "a", {"a"}, ["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_refused", "told"),
+    [
+        ([], False, "waits for the cluster to grow: 2 of 4 workers of 2 CPUs and 1 GPU have no room yet"),
+        ([3.0, 3.0, 3.0], False, "waits for the cluster to grow: 2 of 4 workers"),  # a worker is not divided
+        ([8.0], False, "waits for the cluster to grow, or for others to leave it: 2 of 4 workers"),
+        ([8.0], True, "waits for room: 2 of 4 workers of 2 CPUs and 1 GPU have no room, and Ray's autoscaler adds no"),
+    ],
+)
+def test_what_is_said_where_workers_find_no_room(nodes: list[float], is_refused: bool, told: str) -> None:
+    cluster = [NodeCapacity(cpus, 4) for cpus in nodes]
+    assert awaited_room(cluster, NodeCapacity(2, 1), 4, 2, is_refused).startswith(told)
+    assert "1 of 4 workers of 1 CPU has no room" in awaited_room(cluster, ONE, 4, 1, is_refused)

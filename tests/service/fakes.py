@@ -159,4 +159,5 @@ class FakeRuns:
 
     def available_resources(self) -> Resources:
         held = [(run.size, run.spec.workers) for run in self.runs.values() if run.alive]
-        return self.total - sum((Resources(w.cpus, w.gpus) * size for size, w in held), Resources(0, 0))
+        free = self.total - sum((Resources(w.cpus, w.gpus) * size for size, w in held), Resources(0, 0))
+        return Resources(max(0.0, free.cpus), max(0.0, free.gpus))  # some may wait for nodes that are not there yet

@@ -25,6 +25,10 @@ class NodeCapacity:
         counts = [have / take for have, take in ((self.cpus, one.cpus), (self.gpus, one.gpus)) if take]
         return max(0, int(min([most, *(count + 1e-9 for count in counts)])))
 
+    def __str__(self) -> str:
+        parts = [(self.cpus, "CPU"), (self.gpus, "GPU")]
+        return " and ".join(f"{count:g} {unit}{'s' * (count != 1)}" for count, unit in parts if count) or "0 CPUs"
+
 
 def with_workers(
     nodes: dict[str, NodeCapacity], worker_nodes: Sequence[str], worker: NodeCapacity, shards: tuple[int, NodeCapacity]
@@ -89,6 +93,23 @@ def for_copy(
         node for node, room in nodes.items() if node != shard and room.cpus > 0
     ]  # a node without CPUs is not meant for work
     return min(others, key=lambda node: (node not in workers, held.count(node)), default=None)
+
+
+def awaited_room(
+    nodes: Collection[NodeCapacity], worker: NodeCapacity, count: int, missing: int, is_refused: bool
+) -> str:
+    """What a run waits for whose workers find no room, in a sentence.
+
+    nodes: All of the cluster, as large as it is now. worker: What one takes. count: How many are to start. missing: How
+    many of them have no room yet. is_refused: Whether Ray's autoscaler says that it has no node to add for them.
+    """
+    whose = f"{missing} of {count} workers of {worker} {'have' if missing > 1 else 'has'} no room"
+    if is_refused:
+        limits = "it is at its limit, or no node of it is large enough"
+        return f"waits for room: {whose}, and Ray's autoscaler adds no node to the cluster, since {limits}"
+    if sum(node.times(worker, count) for node in nodes) < count:
+        return f"waits for the cluster to grow: {whose} yet"
+    return f"waits for the cluster to grow, or for others to leave it: {whose} yet"
 
 
 def _in_turn(room: dict[str, int], count: int) -> list[str]:

@@ -9,7 +9,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainers.elastic.placement import NodeCapacity, own, with_workers
+from trainers.elastic.placement import NodeCapacity, awaited_room, own, with_workers
 from trainers.runtime.actor_handles import CONTROL, WarmPool, WorkerHandle, start_actor
 from trainers.runtime.actors.evaluator import Evaluator
 from trainers.runtime.actors.shard import GROUPS as SHARD_GROUPS
@@ -19,7 +19,7 @@ from trainers.runtime.actors.worker import GROUPS as WORKER_GROUPS
 from trainers.runtime.actors.worker import Worker
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup
-from trainers.runtime.nodes import do_on, draining_nodes, kill_process, nodes_alive, on_node
+from trainers.runtime.nodes import do_on, draining_nodes, kill_process, nodes_alive, on_node, refused_groups
 from trainers.runtime.topology import SPARE_WORKERS
 from trainers.spec import TrainSpec
 
@@ -45,6 +45,8 @@ class ActorPool:
     """Workers so far."""
     num_reserved: int = 0
     """Placement groups for workers so far."""
+    reserving: dict[asyncio.Task[None], PlacementGroup] = field(default_factory=dict)
+    """Those that are waited for; what stands for each is done once it has found room."""
     shards: list[Any] = field(default_factory=list)
     """By index: the actor that serves each one, or is about to."""
     shard_nodes: list[str] = field(default_factory=list)
@@ -118,6 +120,7 @@ class ActorPool:
         names = [f"{self.job_id}/worker/{first + i}" for i in range(count)]
         groups = [_reserve(name, bundle, self._off_shard_nodes) for name in names]
         pending = {asyncio.ensure_future(_ready(group)): group for group in groups}
+        self.reserving |= pending
         found: list[PlacementGroup | None] = []
         try:
             if least < count:
@@ -132,10 +135,21 @@ class ActorPool:
             raise
         finally:
             for one, group in pending.items():
+                del self.reserving[one]
                 if group not in found:
                     one.cancel()
                     remove_placement_group(group)
         return found
+
+    async def what_room_is_awaited(self) -> str | None:
+        """What the workers wait for that have no room yet, in a sentence; None if there are none."""
+        reserving = self.reserving.copy()
+        missing = {group.id.hex() for one, group in reserving.items() if not one.done()}
+        if not missing:
+            return None
+        is_refused = not missing.isdisjoint(await asyncio.to_thread(refused_groups))
+        worker, _ = self._capacities()
+        return awaited_room(nodes_alive().values(), worker, len(reserving), len(missing), is_refused)
 
     def start_workers(self, reserved: list[PlacementGroup | None]) -> list[WorkerHandle]:
         """Start one worker in each of the placement groups."""

@@ -14,6 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainers.elastic.placement import NodeCapacity
 
 T = TypeVar("T")
+STATUS_TIMEOUT_S = 30.0
+"""How long Ray may take to tell its autoscaler's state; it is asked again later."""
 
 
 def nodes_alive() -> dict[str, NodeCapacity]:
@@ -27,6 +29,20 @@ def draining_nodes() -> set[str]:
     from ray._private.state import state  # Ray has no public call for it
 
     return set(state.get_draining_nodes())
+
+
+def refused_groups() -> frozenset[str]:
+    """The ids of the placement groups for which Ray's autoscaler has no node to add; only its second version says so,
+    and while Ray's head is away nobody does. Blocks."""
+    from ray._raylet import GcsClient  # Ray has no public call for it
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+
+    try:
+        known = GcsClient(ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=STATUS_TIMEOUT_S)
+    except ray.exceptions.RpcError:
+        return frozenset()
+    refused = GetClusterStatusReply.FromString(known).autoscaling_state.infeasible_gang_resource_requests
+    return frozenset(one.details.partition(":")[0] for one in refused)
 
 
 def on_node(node: str) -> dict[str, Any]:

@@ -56,10 +56,14 @@ def _ray(context: CliContext, address: str | None) -> Finding:
             "check the address and the network" if address else "see that /tmp has room and that no old Ray is left"
         )
         return Finding.bad("Ray", str(error), remedy)
+    growth = context.growth(address)
     where = f"the cluster at {info.address}" if address else "it starts on this machine"
     size = f"{where}: {total.cpus:g} CPUs, {total.gpus:g} GPUs"
-    if total.cpus < 1:
-        return Finding.bad("Ray", size, "start it with at least one CPU: `ray start --num-cpus`")
+    if growth.groups:
+        size += f"; may grow to {' and '.join(map(str, growth.groups))}"
+    elif total.cpus < 1:
+        remedy = "start it with at least one CPU: `ray start --num-cpus`; or set `grows_to`, if it has an autoscaler"
+        return Finding.bad("Ray", size, remedy)
     if is_open:
         remedy = "give every node of it a token (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH); docs/deployment.md"
         return Finding.doubtful("Ray", f"{size}; it runs the code of everybody who can reach it", remedy)

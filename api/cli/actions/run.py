@@ -38,10 +38,8 @@ def run_here(context: CliContext, request: RunRequest) -> int:
     needs = runs.needs(spec.train)
     try:
         with Interrupts() as interrupts, context.cluster(request.address, needs, request.num_cpus) as info:
-            total = runs.total_resources()
-            if not needs.fits(total):
-                lack = f"{needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, Ray has {total.cpus:g} and {total.gpus:g}"
-                complain(f"{request.spec_file}: /workers: the job needs {lack}")
+            if (why := context.growth(request.address).refuses(spec.train, runs.total_resources())) is not None:
+                complain(f"{request.spec_file}: /workers: {why}")
                 return BAD_INPUT
             interrupts.install()
             result = _train(LocalRun(runs, job_id, spec, run_dir), interrupts, info, request.as_json)

@@ -92,9 +92,10 @@ def sweep_here(context: CliContext, request: RunRequest) -> int:
     lines = SweepLines(sys.stderr if request.as_json else sys.stdout)
     try:
         with Interrupts() as interrupts, context.cluster(request.address, trial_needs(spec), request.num_cpus) as info:
-            check_fits(spec, context.runs().total_resources())
+            growth = context.growth(request.address)
+            check_fits(spec, context.runs().total_resources(), growth)
             interrupts.install()
-            found = LocalSweep.open(spec, folder)
+            found = LocalSweep.open(spec, folder, growth)
             interrupts.run = found
             lines.say(f"Sweep {found.store.get('id')}: {spec.name}, {len(found.store.trials())} trials, in {folder}")
             if info.dashboard_url:

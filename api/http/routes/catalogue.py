@@ -37,6 +37,8 @@ class Cluster(BaseModel):
     total: Amount
     available: Amount
     """What nobody holds now."""
+    grows_to: Amount | None
+    """What an autoscaler may make of it; null: it stays as large as it is."""
     queued: int
     """Jobs that wait."""
 
@@ -76,11 +78,14 @@ def router(manager: JobManager, cluster: ClusterInfo) -> APIRouter:
         total, available = await asyncio.to_thread(
             lambda: (manager.runs.total_resources(), manager.runs.available_resources())
         )
+        growth = manager.config.growth
+        most = total + growth.beyond(total)
         return Cluster(
             address=cluster.address,
             dashboard_url=cluster.dashboard_url,
             total=Amount(cpus=total.cpus, gpus=total.gpus),
             available=Amount(cpus=available.cpus, gpus=available.gpus),
+            grows_to=Amount(cpus=most.cpus, gpus=most.gpus) if growth.groups else None,
             queued=await manager.num_queued(),
         )
 

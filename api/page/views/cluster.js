@@ -36,6 +36,7 @@ export function clusterView(main, _, signal) {
     details.replaceChildren(
       facts([
         ["Address", el("code", {}, cluster.address)],
+        ...(cluster.grows_to ? [["May grow to", capacity(cluster.grows_to)]] : []),
         ["Waiting", String(cluster.queued)],
         ["Ray's dashboard", cluster.dashboard_url ? link(cluster.dashboard_url, cluster.dashboard_url) : "none"],
       ]),
@@ -67,6 +68,10 @@ export function clusterView(main, _, signal) {
     empty.hidden = queued.jobs.length > 0;
   });
   return "Cluster";
+}
+
+function capacity({ cpus, gpus }) {
+  return `${figure(cpus)} CPUs${gpus ? ` and ${figure(gpus)} GPUs` : ""}`;
 }
 
 function amount(label, total, free) {

@@ -11,7 +11,7 @@ from service.jobs.queueing.claims import NOTHING, Claim, Quotas, Size
 from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
 from service.jobs.runs import Runs
 from service.spec import JobSpec
-from trainers import Resources
+from trainers import Growth, Resources
 
 OUTLOOKS_FOR_S = 1.0
 """How long an outlook stays true enough to be shown."""
@@ -20,10 +20,12 @@ OUTLOOKS_FOR_S = 1.0
 class JobQueue:
     """Knows what waits and what is held. It counts what admitted jobs hold itself, because Ray's count lags behind."""
 
-    def __init__(self, runs: Runs, active: ActiveJobs, quotas: Quotas) -> None:
+    def __init__(self, runs: Runs, active: ActiveJobs, quotas: Quotas, growth: Growth | None = None) -> None:
+        """growth: What the cluster may become; none: it stays as it is."""
         self.runs = runs
         self.active = active
         self.quotas = quotas
+        self.growth = growth or Growth()
         self.waiting: dict[str, Claim] = {}
         """Waiting jobs whose log has begun. While a job waits, no coordinator writes its log."""
         self.line: list[Claim] = []
@@ -88,12 +90,14 @@ class JobQueue:
         return Claim(job.id, job.user, job.priority, self.runs.needs(spec), size)
 
     async def measure(self) -> None:
-        """Find out what is free now."""
+        """Find out what is free now. What the cluster may still get counts as free: a job that is started there makes
+        the cluster grow."""
         total, available = await asyncio.to_thread(
             lambda: (self.runs.total_resources(), self.runs.available_resources())
         )
-        self.promised = total - sum((claim.needs for claim in self.held.values()), NOTHING)
-        found = available - sum((self.held[job_id].needs for job_id in self.unsettled), NOTHING)
+        coming = self.growth.beyond(total)
+        self.promised = total + coming - sum((claim.needs for claim in self.held.values()), NOTHING)
+        found = available + coming - sum((self.held[job_id].needs for job_id in self.unsettled), NOTHING)
         self.free = Resources(min(self.promised.cpus, found.cpus), min(self.promised.gpus, found.gpus))
 
     def outlook(self, job_id: str) -> Outlook | None:

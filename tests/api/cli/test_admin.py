@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from api import build
 from api.cli.actions.doctor import findings
-from service import Finding, Health, doctor
+from service import Finding, Health, NodeGroup, Resources, doctor
 from tests.api.cli.fake_cli import cli_context
 from tests.api.conftest import Service, eventually
 from tests.service.fakes import FakeRuns, whole_run
@@ -213,6 +213,23 @@ def test_the_doctor_finds_what_is_wrong(cli: Cli, serve: Callable[..., Service],
     assert set(failed) == {"store", "settings", "service", "runs"}
     assert failed["settings"].remedy == f"chmod 600 {tmp_path / 'config.toml'}"
     assert all(one.remedy for one in failed.values())
+
+
+@pytest.mark.parametrize(
+    ("grows_to", "health", "told"),
+    [
+        ((), Health.failed, "0 CPUs, 0 GPUs"),
+        ((NodeGroup(nodes=8, cpus=4),), Health.ok, "may grow to 8 nodes of 4 CPUs"),
+    ],
+)
+def test_the_doctor_on_a_cluster_without_workers(
+    tmp_path: Path, grows_to: tuple[NodeGroup, ...], health: Health, told: str
+) -> None:
+    context = cli_context(FakeRuns(total=Resources(0, 0)), tmp_path / "runs", grows_to=grows_to)
+    found = list(findings(context, None, "192.0.2.1:6379", False))[-1]
+    assert (found.part, found.health) == ("Ray", health)
+    assert found.message.endswith(told)
+    assert ("`grows_to`" in found.remedy) == (health is Health.failed)
 
 
 def only(found: Any) -> Finding:

@@ -13,6 +13,7 @@ from click.testing import Result as Outcome
 from typer.testing import CliRunner
 
 from api import build
+from service import NodeGroup
 from tests.api.cli.fake_cli import SCRIPTS, cli_context
 from tests.api.conftest import Service, eventually
 from tests.service.fakes import FakeRuns, whole_run
@@ -100,6 +101,19 @@ def test_bad_input_has_status_two_one_line_a_field_and_starts_nothing(
     assert len(told) == len(lines)
     assert all(line.startswith(f"{spec}: {start}") for line, start in zip(told, lines, strict=True)), told
     assert runs.runs == {}
+
+
+def test_run_on_a_cluster_that_may_grow(spec: Path, tmp_path: Path) -> None:
+    """One of its own does not."""
+    context = cli_context(FakeRuns(script=whole_run), tmp_path / "runs", grows_to=(NodeGroup(nodes=3, cpus=3),))
+    large = [str(spec), "--set=workers=9"]
+    assert CliRunner().invoke(build(context), ["run", *large, "--address=192.0.2.1:6379"]).exit_code == 0
+    refused = CliRunner().invoke(build(context), ["run", *large])
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        f"{spec}: /workers: the job needs 9 CPUs and 0 GPUs at once, the cluster has 4 and 0; ask for fewer workers "
+        "or for less a worker\n"
+    )
 
 
 def test_missing_files_and_unknown_options_have_status_two(cli: Cli, tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_what_there_is_to_choose_from(service: Service) -> None:
     assert set(service.http.get("/v1/schema/job").json()["properties"]) >= {"algorithm", "name", "labels", "priority"}
     cluster = service.http.get("/v1/cluster").json()
     assert cluster["total"] == {"cpus": 4.0, "gpus": 0.0}
+    assert cluster["grows_to"] is None
     assert cluster["queued"] == 0
     assert service.http.get("/healthz").json() == service.http.get("/readyz").json() == {"status": "ok"}
 

@@ -14,6 +14,7 @@ from trainers.runtime.actor_handles import WarmPool, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
+from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun, Survivors, Tasks
 from trainers.runtime.control.run_log import LogSummary, RunLog
@@ -73,11 +74,15 @@ class FakePool(ActorPool):
         self.room.set()
         self.node = "a"  # where workers are started
         self.let_go_of: list[int] = []
+        self.lacks: str | None = None  # room, in a sentence
         self.is_dismissed = False
 
     async def reserve(self, count: int, least: int) -> list[Any]:
         await self.room.wait()
         return [None] * count
+
+    async def what_room_is_awaited(self) -> str | None:
+        return self.lacks
 
     def start_workers(self, reserved: list[Any]) -> list[WorkerHandle]:
         started = []
@@ -191,11 +196,11 @@ class FakeStandbys:
         pass
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Gets as many workers ready as it is told to, when it is allowed to."""
 
     def __init__(self, parts: RunParts) -> None:
-        self.parts = parts
+        super().__init__(parts)
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.asked_for: list[int] = []

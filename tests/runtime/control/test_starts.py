@@ -10,9 +10,9 @@ from tests.runtime.control.fake_actors import FakeActor, died
 from tests.runtime.control.fakes import FakeRun, play, prepared
 from tests.runtime.runs import spec
 from trainers.errors import UserCodeFailed, WorkerDied
-from trainers.events import State
+from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import WorkerHandle
-from trainers.runtime.control import controller, launch
+from trainers.runtime.control import launch
 from trainers.runtime.control.launch import Launcher
 
 
@@ -77,7 +77,7 @@ def test_what_the_users_code_raises_is_raised_at_once(tmp_path: Path) -> None:
 
 
 def test_a_long_start_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "PREPARING_S", 0.01)
+    monkeypatch.setattr(launch, "PREPARING_S", 0.01)
 
     async def scenario(run: FakeRun) -> None:
         run.launcher.may_start.clear()
@@ -91,5 +91,26 @@ def test_a_long_start_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest
         count = len(run.log.of("state"))
         await asyncio.sleep(0.05)
         assert len(run.log.of("state")) == count, "a run that trains waits for nothing"
+
+    play(tmp_path, scenario, train=spec())
+
+
+def test_one_that_has_no_room_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PREPARING_S", 0.001)
+
+    async def scenario(run: FakeRun) -> None:
+        run.launcher.may_start.clear()
+        run.pool.lacks = "waits for the cluster to grow: 2 of 2 workers of 1 CPU have no room yet"
+        run.controller.begin()
+        while len(run.log.of("state")) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        first, *others = run.log.of("state")
+        assert first["reason"] == "Starting"
+        assert others == [{"state": State.STARTING, "reason": NO_ROOM, "message": run.pool.lacks}]
+        run.pool.lacks = None
+        while run.log.of("state")[-1]["reason"] != "Preparing":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     play(tmp_path, scenario, train=spec())

@@ -32,8 +32,6 @@ from trainers.runtime.control.worker_scaler import WorkerScaler
 from trainers.runtime.ray_metrics import KEEP_S
 from trainers.training.messages import WorkerReport
 
-PREPARING_S = 10.0
-"""Between two states that say what a long start is waiting for."""
 DRAIN_LOOK_S = 2.0
 """Between two looks at which nodes are about to be taken away."""
 FAREWELL_S = 5.0
@@ -349,7 +347,9 @@ class RunController:
         self.guards.append(self.parts.tasks.start(work))
 
     async def _launch(self, least: int) -> None:
-        telling = self.parts.tasks.start_background("saying what the start waits for", self._say_what_is_awaited())
+        state = State.RECOVERING if self.is_successor else State.STARTING
+        saying = self.launcher.say_what_is_awaited(state)
+        telling = self.parts.tasks.start_background("saying what the start waits for", saying)
         try:
             started = await self.launcher.start(least)
         except SpecRejected as error:
@@ -360,13 +360,6 @@ class RunController:
         finally:
             telling.cancel()
         self.parts.events.put_nowait(happened.RunStarted(started))
-
-    async def _say_what_is_awaited(self) -> None:
-        state = State.RECOVERING if self.is_successor else State.STARTING
-        while True:
-            await asyncio.sleep(PREPARING_S)
-            if (what := self.parts.watch.what_is_awaited()) is not None:
-                self.parts.log.state(state, "Preparing", what)
 
     async def _find_survivors(self) -> None:
         survivors = await self.recovery.find_survivors(self.incarnation)

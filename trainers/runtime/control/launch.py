@@ -8,6 +8,7 @@ import ray
 
 from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import WorkerDied
+from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
@@ -15,6 +16,9 @@ from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with
 from trainers.spec.advice import advice
+
+PREPARING_S = 10.0
+"""Between two states that say what a long start is waiting for."""
 
 
 class Launcher:
@@ -52,6 +56,18 @@ class Launcher:
             endpoint = self.parts.topology.open_shards(prepared, places)
             await self.parts.shards.open(endpoint, prepared[0], pool.workers[0].ask("initial"))
         return StartedRun(prepared[0], groups_of(self.parts, pool.workers, prepared))
+
+    async def say_what_is_awaited(self, state: State) -> None:
+        """Log again and again what a long start waits for, until cancelled. state: That in which the run is."""
+        said = None
+        while True:
+            await asyncio.sleep(PREPARING_S)
+            reason, what = NO_ROOM, await self.parts.pool.what_room_is_awaited()
+            if what is None:
+                reason, what = "Preparing", self.parts.watch.what_is_awaited()
+            if what is not None and what != said:  # a cluster may need hours to grow
+                self.parts.log.state(state, reason, what)
+            said = what
 
     async def _prepare(self, rank: int) -> Prepared:
         """Have a worker get ready, or the one that takes its place if it dies over it; worker 0 tries the spec."""
