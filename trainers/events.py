@@ -2,7 +2,8 @@
 
 | type | data |
 |---|---|
-| `state` | `state`, `reason` (CamelCase), `message` |
+| `state` | `state`, `reason` (CamelCase), `message`; of the first `by`: who has submitted it, where a service asks |
+| `request` | `action` (`job.cancel`, `job.scale`, ...), `by`, and what was asked for, as in the service's audit |
 | `step` | a `Metrics` over all workers since the last one |
 | `evaluation` | `epoch`, `examples`, `test_loss`, `test_accuracy` (0 to 1), `test_error_median`, `seconds` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
@@ -34,6 +35,7 @@ from trainers.metrics import StepCounters
 
 EventType = Literal[
     "state",
+    "request",
     "step",
     "evaluation",
     "epoch",

@@ -9,7 +9,9 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
+from service.database.identity import Requester
 from service.database.job_store import Job, Store
 from service.jobs.active_jobs import ActiveJob, ActiveJobs
 from service.jobs.follower import Follower
@@ -109,7 +111,8 @@ class Lifecycle:
         active = self.active[job.id]
         try:
             if not is_written:
-                await active.log.read(lambda: append_status(job.run_dir, status))
+                requests, active.requests = active.requests, []
+                await active.log.read(lambda: append_status(job.run_dir, status, requests))
                 is_written = True
             while await active.log.read():
                 pass
@@ -119,6 +122,17 @@ class Lifecycle:
             self.pending_writes[job.id] = status, is_written
         else:
             self.pending_writes.pop(job.id, None)
+
+    async def note(self, job_id: str, action: str, by: Requester | None, **what: Any) -> None:
+        """Have the log tell what somebody has asked of an active job, once there is somebody who writes it."""
+        active = self.active.get(job_id)
+        if by is None or active is None or job_id in self.active.trials:
+            return
+        request = {"action": action, "by": by.model_dump(mode="json"), **what}
+        if active.handle is None:
+            active.requests.append(request)
+        else:
+            await asyncio.to_thread(active.handle.note, request)
 
     async def flush(self) -> None:
         """Try to record what could not be recorded before."""
@@ -147,6 +161,9 @@ class Lifecycle:
         """
         active = self.active[job.id]
         active.handle = handle
+        requests, active.requests = active.requests, []
+        for request in requests:
+            handle.note(request)
         if self.sinks.tracking is not None:
             self.sinks.tracking.follow(job)
 
@@ -268,13 +285,14 @@ def final_status(job: Job, progress: Progress) -> Status:
     return progress.status
 
 
-def begin_log(job: Job) -> Event | None:
-    """Write the first event of a new job's log; none if the disk is full. It blocks.
+def begin_log(job: Job, by: Requester | None = None) -> Event | None:
+    """Write the first event of a new job's log, with who has submitted it; none if the disk is full. It blocks.
 
     The store has the job durably by then, so this line need not be: a restart writes it if it is missing.
     """
     try:
-        return EventLog.begin(job.run_dir, "state", dict(job.status.data))
+        told = {} if by is None else {"by": by.model_dump(mode="json")}
+        return EventLog.begin(job.run_dir, "state", job.status.data | told)
     except OSError:
         logger.exception("could not begin the log of job %s", job.id, extra={"job": job.id})
         return None

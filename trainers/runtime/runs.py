@@ -47,6 +47,10 @@ class Run:
         """Ask for the same, to be resumed later: the log ends with PAUSED; returns at once."""
         self.coordinator.pause.remote()
 
+    def note(self, request: dict[str, Any]) -> None:
+        """Write into the log what somebody has asked of the run; returns at once."""
+        self.coordinator.note.remote(request)
+
     def is_alive(self) -> bool:
         """False once Ray knows that the coordinator has died; one that is slow to answer is alive."""
         try:

@@ -183,6 +183,8 @@ class RunController:
                 self._stop(stops_as)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
+            case happened.RequestNoted(request):
+                self.parts.log.write("request", request)
             case happened.SurvivorsFound(survivors):
                 usable = can_go_on(survivors, self.parts.config.spec)
                 self.parts.tasks.start(self._take_back(survivors) if usable else self._remove_leftovers(survivors))
@@ -326,8 +328,7 @@ class RunController:
             return
         lost_shard = isinstance(cause_of(error), ShardLost)
         went_back = self.parts.log.summary().went_back if lost_shard else 0
-        text = explanation(error)
-        if text is not None:
+        if (text := explanation(error)) is not None:
             with suppress(OSError):  # the disk may be what is full
                 self.parts.log.line("error", text)
         self.end = after_failure(error, Circumstances(self.stops_as, self.parts.config.is_trial, went_back))
