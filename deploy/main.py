@@ -114,7 +114,9 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         cluster = attach(address, json_logs=settings.log_format == "json")
         store = open_store(settings, options.state_dir)
         try:
-            config = ManagerConfig(options.state_dir / "runs", Path.cwd(), quotas=quotas(settings))
+            config = ManagerConfig(
+                options.state_dir / "runs", Path.cwd(), quotas=quotas(settings), audit_entries=settings.audit_entries
+            )
             manager = build_manager(store, ray_runs(), config, mirror, tracking)
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()

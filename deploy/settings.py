@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     keep_s: float | None = Field(default=None, gt=0)
     """Seconds after its end at which a job and its files are removed, where its spec does not say; left out: never."""
 
+    audit_entries: int = Field(default=100_000, ge=1)
+    """How many changes the audit keeps, and how many refusals."""
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -241,8 +241,8 @@ class AsyncClient:
         since: float | None = None,
         until: float | None = None,
     ) -> AsyncIterator[service.AuditEntry]:
-        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time (seconds
-        since 1970). For admins."""
+        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time
+        (seconds since 1970). For admins."""
         query = calls.AuditQuery(user, actions, target, since, until)
         while True:
             page = await self._do(calls.audit(query))

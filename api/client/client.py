@@ -238,13 +238,12 @@ class Client:
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[service.AuditEntry]:
-        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time (seconds
-        since 1970). For admins."""
+        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time
+        (seconds since 1970). For admins."""
         query = calls.AuditQuery(user, actions, target, since, until)
         while True:
             page = self._do(calls.audit(query))
-            for entry in page.entries:
-                yield entry
+            yield from page.entries
             if page.next_page_token is None:
                 return
             query = replace(query, page_token=page.next_page_token)

@@ -17,7 +17,7 @@ from service.database.tables import AuditRow
 from service.spec import is_text
 
 DETAILS_CHARACTERS = 2000
-"""The most that an entry says of what was asked for; with this bound on an entry, one on their number bounds them all."""
+"""The most that an entry says of what was asked for: with a bound on their number, one on what all of them hold."""
 ADDRESS_CHARACTERS, REQUEST_ID_CHARACTERS, NAME_CHARACTERS = 128, 64, 64
 REFUSED = 400
 """From this status on nothing was changed."""

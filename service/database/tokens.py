@@ -66,7 +66,9 @@ class Tokens:
             expires=None if lifetime_s is None else now + lifetime_s,
             revoked=None,
         )
-        act = Act(action="token.create", target=identity, details={"user": user, "role": role, "lifetime_s": lifetime_s})
+        act = Act(
+            action="token.create", target=identity, details={"user": user, "role": role, "lifetime_s": lifetime_s}
+        )
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             session.add(row)
             insert_entry(session.connection(), operator(), act)

@@ -129,7 +129,7 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """An event as a line of the log for people: log lines, changes of state, requests, faults and resizes; none for others."""
+    """An event as a line of the log for people: log lines, changes of state, requests, faults and resizes."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     data = event.data
     if event.type == "log":

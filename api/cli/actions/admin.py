@@ -13,8 +13,8 @@ from rich.text import Text
 
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
-from api.cli.display import wide_console
 from api.cli.context import BAD_INPUT, FAILED, CliContext
+from api.cli.display import wide_console
 from api.client.client import Client
 from service import AuditEntry, Role, Token, TokenRefused, Tokens
 

@@ -198,8 +198,6 @@ class RunController:
                 self._finish(snapshot, lost_updates)
             case happened.RunMeasured(measured):
                 self._end_well(measured)
-            case happened.GaugesDue():
-                self.parts.log.refresh_gauges()
             case happened.TaskFailed(error):
                 raise error
             case happened.BackgroundFailed(what, error):
@@ -227,6 +225,8 @@ class RunController:
                 training.drain(nodes)
             case happened.MetricsDue():
                 training.progress.log_metrics()
+            case happened.GaugesDue():
+                self.parts.log.refresh_gauges()
 
     def _start(self, least: int) -> None:
         """Start everything from nothing, with at least so many workers."""
