@@ -6,8 +6,10 @@ wrote it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +65,10 @@ class Lifecycle:
         self.pending_writes: dict[str, tuple[Status, bool]] = {}
         """Statuses that could not be recorded because the disk was full or the database busy, and whether the log has
         them."""
+        self.trouble: dict[str, str] = {}
+        """Why that is so, in a sentence."""
+        self.recording: Counter[str] = Counter()
+        """How many statuses of a job are just being recorded."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -95,6 +101,7 @@ class Lifecycle:
         active = self.active.add(job)
         if first is None:
             self.pending_writes[job.id] = job.status, False
+            self.trouble[job.id] = f"waits for its log, which cannot be written now: {job.run_dir}"
         else:
             active.log.begin(first)
             self.queue.add(claim)
@@ -110,18 +117,34 @@ class Lifecycle:
         """
         active = self.active[job.id]
         try:
-            if not is_written:
-                requests, active.requests = active.requests, []
-                await active.log.read(lambda: append_status(job.run_dir, status, requests))
-                is_written = True
-            while await active.log.read():
-                pass
-            await self.reached(job.id, status)
-        except Exception:
+            with self._recording(job.id):
+                if not is_written:
+                    requests, active.requests = active.requests, []
+                    await active.log.read(lambda: append_status(job.run_dir, status, requests))
+                    is_written = True
+                while await active.log.read():
+                    pass
+                await self.reached(job.id, status)
+        except Exception as error:
             logger.exception("could not write that job %s is %s", job.id, status.state, extra={"job": job.id})
             self.pending_writes[job.id] = status, is_written
+            self.trouble[job.id] = f"will be {status.state}, which cannot be written now: {error}"
         else:
             self.pending_writes.pop(job.id, None)
+            self.trouble.pop(job.id, None)
+
+    @contextlib.contextmanager
+    def _recording(self, job_id: str) -> Iterator[None]:
+        """Somebody is just recording a status of the job."""
+        self.recording[job_id] += 1
+        try:
+            yield
+        finally:
+            self.recording -= Counter((job_id,))
+
+    def is_recording(self, job_id: str) -> bool:
+        """Whether a status is being recorded, or waits until it can be."""
+        return job_id in self.recording or job_id in self.pending_writes
 
     async def note(self, job_id: str, action: str, by: Requester | None, **what: Any) -> None:
         """Have the log tell what somebody has asked of an active job, once there is somebody who writes it."""
@@ -182,6 +205,10 @@ class Lifecycle:
 
     async def reached(self, job_id: str, status: Status) -> bool:
         """The log has a status. Returns whether a coordinator goes on writing."""
+        with self._recording(job_id):
+            return await self._follow_from(job_id, status)
+
+    async def _follow_from(self, job_id: str, status: Status) -> bool:
         if status.state.is_terminal:
             await self.finish(job_id)
             return False

@@ -21,7 +21,7 @@ from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_
 from service.jobs.queueing.claims import Claim, Quotas
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
-from service.jobs.recovery import Recovery
+from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.trials import TrialJobs
 from service.jobs.views import JobView, view
@@ -39,6 +39,7 @@ UPKEEP_S = 1.0
 TOTAL_FOR_S = 1.0
 """How long the cluster's size counts as known: a burst of submissions does not ask for it each time."""
 REMOVE_EVERY = 60  # upkeeps
+LOOK_EVERY = 30  # likewise: between two looks of the watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Parts:
     preemption: Preemption
     admission: Admission
     recovery: Recovery
+    watchdog: Watchdog
     trials: TrialJobs
     metrics: ServiceMetrics
     mirror: Mirror | None
@@ -78,6 +80,7 @@ class JobManager(JobReader):
         self.preemption = parts.preemption
         self.admission = parts.admission
         self.recovery = parts.recovery
+        self.watchdog = parts.watchdog
         self.trials = parts.trials
         self.metrics = parts.metrics
         self.tasks: list[asyncio.Task[None]] = []
@@ -319,6 +322,8 @@ class JobManager(JobReader):
                     job = await asyncio.to_thread(self.store.get, job_id)
                     message = _deadline_message(job.spec["deadline_s"])
                     await self._stop(job, Status(State.CANCELLING, DEADLINE, message), message)
+                if turn % LOOK_EVERY == LOOK_EVERY - 1:
+                    await self.watchdog.look()
                 if turn % REMOVE_EVERY == 0:
                     await asyncio.to_thread(self.remove_expired, time.time())
                     await asyncio.to_thread(self.store.audit.prune, self.config.audit_entries)

@@ -1,13 +1,10 @@
 """Runs whose directory lies on a disk that is full, on a small file system of their own."""
 
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import trainers
+from tests.conftest import Disk
 from tests.runtime.runs import Watched, gone_soon, soon, spec, start
 from trainers import ClusterInfo, EventLogReader
 from trainers.runtime.event_log import RESERVE_NAME
@@ -16,29 +13,6 @@ from trainers.training.checkpoint import damage
 MODEL_BYTES, CHECKPOINT_BYTES = 40 * 1024, 84 * 1024  # of these runs
 OTHER_BYTES = 52 * 1024  # the log takes 12 KiB of them, its reserve 16, the fence 4
 CHECKPOINTS = {"every_epochs": 1, "keep_last": 100}
-
-Disk = Callable[[int], Path]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """Makes a file system of so many bytes; called again, it changes its size."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made: list[int] = []
-
-    def make(size: int) -> Path:
-        remount = "remount," if made else ""
-        command = ["mount", "-t", "tmpfs", "-o", f"{remount}size={size}", "millrace-test", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"needs to be allowed to mount a file system: {done.stderr.strip()}")
-        made.append(size)
-        return folder
-
-    yield make
-    if made:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def begun(name: str, run_dir: Path, **more: Any) -> Watched:
