@@ -16,7 +16,7 @@ from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
 from api.cli.display import wide_console
 from api.client.client import Client
-from service import AuditEntry, Role, Token, TokenRefused, Tokens
+from service import AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
 DAY_S = 86_400.0
 
@@ -27,7 +27,7 @@ def _opened(context: CliContext, state_dir: Path) -> Iterator[Tokens]:
     try:
         with context.tokens(state_dir.absolute()) as tokens:
             yield tokens
-    except TokenRefused as error:
+    except (DatabaseRefused, TokenRefused) as error:
         complain(str(error))
         raise typer.Exit(BAD_INPUT) from None
     except OSError as error:
