@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     """Where `millrace doctor` looks for datasets."""
 
     database: str = ""
-    """A PostgreSQL's URL, postgresql://USER@HOST/NAME; left out: an SQLite file in `state_dir`."""
+    """A PostgreSQL's URL, postgresql://USER@HOST/NAME, or sqlite:////FILE; left out: an SQLite file in `state_dir`."""
 
     storage: str = ""
     """Where `millrace serve` keeps copies of runs, a URL of fsspec: `file:///backup`, `s3://bucket/folder`; left out:
