@@ -5,10 +5,11 @@ import os
 import pwd
 import socket
 import time
+from functools import partial
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Connection, Engine, Table, delete, insert, select
+from sqlalchemy import Connection, Delete, Engine, Table, delete, insert, select
 from sqlalchemy.orm import Session
 
 from service.database.connection import Writer
@@ -123,13 +124,17 @@ class Audit:
             with self.engine.connect() as connection:
                 found = connection.scalar(last)
             if found is not None:
-                statement = delete(AuditRow).where(kind, AuditRow.id <= found)
-                self.writer.submit(lambda connection, statement=statement: connection.execute(statement)).result()
+                old = delete(AuditRow).where(kind, AuditRow.id <= found)
+                self.writer.submit(partial(_execute, statement=old)).result()
 
 
 def insert_entry(connection: Connection, by: Requester, act: Act) -> None:
     """Add an entry in the transaction of what it tells of."""
     connection.execute(insert(_AUDIT), _values(by, act))
+
+
+def _execute(connection: Connection, statement: Delete) -> None:
+    connection.execute(statement)
 
 
 def operator() -> Requester:

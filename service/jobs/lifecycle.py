@@ -155,7 +155,7 @@ class Lifecycle:
         if active.handle is None:
             active.requests.append(request)
         else:
-            await asyncio.to_thread(active.handle.note, request)
+            await asyncio.to_thread(_tell, active.handle, [request])
 
     async def flush(self) -> None:
         """Try to record what could not be recorded before."""
@@ -185,8 +185,7 @@ class Lifecycle:
         active = self.active[job.id]
         active.handle = handle
         requests, active.requests = active.requests, []
-        for request in requests:
-            handle.note(request)
+        _tell(handle, requests)
         if self.sinks.tracking is not None:
             self.sinks.tracking.follow(job)
 
@@ -303,6 +302,15 @@ class Lifecycle:
             await asyncio.to_thread(self.runs.cleanup_run, job_id)
         except Exception:
             logger.exception("could not clean up after job %s", job_id, extra={"job": job_id})
+
+
+def _tell(handle: RunHandle, requests: list[dict[str, Any]]) -> None:
+    """Have a run write down what was asked of it. What was asked counts, also where it cannot be written."""
+    for request in requests:
+        try:
+            handle.note(request)
+        except Exception:
+            logger.exception("could not write down %s", request)
 
 
 def final_status(job: Job, progress: Progress) -> Status:

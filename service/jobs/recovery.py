@@ -120,9 +120,12 @@ class Watchdog:
         return rests or job.id in lifecycle.queue.waiting
 
     async def _take_up(self, job: Job) -> None:
-        logger.warning("nobody works at job %s, which is %s: it is taken up", job.id, job.state, extra={"job": job.id})
         try:
-            await self.recovery.take_up(job)
+            now = await asyncio.to_thread(self.lifecycle.store.get, job.id)
+            if now.state is not job.state or self._is_moved(now, self.lifecycle.active.get(job.id)):
+                return  # while others were taken up
+            logger.warning("nobody works at job %s, %s: it is taken up", job.id, job.state, extra={"job": job.id})
+            await self.recovery.take_up(now)
         except Exception:  # one job must not keep the others from being looked at
             logger.exception("could not take up job %s", job.id, extra={"job": job.id})
 
