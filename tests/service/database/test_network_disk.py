@@ -54,5 +54,5 @@ def test_the_database_is_refused_there_and_nothing_is_written(tmp_path: Path, mo
     assert list((tmp_path / "share").iterdir()) == []
     Store.open(f"sqlite:///{tmp_path}/millrace.db").close()  # as the sentence says
     (found,) = database(tmp_path / "share" / "millrace.db")
-    assert (found.health, found.part) == (Health.bad, "store")
+    assert (found.health, found.part) == (Health.failed, "store")
     assert "sqlite:////FOLDER/millrace.db" in found.remedy
