@@ -49,8 +49,8 @@ def test_a_coordinator_that_is_stopped_is_replaced(
 def test_a_coordinator_that_is_stopped_before_it_has_actors_is_replaced(cluster: ClusterInfo, tmp_path: Path) -> None:
     """There is nobody yet but the service who could find it."""
     plan = tmp_path / "plan"
-    hurry(plan)
     watched = start("stopped-early", spec(plan, pause_s=0, workers=WORKERS, epochs=2), tmp_path)
+    hurry(plan)
     soon(lambda: process_of(watched.run.coordinator) is not None)
     found = process_of(watched.run.coordinator)
     assert found is not None
