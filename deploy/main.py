@@ -117,7 +117,10 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         store = open_store(settings, options.state_dir)
         try:
             growth = Growth(tuple(settings.grows_to) if options.address else ())  # a head of our own does not grow
-            config = ManagerConfig(options.state_dir / "runs", Path.cwd(), quotas=quotas(settings), growth=growth)
+            config = ManagerConfig(
+                options.state_dir / "runs", Path.cwd(), quotas=quotas(settings), growth=growth,
+                audit_entries=settings.audit_entries,
+            )  # fmt: skip
             manager = build_manager(store, ray_runs(), config, mirror, tracking)
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()

@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     """Where `millrace doctor` looks for datasets."""
 
     database: str = ""
-    """A PostgreSQL's URL, postgresql://USER@HOST/NAME; left out: an SQLite file in `state_dir`."""
+    """A PostgreSQL's URL, postgresql://USER@HOST/NAME, or sqlite:////FILE; left out: an SQLite file in `state_dir`."""
 
     storage: str = ""
     """Where `millrace serve` keeps copies of runs, a URL of fsspec: `file:///backup`, `s3://bucket/folder`; left out:
@@ -90,6 +90,9 @@ class Settings(BaseSettings):
 
     keep_s: float | None = Field(default=None, gt=0)
     """Seconds after its end at which a job and its files are removed, where its spec does not say; left out: never."""
+
+    audit_entries: int = Field(default=100_000, ge=1)
+    """How many changes the audit keeps, and how many refusals."""
 
     @classmethod
     def settings_customise_sources(

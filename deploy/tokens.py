@@ -31,11 +31,17 @@ def opened_tokens(settings: Settings, state_dir: Path) -> "Iterator[Tokens]":
 
 
 def has_token(settings: Settings, state_dir: Path) -> bool:
-    """Whether anybody could come in; nothing is written where there is no database yet."""
+    """Whether anybody could come in; nothing is written where there is no database yet. Raises CannotServe."""
     if not settings.database and not (state_dir / "millrace.db").exists():
         return False
-    with opened_tokens(settings, state_dir) as tokens:
-        return tokens.any()
+    from api import CannotServe
+    from service import DatabaseRefused
+
+    try:
+        with opened_tokens(settings, state_dir) as tokens:
+            return tokens.any()
+    except DatabaseRefused as error:
+        raise CannotServe(str(error)) from None
 
 
 def no_token(options: ServeOptions) -> Exception:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.catalogue import Algorithm, Dataset, Model, algorithms, datasets, job_schema, models
+    from service.database.audit import Act, Audit, AuditEntry, AuditQuery
+    from service.database.identity import LOCAL, Identity, Requester, Role
     from service.database.job_store import Query, Store
-    from service.database.tokens import LOCAL, Identity, Role, Token, Tokens
+    from service.database.tokens import Token, Tokens
     from service.doctor import Finding, Health, Installation, examine
     from service.errors import (
         CheckpointNotFound,
@@ -137,7 +139,9 @@ _HOME = {
     "service.sweeps.manager": ("SweepManager",),
     "service.sweeps.spec": ("SweepSpec", "parse_sweep", "read_sweep_file"),
     "service.sweeps.views": ("SweepSummary", "SweepView", "TrialView", "evidence"),
-    "service.database.tokens": ("LOCAL", "Identity", "Role", "Token", "Tokens"),
+    "service.database.audit": ("Act", "Audit", "AuditEntry", "AuditQuery"),
+    "service.database.identity": ("LOCAL", "Identity", "Requester", "Role"),
+    "service.database.tokens": ("Token", "Tokens"),
     "service.tracking.tracker": ("Tracking",),
     "service.jobs.views": ("JobSummary", "JobView", "Page"),
     "service.jobs.queueing.claims": ("Quotas",),
@@ -152,22 +156,22 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Algorithm", "CheckpointFile", "CheckpointNotFound", "CheckpointView",
-    "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported",
-    "FieldError", "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound",
-    "JobSpec", "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
-    "Recipe", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound",
-    "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull",
-    "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary",
-    "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyWaiting", "Tracking", "TrialStore",
-    "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach",
-    "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations", "datasets", "detach",
-    "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema",
-    "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks", "new_job_id",
-    "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model",
-    "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head",
-    "sweep", "time_layers", "trial_needs", "verify",
+    "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Act", "Algorithm", "Audit", "AuditEntry", "AuditQuery", "CheckpointFile",
+    "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset",
+    "Delivery", "Event", "Exported", "FieldError", "Finding", "Growth", "Health", "Identity", "Images", "Installation",
+    "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep",
+    "ManagerConfig", "Metrics", "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page",
+    "Progress", "Query", "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs",
+    "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected",
+    "State", "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
+    "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
+    "Tokens", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused",
+    "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_fits", "chunks",
+    "compose_yaml", "configurations", "datasets", "detach", "embedded", "evidence", "examine", "explain",
+    "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown",
+    "metrics_of", "models", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec",
+    "parse_sweep", "plot_timings", "profile_model", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report",
+    "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

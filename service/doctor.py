@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.connection import connect
+from service.database.network_disk import network_disk
 from service.errors import StorageRefused, StorageUnreachable
 from service.storage.object_storage import Storage
 
@@ -114,6 +115,10 @@ def packages() -> Iterator[Finding]:
 
 def database(path: Path) -> Iterator[Finding]:
     """The SQLite database of jobs, opened for reading only."""
+    if (disk := network_disk(path)) is not None:
+        remedy = "set MILLRACE_DATABASE to a PostgreSQL, or to sqlite:////FOLDER/millrace.db on a disk of this machine"
+        yield Finding.bad("store", f"{path} lies on a network file system ({disk}), where SQLite may lose jobs", remedy)
+        return
     if not path.exists():
         yield Finding.good("store", f"there is none yet; `millrace serve` makes {path}")
         return

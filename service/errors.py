@@ -20,6 +20,7 @@ ServiceError
 └── DatabaseRefused      the database cannot be used
     ├── DatabaseDamaged  it is not whole
     ├── DatabaseNewer    a later Millrace wrote it
+    ├── DatabaseRemote   SQLite would lie on a network file system
     └── DatabaseBusy     another service works on it
 """
 
@@ -108,6 +109,10 @@ class DatabaseRefused(ServiceError):
 
 class DatabaseDamaged(DatabaseRefused):
     """The file of the database is not as SQLite wrote it."""
+
+
+class DatabaseRemote(DatabaseRefused):
+    """SQLite's file would lie on a network file system, where it cannot work."""
 
 
 class DatabaseNewer(DatabaseRefused):

@@ -1,8 +1,10 @@
 """The status of a job or a sweep: its state, and why it is in it."""
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from trainers import Event, EventLog, State
 
@@ -26,10 +28,10 @@ class Status:
         return {"state": self.state.value, "reason": self.reason, "message": self.message}
 
 
-def append_status(run_dir: Path, status: Status) -> Event:
-    """Write a status into a log that no coordinator or driver writes. It blocks."""
+def append_status(run_dir: Path, status: Status, requests: Sequence[dict[str, Any]] = ()) -> Event:
+    """Write a status into a log that no coordinator or driver writes, after what was asked for. It blocks."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    journal = EventLog(run_dir)
-    event = journal.append("state", dict(status.data))
-    journal.close()
-    return event
+    with contextlib.closing(EventLog(run_dir)) as journal:
+        for request in requests:
+            journal.append("request", request)
+        return journal.append("state", dict(status.data))

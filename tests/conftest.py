@@ -6,7 +6,8 @@ them does, one after the other; the proofs that need none come after them.
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # before Ray: a test that forgot to connect fails instead of starting one
@@ -20,6 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 import trainers
 from trainers import ClusterInfo
 
+Disk = Callable[[int], Path]
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 WITH_RAY = {
@@ -47,6 +49,27 @@ def cluster() -> Iterator[ClusterInfo]:
     """A Ray of 8 logical CPUs on this machine."""
     with trainers.embedded(num_cpus=8) as info:
         yield info
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """Makes a file system of so many bytes; called again, it changes its size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made: list[int] = []
+
+    def make(size: int) -> Path:
+        remount = "remount," if made else ""
+        command = ["mount", "-t", "tmpfs", "-o", f"{remount}size={size}", "millrace-test", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"needs to be allowed to mount a file system: {done.stderr.strip()}")
+        made.append(size)
+        return folder
+
+    yield make
+    if made:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

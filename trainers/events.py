@@ -2,7 +2,8 @@
 
 | type | data |
 |---|---|
-| `state` | `state`, `reason` (CamelCase), `message` |
+| `state` | `state`, `reason` (CamelCase), `message`; of the first `by`: who has submitted it, where a service asks |
+| `request` | `action` (`job.cancel`, `job.scale`, ...), `by`, and what was asked for, as in the service's audit |
 | `step` | a `Metrics` over all workers since the last one |
 | `evaluation` | `epoch`, `examples`, `seconds`, each metric of the task as `test_` and its name (`test_loss`;
 `test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...) |
@@ -35,6 +36,7 @@ from trainers.metrics import StepCounters
 
 EventType = Literal[
     "state",
+    "request",
     "step",
     "evaluation",
     "epoch",

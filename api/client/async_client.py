@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -231,6 +232,25 @@ class AsyncClient:
     async def delete_webhook(self, webhook_id: str) -> None:
         """Send it no more messages."""
         await self._do(calls.delete_webhook(webhook_id))
+
+    async def audit(
+        self,
+        user: str | None = None,
+        actions: tuple[str, ...] = (),
+        target: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> AsyncIterator[service.AuditEntry]:
+        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time
+        (seconds since 1970). For admins."""
+        query = calls.AuditQuery(user, actions, target, since, until)
+        while True:
+            page = await self._do(calls.audit(query))
+            for entry in page.entries:
+                yield entry
+            if page.next_page_token is None:
+                return
+            query = replace(query, page_token=page.next_page_token)
 
     # -- within ---------------------------------------------------------------------------------------------------
 

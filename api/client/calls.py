@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +53,26 @@ class JobsPage:
     """Some jobs, and the token for those that follow."""
 
     jobs: list[service.JobSummary]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class AuditQuery:
+    """Which entries of the audit to list; times in seconds since 1970."""
+
+    user: str | None = None
+    action: tuple[str, ...] = ()
+    target: str | None = None
+    since: float | None = None
+    until: float | None = None
+    page_token: str | None = None
+
+
+@dataclass(frozen=True)
+class AuditPage:
+    """Some entries of the audit, and the token for those that follow."""
+
+    entries: list[service.AuditEntry]
     next_page_token: str | None
 
 
@@ -202,6 +222,17 @@ def ready() -> Call[None]:
 def who() -> Call[service.Identity]:
     """GET /v1/me."""
     return Call("GET", "/v1/me", _one(service.Identity))
+
+
+def audit(query: AuditQuery) -> Call[AuditPage]:
+    """GET /v1/audit."""
+    params = {name: value for name, value in asdict(query).items() if value not in (None, ())}
+
+    def read(response: httpx2.Response) -> AuditPage:
+        page = response.json()
+        return AuditPage([service.AuditEntry.model_validate(one) for one in page["entries"]], page["next_page_token"])
+
+    return Call("GET", "/v1/audit", read, {"params": params})
 
 
 def add_webhook(url: str, states: tuple[service.State, ...]) -> Call[tuple[service.Webhook, str]]:

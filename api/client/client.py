@@ -6,6 +6,7 @@ Unreachable       no service answers
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -228,6 +229,24 @@ class Client:
     def delete_webhook(self, webhook_id: str) -> None:
         """Send it no more messages."""
         self._do(calls.delete_webhook(webhook_id))
+
+    def audit(
+        self,
+        user: str | None = None,
+        actions: tuple[str, ...] = (),
+        target: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[service.AuditEntry]:
+        """Who changed what, newest first: by a user, of some actions, on a job, sweep, webhook or token, in a time
+        (seconds since 1970). For admins."""
+        query = calls.AuditQuery(user, actions, target, since, until)
+        while True:
+            page = self._do(calls.audit(query))
+            yield from page.entries
+            if page.next_page_token is None:
+                return
+            query = replace(query, page_token=page.next_page_token)
 
     # -- within ---------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ from typing import Any
 from fastapi import FastAPI
 
 from api.http import problems, sse
+from api.http.audit import Auditing
 from api.http.auth import LOCAL_ONLY, Access, Guard
 from api.http.fair_thread import FairThread
 from api.http.openapi import completed, name_of
-from api.http.routes import artifacts, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
+from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
 from api.problem import Problem
 from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
 
@@ -52,6 +53,7 @@ def create_app(
 ) -> FastAPI:
     """The service's REST API over its managers, which start and stop with the app."""
     streams, access, reading = config.streams, config.access, FairThread("specs")
+    streams.standing.tokens = access.tokens
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -59,7 +61,8 @@ def create_app(
         await sweep_manager.start()
         if sender is not None:
             await sender.start()
-        yield
+        async with streams.standing.watched():
+            yield
         reading.close()
         if sender is not None:
             await sender.stop()
@@ -77,12 +80,14 @@ def create_app(
     app.access, app.state.reading = access, reading
     problems.install(app)
     app.add_middleware(Guard, access=access)
+    app.add_middleware(Auditing, audit=manager.store.audit)
     app.add_middleware(metrics.Timing, metrics=manager.metrics)
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
     app.include_router(verbs.router(manager, access), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
+    app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))
     if sender is not None:

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import ProblemError, answer
-from service import LOCAL, FieldError, Identity, JobSummary, Role, SweepSummary, Tokens
+from service import LOCAL, FieldError, Identity, JobSummary, Requester, Role, SweepSummary, Tokens
 
 MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
 BODY_WITHIN_S = 30.0
@@ -20,7 +20,8 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.json", "/readyz"})
 OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
-ADMIN = ("/v1/webhooks",)
+ADMIN = ("/v1/audit", "/v1/webhooks")
+ADDRESS_CHARACTERS = 64
 AS_DATA = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -53,9 +54,9 @@ def demanded(method: str, path: str) -> Role | None:
     return Role.viewer if method in READING else Role.user
 
 
-def caller(request: Request) -> Identity:
-    """Who sent a request that the guard let in."""
-    identity: Identity = request.state.identity
+def caller(request: Request) -> Requester:
+    """Who sent a request that the guard let in, and from where."""
+    identity: Requester = request.state.identity
     return identity
 
 
@@ -90,14 +91,15 @@ class Guard:
             return
         assert scope["type"] == "http", "nothing here speaks WebSocket"
         try:
-            identity = await self._admit(scope["method"], scope["path"], Headers(scope=scope))
+            await self._admit(scope, Headers(scope=scope))
         except ProblemError as error:
             await answer(error)(scope, receive, send)
             return
-        scope.setdefault("state", {})["identity"] = identity
         await self.app(scope, bounded(receive, MAX_BODY_BYTES), hardened(send) if _is_data(scope["path"]) else send)
 
-    async def _admit(self, method: str, path: str, headers: Headers) -> Identity:
+    async def _admit(self, scope: Scope, headers: Headers) -> None:
+        """Say who sends the request, and raise ProblemError unless they may."""
+        method, path = scope["method"], scope["path"]
         if "\0" in path:
             raise ProblemError(404, "no address has a NUL character in it")
         length = headers.get("content-length", "0")
@@ -105,10 +107,10 @@ class Guard:
             raise ProblemError(413, f"the body has {length} bytes; at most {MAX_BODY_BYTES} are taken")
         role = demanded(method, path)
         identity = await self._identify(headers, is_open=role is None)
+        scope["state"]["identity"] = _requester(identity, scope)
         if role is not None and not identity.role.covers(role):
             detail = f"this demands the role {role}, the token of {identity.user} has the role {identity.role}"
             raise ProblemError(403, detail, remedy=f"ask an admin for `millrace token create --role {role}`")
-        return identity
 
     async def _identify(self, headers: Headers, is_open: bool) -> Identity:
         scheme, _, text = headers.get("authorization", "").partition(" ")
@@ -176,6 +178,18 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
         return message
 
     return bounded_receive
+
+
+def _requester(identity: Identity, scope: Scope) -> Requester:
+    """With the address that the server told: the client's, or what a proxy on this machine says of it."""
+    address = (scope.get("client") or ("",))[0]
+    return Requester(
+        user=identity.user,
+        role=identity.role,
+        token=identity.token,
+        address=str(address)[:ADDRESS_CHARACTERS],
+        request_id=scope["state"]["request_id"],
+    )
 
 
 def _is_data(path: str) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
+from api.http.auth import caller
 from api.http.problems import ProblemError
+from api.http.standing import Standing
 from service import Event
 
 MEDIA_TYPE = "text/event-stream"
@@ -26,6 +28,8 @@ class Streams:
     """After which a stream is ended, whatever it tells of; its reader comes back, if the token still works."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end at once, and their readers come back to the next server."""
+    standing: Standing = field(default_factory=lambda: Standing(None))
+    """Ends the streams of tokens that are revoked."""
 
 
 def position(request: Request, after: int | None) -> int:
@@ -50,38 +54,50 @@ def encode(event: Event) -> bytes:
 
 
 def stream(
-    batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None = None
+    request: Request, batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None = None
 ) -> StreamingResponse:
     """Answer with the events as they come, those of the given types only, with pings while none do."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_chunks(batches, streams, types), media_type=MEDIA_TYPE, headers=headers)
+    chunks = _chunks(caller(request).token, batches, streams, types)
+    return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _chunks(
-    batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None
+    token: str | None, batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None
 ) -> AsyncIterator[bytes]:
     yield RETRY
-    closing = asyncio.ensure_future(streams.closing.wait())
     until_s = time.monotonic() + streams.longest_s
     coming: asyncio.Future[list[Event]] | None = None
+    with streams.standing.ended(token) as ended:
+        closing = asyncio.ensure_future(_either(streams.closing, ended))
+        try:
+            while not closing.done() and (left_s := until_s - time.monotonic()) > 0:
+                # Kept over pings: cancelling it would end the iterator.
+                coming = coming or asyncio.ensure_future(_next(batches))
+                waited_for: set[asyncio.Future[Any]] = {coming, closing}
+                await asyncio.wait(waited_for, timeout=min(streams.ping_s, left_s), return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    events, coming = coming.result(), None
+                    if not events:
+                        return
+                    if chunk := b"".join(encode(event) for event in events if types is None or event.type in types):
+                        yield chunk
+                elif not closing.done():
+                    yield PING
+        finally:
+            for task in (closing, coming):
+                if task is not None:
+                    task.cancel()
+
+
+async def _either(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        while not closing.done() and (left_s := until_s - time.monotonic()) > 0:
-            # Kept over pings: cancelling it would end the iterator.
-            coming = coming or asyncio.ensure_future(_next(batches))
-            waited_for: set[asyncio.Future[Any]] = {coming, closing}
-            await asyncio.wait(waited_for, timeout=min(streams.ping_s, left_s), return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                events, coming = coming.result(), None
-                if not events:
-                    return
-                if chunk := b"".join(encode(event) for event in events if types is None or event.type in types):
-                    yield chunk
-            elif not closing.done():
-                yield PING
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (closing, coming):
-            if task is not None:
-                task.cancel()
+        for wait in waits:
+            wait.cancel()
 
 
 async def _next(batches: AsyncIterator[list[Event]]) -> list[Event]:

@@ -14,7 +14,15 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError
 
-from service.errors import DatabaseBusy, DatabaseDamaged, DatabaseNewer, ServiceError, StorageFull
+from service.database.network_disk import network_disk
+from service.errors import (
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseNewer,
+    DatabaseRemote,
+    ServiceError,
+    StorageFull,
+)
 
 T = TypeVar("T")
 
@@ -53,6 +61,7 @@ def migrate(url: str) -> None:
     Raises:
         DatabaseNewer: A later Millrace wrote them.
         DatabaseDamaged: They are not whole.
+        DatabaseRemote: SQLite's file would lie on a network file system.
     """
     from alembic import command
     from alembic.config import Config
@@ -62,6 +71,7 @@ def migrate(url: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    _check_place(url)
     engine = connect(url, foreign_keys=False)  # otherwise rebuilding a table would remove the rows that refer to it
     try:
         _check_sqlite(engine)
@@ -226,6 +236,19 @@ def _named(error: Exception) -> Exception:
     if code not in (sqlite3.SQLITE_FULL, DISK_FULL):
         return error
     return StorageFull("the database's disk is full; nothing was taken in: make room and try again")
+
+
+def _check_place(url: str) -> None:
+    """Raises DatabaseRemote for SQLite on a network file system, before there is a file."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return
+    if (disk := network_disk(Path(parsed.database))) is not None:
+        raise DatabaseRemote(
+            f"the database {parsed.database} would lie on a network file system ({disk}), where SQLite may lose jobs: "
+            "set MILLRACE_DATABASE to a PostgreSQL, as postgresql://USER@HOST/NAME, or to a file on a disk of this "
+            "machine, as sqlite:////FOLDER/millrace.db; the runs may stay where they are"
+        )
 
 
 def _check_sqlite(engine: Engine) -> None:

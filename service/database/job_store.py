@@ -12,7 +12,9 @@ from sqlalchemy import Connection, Engine, Table, and_, delete, func, insert, se
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, selectinload
 
+from service.database.audit import Act, Audit, insert_entry
 from service.database.connection import Writer, connect, hold, migrate, release
+from service.database.identity import Requester
 from service.database.tables import JobRow, LabelRow, SweptRow
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.ids import new_job_id
@@ -72,6 +74,18 @@ class Submission:
     """How many jobs of this user may wait."""
     fork: tuple[str, str] | None = None
     """A new id, and `<job>/<step>` of the checkpoint that the job begins from."""
+    by: Requester | None = None
+    """Who has sent it, for the audit."""
+    changes: Mapping[str, Any] | None = None
+    """What a fork changes in the spec."""
+
+    @property
+    def act(self) -> Act:
+        """What the audit says of it."""
+        if self.fork is None:
+            return Act(action="job.submit", details={"name": self.spec.name})
+        origin = {"from": self.fork[1], "changes": dict(self.changes or {})}
+        return Act(action="job.fork", details={"name": self.spec.name, **origin})
 
 
 class Added(NamedTuple):
@@ -105,6 +119,7 @@ class Store:
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self.engine = engine
         self.writer = writer
+        self.audit = Audit(engine, writer)
         self.held: Connection | None = None
 
     @classmethod
@@ -289,6 +304,8 @@ def _add(connection: Connection, new: Submission, runs_dir: Path) -> Added:
             return Added(known, False)
         assert new.fork is None, "a fork's id is made for it alone"
         # Another job got this id in the same microsecond.
+    if new.by is not None:
+        insert_entry(connection, new.by, new.act.model_copy(update={"target": job.id}))
     return Added(job, True)
 
 

@@ -115,3 +115,20 @@ class DeliveryRow(Base):
     """When it is tried next; none: not again."""
     delivered: Mapped[float | None]
     error: Mapped[str]
+
+
+class AuditRow(Base):
+    """One change, or the attempt at one that the role did not allow."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    time: Mapped[float]
+    user: Mapped[str] = mapped_column(String(64))
+    role: Mapped[str] = mapped_column(String(8))
+    token: Mapped[str | None] = mapped_column(String(8))
+    address: Mapped[str] = mapped_column(String(128))
+    request_id: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64))
+    target: Mapped[str | None] = mapped_column(String(64), index=True)
+    status: Mapped[int]
+    details: Mapped[dict[str, Any]] = mapped_column(JSON)

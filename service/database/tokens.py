@@ -5,12 +5,15 @@ import hmac
 import re
 import secrets
 import time
-from enum import StrEnum
+from collections.abc import Collection
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Engine, select, update
+from sqlalchemy import CursorResult, Engine, select, update
 from sqlalchemy.orm import Session
 
+from service.database.audit import Act, insert_entry, operator
+from service.database.identity import Identity, Role
 from service.database.tables import TokenRow
 from service.errors import TokenRefused
 from service.ids import DIGITS
@@ -19,35 +22,6 @@ PREFIX = "mlr"  # so that scanners for leaked secrets know one when they see it
 SECRET_BYTES = 32  # so many random bytes need no slow hash
 USER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")
 NOBODY = hashlib.sha256(b"").hexdigest()
-
-
-class Role(StrEnum):
-    """What a caller may do; each may also do what those before it may."""
-
-    viewer = "viewer"
-    """Read."""
-    user = "user"
-    """Submit, and stop, pause, resume."""
-    admin = "admin"
-    """Everything, own code and webhooks among it."""
-
-    def covers(self, demanded: "Role") -> bool:
-        """Whether this role may do what `demanded` may."""
-        order = list(Role)
-        return order.index(self) >= order.index(demanded)
-
-
-class Identity(BaseModel):
-    """Who calls."""
-
-    model_config = ConfigDict(frozen=True)
-
-    user: str
-    role: Role
-
-
-LOCAL = Identity(user="local", role=Role.admin)
-"""Who calls from this machine without a token, where none is demanded."""
 
 
 class Token(BaseModel):
@@ -92,8 +66,12 @@ class Tokens:
             expires=None if lifetime_s is None else now + lifetime_s,
             revoked=None,
         )
+        act = Act(
+            action="token.create", target=identity, details={"user": user, "role": role, "lifetime_s": lifetime_s}
+        )
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             session.add(row)
+            insert_entry(session.connection(), operator(), act)
         return Token.model_validate(row), f"{PREFIX}_{identity}_{secret}"
 
     def list(self) -> "list[Token]":
@@ -106,10 +84,13 @@ class Tokens:
         """End one; from the next request on it is refused. Raises TokenRefused when there is none."""
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             statement = update(TokenRow).where(TokenRow.id == token_id, TokenRow.revoked.is_(None))
-            session.execute(statement.values(revoked=time.time()))
+            revoked = session.execute(statement.values(revoked=time.time()))
             row = session.get(TokenRow, token_id)
             if row is None:
                 raise TokenRefused(f"there is no token {token_id!r}; `millrace token list` shows those that there are")
+            if cast(CursorResult[Any], revoked).rowcount:  # and not long ago
+                act = Act(action="token.revoke", target=token_id, details={"user": row.user, "role": row.role})
+                insert_entry(session.connection(), operator(), act)
             return Token.model_validate(row)
 
     def identify(self, text: str) -> Identity | None:
@@ -122,7 +103,13 @@ class Tokens:
             same = hmac.compare_digest(_digest(secret), NOBODY if row is None else row.digest)
             if row is None or not same or not secret or not Token.model_validate(row).works:
                 return None
-            return Identity(user=row.user, role=Role(row.role))
+            return Identity(user=row.user, role=Role(row.role), token=row.id)
+
+    def ended(self, token_ids: Collection[str]) -> set[str]:
+        """Those of these tokens that open the door no more."""
+        with Session(self.engine) as session:
+            rows = session.scalars(select(TokenRow).where(TokenRow.id.in_(token_ids)))
+            return set(token_ids) - {row.id for row in rows if Token.model_validate(row).works}
 
     def any(self) -> bool:
         """Whether any opens the door now."""

@@ -5,8 +5,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from service.database.job_store import Job
 from service.jobs.live_log import LiveLog
@@ -27,6 +28,8 @@ class ActiveJob:
     """In seconds since 1970."""
     handle: RunHandle | None = None
     """Its run; none while it waits, is paused, or is being started."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked of it that its log does not tell yet, since there is nobody yet who writes it."""
     follower: asyncio.Task[None] | None = None
     """Reads its log while it runs."""
 

@@ -9,7 +9,7 @@ from service.jobs.manager import JobManager, ManagerConfig, Parts
 from service.jobs.metric_series import SeriesCache
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.queueing.queue import JobQueue
-from service.jobs.recovery import Recovery
+from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.runs import Runs
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.trials import TrialJobs
@@ -36,11 +36,13 @@ def build_manager(
     lifecycle = Lifecycle(store, runs, active, queue, sinks, config.poll_s)
     metrics = ServiceMetrics(store.count, active.progress, mirror)
     preemption = Preemption(queue.held, active.scale)
+    admission, recovery = Admission(queue, preemption, lifecycle, Launcher(lifecycle, metrics)), Recovery(lifecycle)
     parts = Parts(
         lifecycle=lifecycle,
         preemption=preemption,
-        admission=Admission(queue, preemption, lifecycle, Launcher(lifecycle, metrics)),
-        recovery=Recovery(lifecycle),
+        admission=admission,
+        recovery=recovery,
+        watchdog=Watchdog(lifecycle, recovery, admission.launches),
         trials=TrialJobs(lifecycle),
         metrics=metrics,
         mirror=mirror,

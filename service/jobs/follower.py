@@ -52,7 +52,13 @@ class Follower:
             await asyncio.sleep(self.poll_s)
 
     async def _read(self) -> bool:
-        events = await self.log.read()
+        try:
+            events = await self.log.read()
+        except OSError:  # the disk may be back in a moment, and only what is read counts
+            name = self.log.run_dir.name
+            logger.exception("could not read the log of %s", name, extra={"job": name})
+            await asyncio.sleep(RETRY_S)
+            return False
         for event in events:
             if event.type in ("log", "state"):
                 shown: dict[str, Any] = {"job": self.log.run_dir.name}

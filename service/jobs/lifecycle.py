@@ -6,10 +6,14 @@ wrote it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from service.database.identity import Requester
 from service.database.job_store import Job, Store
 from service.jobs.active_jobs import ActiveJob, ActiveJobs
 from service.jobs.follower import Follower
@@ -61,6 +65,10 @@ class Lifecycle:
         self.pending_writes: dict[str, tuple[Status, bool]] = {}
         """Statuses that could not be recorded because the disk was full or the database busy, and whether the log has
         them."""
+        self.trouble: dict[str, str] = {}
+        """Why that is so, in a sentence."""
+        self.recording: Counter[str] = Counter()
+        """How many statuses of a job are just being recorded."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -93,6 +101,7 @@ class Lifecycle:
         active = self.active.add(job)
         if first is None:
             self.pending_writes[job.id] = job.status, False
+            self.trouble[job.id] = f"waits for its log, which cannot be written now: {job.run_dir}"
         else:
             active.log.begin(first)
             self.queue.add(claim)
@@ -108,17 +117,45 @@ class Lifecycle:
         """
         active = self.active[job.id]
         try:
-            if not is_written:
-                await active.log.read(lambda: append_status(job.run_dir, status))
-                is_written = True
-            while await active.log.read():
-                pass
-            await self.reached(job.id, status)
-        except Exception:
+            with self._recording(job.id):
+                if not is_written:
+                    requests, active.requests = active.requests, []
+                    await active.log.read(lambda: append_status(job.run_dir, status, requests))
+                    is_written = True
+                while await active.log.read():
+                    pass
+                await self.reached(job.id, status)
+        except Exception as error:
             logger.exception("could not write that job %s is %s", job.id, status.state, extra={"job": job.id})
             self.pending_writes[job.id] = status, is_written
+            self.trouble[job.id] = f"will be {status.state}, which cannot be written now: {error}"
         else:
             self.pending_writes.pop(job.id, None)
+            self.trouble.pop(job.id, None)
+
+    @contextlib.contextmanager
+    def _recording(self, job_id: str) -> Iterator[None]:
+        """Somebody is just recording a status of the job."""
+        self.recording[job_id] += 1
+        try:
+            yield
+        finally:
+            self.recording -= Counter((job_id,))
+
+    def is_recording(self, job_id: str) -> bool:
+        """Whether a status is being recorded, or waits until it can be."""
+        return job_id in self.recording or job_id in self.pending_writes
+
+    async def note(self, job_id: str, action: str, by: Requester | None, **what: Any) -> None:
+        """Have the log tell what somebody has asked of an active job, once there is somebody who writes it."""
+        active = self.active.get(job_id)
+        if by is None or active is None or job_id in self.active.trials:
+            return
+        request = {"action": action, "by": by.model_dump(mode="json"), **what}
+        if active.handle is None:
+            active.requests.append(request)
+        else:
+            await asyncio.to_thread(_tell, active.handle, [request])
 
     async def flush(self) -> None:
         """Try to record what could not be recorded before."""
@@ -147,6 +184,8 @@ class Lifecycle:
         """
         active = self.active[job.id]
         active.handle = handle
+        requests, active.requests = active.requests, []
+        _tell(handle, requests)
         if self.sinks.tracking is not None:
             self.sinks.tracking.follow(job)
 
@@ -165,6 +204,10 @@ class Lifecycle:
 
     async def reached(self, job_id: str, status: Status) -> bool:
         """The log has a status. Returns whether a coordinator goes on writing."""
+        with self._recording(job_id):
+            return await self._follow_from(job_id, status)
+
+    async def _follow_from(self, job_id: str, status: Status) -> bool:
         if status.state.is_terminal:
             await self.finish(job_id)
             return False
@@ -261,6 +304,15 @@ class Lifecycle:
             logger.exception("could not clean up after job %s", job_id, extra={"job": job_id})
 
 
+def _tell(handle: RunHandle, requests: list[dict[str, Any]]) -> None:
+    """Have a run write down what was asked of it. What was asked counts, also where it cannot be written."""
+    for request in requests:
+        try:
+            handle.note(request)
+        except Exception:
+            logger.exception("could not write down %s", request)
+
+
 def final_status(job: Job, progress: Progress) -> Status:
     """The status of a job whose log has ended. Only the service knows of deadlines."""
     if progress.state is State.CANCELLED and job.reason == DEADLINE:
@@ -268,13 +320,14 @@ def final_status(job: Job, progress: Progress) -> Status:
     return progress.status
 
 
-def begin_log(job: Job) -> Event | None:
-    """Write the first event of a new job's log; none if the disk is full. It blocks.
+def begin_log(job: Job, by: Requester | None = None) -> Event | None:
+    """Write the first event of a new job's log, with who has submitted it; none if the disk is full. It blocks.
 
     The store has the job durably by then, so this line need not be: a restart writes it if it is missing.
     """
     try:
-        return EventLog.begin(job.run_dir, "state", dict(job.status.data))
+        told = {} if by is None else {"by": by.model_dump(mode="json")}
+        return EventLog.begin(job.run_dir, "state", job.status.data | told)
     except OSError:
         logger.exception("could not begin the log of job %s", job.id, extra={"job": job.id})
         return None

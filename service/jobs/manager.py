@@ -6,10 +6,12 @@ import hashlib
 import logging
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from service.database.identity import Requester
 from service.database.job_store import Job, Submission
 from service.errors import NeverFits, StateConflict
 from service.ids import new_job_id
@@ -19,7 +21,7 @@ from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_
 from service.jobs.queueing.claims import Claim, Quotas
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
-from service.jobs.recovery import Recovery
+from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.trials import TrialJobs
 from service.jobs.views import JobView, view
@@ -37,6 +39,7 @@ UPKEEP_S = 1.0
 TOTAL_FOR_S = 1.0
 """How long the cluster's size counts as known: a burst of submissions does not ask for it each time."""
 REMOVE_EVERY = 60  # upkeeps
+LOOK_EVERY = 30  # likewise: between two looks of the watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class ManagerConfig:
     quotas: Quotas = field(default_factory=Quotas)
     growth: Growth = field(default_factory=Growth)
     """What the cluster may become."""
+    audit_entries: int = 100_000
+    """How many changes the audit keeps, and how many refusals."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Parts:
     preemption: Preemption
     admission: Admission
     recovery: Recovery
+    watchdog: Watchdog
     trials: TrialJobs
     metrics: ServiceMetrics
     mirror: Mirror | None
@@ -76,6 +82,7 @@ class JobManager(JobReader):
         self.preemption = parts.preemption
         self.admission = parts.admission
         self.recovery = parts.recovery
+        self.watchdog = parts.watchdog
         self.trials = parts.trials
         self.metrics = parts.metrics
         self.tasks: list[asyncio.Task[None]] = []
@@ -125,8 +132,12 @@ class JobManager(JobReader):
             )
         return spec
 
-    async def submit(self, spec: JobSpec, key: str | None = None, user: str = "local") -> tuple[JobView, bool]:
+    async def submit(
+        self, spec: JobSpec, key: str | None = None, user: str = "local", by: Requester | None = None
+    ) -> tuple[JobView, bool]:
         """Accept a job. A key that was used before returns the job that it stands for. Returns whether it is new.
+
+        by: Who has sent it, for its log and the audit.
 
         Raises:
             NeverFits: As `check` does.
@@ -134,10 +145,18 @@ class JobManager(JobReader):
             TooManyWaiting: As many of the user's jobs wait as are allowed.
         """
         spec = await self.check(spec, user)
-        return await self._accept(Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs))
+        return await self._accept(
+            Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs, by=by)
+        )
 
     async def fork(
-        self, job_id: str, changes: dict[str, Any], step: str | None = None, key: str | None = None, user: str = "local"
+        self,
+        job_id: str,
+        changes: dict[str, Any],
+        step: str | None = None,
+        key: str | None = None,
+        user: str = "local",
+        by: Requester | None = None,
     ) -> tuple[JobView, bool]:
         """A new job from a checkpoint of another, the newest if none is named, with changes to its spec (a merge patch,
         RFC 7396). Returns whether it is new.
@@ -150,7 +169,8 @@ class JobManager(JobReader):
         """
         job, spec, begin = await self.forked(job_id, changes, step, user)
         parent, new_id = f"{job_id}/{begin.step}", new_job_id()
-        new = Submission(spec, key, _digest(key, spec, parent), user, self.config.quotas.waiting_jobs, (new_id, parent))
+        most = self.config.quotas.waiting_jobs
+        new = Submission(spec, key, _digest(key, spec, parent), user, most, (new_id, parent), by, changes)
         # Its folder first: without the checkpoint, the job would train from the start.
         await asyncio.to_thread(give, job.run_dir, begin.step, self.config.runs_dir / new_id)
         is_new = False
@@ -170,7 +190,7 @@ class JobManager(JobReader):
         return job, await self.check(forked_spec(job, changes, begin), user), begin
 
     async def _accept(self, new: Submission) -> tuple[JobView, bool]:
-        added = await asyncio.wrap_future(self.store.submit(new, self.config.runs_dir, begin_log))
+        added = await asyncio.wrap_future(self.store.submit(new, self.config.runs_dir, partial(begin_log, by=new.by)))
         job = added.job
         if not added.is_new:
             return await self.show(job.id), False
@@ -185,7 +205,7 @@ class JobManager(JobReader):
 
     # -- stopping and resuming ------------------------------------------------------------------------------------
 
-    async def cancel(self, job_id: str) -> JobView:
+    async def cancel(self, job_id: str, by: Requester | None = None) -> JobView:
         """Cancel a job: at once if it waits or is paused, with a clean stop if it runs.
 
         Raises:
@@ -195,13 +215,13 @@ class JobManager(JobReader):
             await asyncio.to_thread(trial.cancel)
             return await self.show(job_id)
         job, _ = await self.lifecycle.find(job_id)
-        if not await self._stop(job, CANCEL, NOT_STARTED, "stops with a checkpoint"):
+        if not await self._stop(job, Status(State.CANCELLING, CANCEL, "stops with a checkpoint"), NOT_STARTED, by):
             job = await asyncio.to_thread(self.store.get, job_id)
             if job.state.is_terminal:
                 raise StateConflict(f"job {job_id} is {job.state}; only a job that has not ended can be cancelled")
         return await self.show(job_id)  # it may be being cancelled already
 
-    async def pause(self, job_id: str) -> JobView:
+    async def pause(self, job_id: str, by: Requester | None = None) -> JobView:
         """Pause a job so that it can go on later: at once if it waits, with a checkpoint if it runs.
 
         Raises:
@@ -213,8 +233,10 @@ class JobManager(JobReader):
         waited = "paused while it waited"
         ran = "stops with a checkpoint, and goes on when it is resumed"
         if await self.lifecycle.move(job_id, (State.QUEUED,), Status(State.PAUSING, PAUSE, waited)):
+            await self.lifecycle.note(job_id, "job.pause", by)
             await self.lifecycle.record_state(job, Status(State.PAUSED, PAUSE, waited))
         elif await self.lifecycle.move(job_id, AT_WORK, Status(State.PAUSING, PAUSE, ran)):
+            await self.lifecycle.note(job_id, "job.pause", by)
             if active is not None and active.handle is not None:  # otherwise it is being started, and is asked then
                 await asyncio.to_thread(active.handle.pause)
         else:
@@ -223,7 +245,7 @@ class JobManager(JobReader):
                 raise StateConflict(f"job {job_id} is {job.state}; only one that waits, starts or runs can be paused")
         return await self.show(job_id)
 
-    async def scale(self, job_id: str, workers: int) -> JobView:
+    async def scale(self, job_id: str, workers: int, by: Requester | None = None) -> JobView:
         """Change the number of workers: of a running job soon and without a restart, of one that waits or is paused
         once it goes on.
 
@@ -237,10 +259,12 @@ class JobManager(JobReader):
         if job_id in self.trials:
             raise StateConflict(f"job {job_id} is a trial of a sweep, which keeps its size; scale a job of its own")
         if job.state in AT_REST and await self._respecify(job, workers):
+            await self.lifecycle.note(job_id, "job.scale", by, workers=workers)
             return await self.show(job_id)
         if job.state not in (State.RUNNING, State.RECOVERING) or active is None or active.handle is None:
             raise StateConflict(f"job {job_id} is {job.state}; only one that trains, waits or is paused can be scaled")
         await asyncio.to_thread(active.handle.scale, workers)
+        await self.lifecycle.note(job_id, "job.scale", by, workers=workers)
         await asyncio.to_thread(self.store.respecify, job_id, AT_WORK, job.job_spec.with_workers(workers))
         self.preemption.resized(job_id, workers)
         return await self.show(job_id)
@@ -254,7 +278,7 @@ class JobManager(JobReader):
             self.queue.add(self.queue.claim(job, spec))
         return True
 
-    async def resume(self, job_id: str) -> JobView:
+    async def resume(self, job_id: str, by: Requester | None = None) -> JobView:
         """Queue a paused job again, to go on from its checkpoint. Raises StateConflict if it is not paused."""
         await self._restore(job_id)
         job, _ = await self.lifecycle.find(job_id)
@@ -264,20 +288,22 @@ class JobManager(JobReader):
             job = await asyncio.to_thread(self.store.get, job_id)
             hint = "wait until it is PAUSED" if job.state is State.PAUSING else "only a paused job can be resumed"
             raise StateConflict(f"job {job_id} is {job.state}; {hint}")
+        await self.lifecycle.note(job_id, "job.resume", by)
         await self.lifecycle.record_state(job, queued)
         return await self.show(job_id)
 
-    async def _stop(self, job: Job, reason: str, at_once: str, cleanly: str) -> bool:
+    async def _stop(self, job: Job, cancelling: Status, at_once: str, by: Requester | None = None) -> bool:
         """Cancel a job, at once if no coordinator runs it. Returns whether its state allowed it.
 
-        at_once, cleanly: The message in either case.
+        at_once: The message where no coordinator runs it.
         """
-        if await self.lifecycle.move(job.id, AT_REST, Status(State.CANCELLING, reason, at_once)):
-            await self.lifecycle.record_state(job, Status(State.CANCELLED, reason, at_once))
+        if await self.lifecycle.move(job.id, AT_REST, replace(cancelling, message=at_once)):
+            await self.lifecycle.note(job.id, "job.cancel", by)
+            await self.lifecycle.record_state(job, Status(State.CANCELLED, cancelling.reason, at_once))
             return True
-        cancelling = Status(State.CANCELLING, reason, cleanly)
         if not await self.lifecycle.move(job.id, (*AT_WORK, State.PAUSING), cancelling):
             return False
+        await self.lifecycle.note(job.id, "job.cancel", by)
         active = self.active.get(job.id)
         if active is not None and active.handle is not None:  # otherwise it is being started, and is asked then
             await asyncio.to_thread(active.handle.cancel)
@@ -294,9 +320,12 @@ class JobManager(JobReader):
                 for job_id in self.active.take_overdue():
                     job = await asyncio.to_thread(self.store.get, job_id)
                     message = _deadline_message(job)
-                    await self._stop(job, DEADLINE, message, message)
+                    await self._stop(job, Status(State.CANCELLING, DEADLINE, message), message)
+                if turn % LOOK_EVERY == LOOK_EVERY - 1:
+                    await self.watchdog.look()
                 if turn % REMOVE_EVERY == 0:
                     await asyncio.to_thread(self.remove_expired, time.time())
+                    await asyncio.to_thread(self.store.audit.prune, self.config.audit_entries)
             except Exception:  # the disk or the database may be back in a second
                 logger.exception("could not keep up")
             turn += 1

@@ -130,13 +130,17 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """An event as a line of the log for people: log lines, changes of state, faults and resizes; none for others."""
+    """An event as a line of the log for people: log lines, changes of state, requests, faults and resizes."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     data = event.data
     if event.type == "log":
         return f"{when} {str(data.get('level', 'info')).upper()} {data.get('message', '')}"
     if event.type == "state":
         return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
+    if event.type == "request":
+        by = data["by"]
+        asked = "".join(f", {name} {value}" for name, value in data.items() if name not in ("action", "by"))
+        return f"{when} REQUEST {data['action']}{asked}, by {by['user']} from {by['address'] or 'this machine'}"
     if event.type == "fault":
         return f"{when} FAULT {_short(data['actor'])} {data['why']}"
     if event.type == "resize":

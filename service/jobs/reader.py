@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from service.database.job_store import Job, Query
 from service.jobs.active_jobs import ActiveJob
@@ -11,10 +11,12 @@ from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
 from service.jobs.progress import Progress, log_line
-from service.jobs.views import JobView, Page, summary, view
+from service.jobs.views import JobSummary, JobView, Page, summary, view
 from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
 from trainers import Event, State
+
+S = TypeVar("S", bound=JobSummary)
 
 
 class JobReader:
@@ -40,14 +42,15 @@ class JobReader:
         jobs = await asyncio.to_thread(self.store.find, query.model_copy(update={"limit": query.limit + 1}))
         more = len(jobs) > query.limit
         jobs = jobs[: query.limit]
-        summaries = [summary(*current(job, active.get(job.id)), self.queue.outlook(job.id)) for job in jobs]
+        rows = [summary(*current(job, active.get(job.id)), self.queue.outlook(job.id)) for job in jobs]
+        summaries = [self._with_trouble(row) for row in rows]
         return Page(summaries, jobs[-1].id if more else None)
 
     async def show(self, job_id: str) -> JobView:
         """One job. Raises JobNotFound."""
         active = self.active.get(job_id)  # before the store: a job that ends in between has its progress in one of them
         job = await asyncio.to_thread(self.store.get, job_id)
-        shown = view(*current(job, active), self.queue.outlook(job_id))
+        shown = self._with_trouble(view(*current(job, active), self.queue.outlook(job_id)))
         return shown if self.mirror is None else shown.model_copy(update={"storage": self.mirror.describe(job_id)})
 
     async def events(self, job_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
@@ -96,6 +99,11 @@ class JobReader:
         """One file of a checkpoint, open. Raises CheckpointNotFound."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         return await asyncio.to_thread(open_file, job.run_dir, step, name)
+
+    def _with_trouble(self, shown: S) -> S:
+        """The same job, with what keeps its state from being written."""
+        trouble = self.lifecycle.trouble.get(shown.id)
+        return shown if trouble is None else shown.model_copy(update={"message": trouble})
 
     async def _restore(self, job_id: str) -> None:
         """Restore the job's run directory if it is gone."""

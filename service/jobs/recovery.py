@@ -1,11 +1,13 @@
-"""Recovery after a restart: takes up the jobs that an earlier process left in any state."""
+"""Recovery: takes up the jobs that an earlier process left in any state, and those that nobody works at any more."""
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 
 from service.database.job_store import Job
-from service.jobs.lifecycle import AT_REST, HELD, Lifecycle
+from service.jobs.active_jobs import ActiveJob
+from service.jobs.lifecycle import AT_REST, AT_WORK, HELD, Lifecycle
 from service.jobs.progress import LOST
 from trainers import State
 
@@ -20,32 +22,34 @@ class Recovery:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
         self.run_dirs = lifecycle.sinks.run_dirs
-        self.waiting: list[asyncio.Task[None]] = []
+        self.waiting: dict[str, asyncio.Task[None]] = {}
         """Jobs whose run directories cannot be restored yet."""
 
     async def start(self) -> None:
         """Take up all jobs that have not ended."""
         for job in await asyncio.to_thread(self.lifecycle.store.unfinished):
             if (found := await asyncio.to_thread(self.run_dirs.restored, job)) is not None:
-                await self._recover(found)
+                await self.take_up(found)
             else:
-                self.waiting.append(asyncio.create_task(self._recover_later(job), name=f"recover {job.id}"))
+                task = self.waiting[job.id] = asyncio.create_task(self._take_up_later(job), name=f"recover {job.id}")
+                task.add_done_callback(lambda _, job_id=job.id: self.waiting.pop(job_id, None))
 
     async def stop(self) -> None:
         """Give up waiting for run directories."""
-        for task in self.waiting:
+        for task in list(self.waiting.values()):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _recover_later(self, job: Job) -> None:
+    async def _take_up_later(self, job: Job) -> None:
         while (found := await asyncio.to_thread(self.run_dirs.restored, job)) is None:  # noqa: ASYNC110
             await asyncio.sleep(RESTORE_EVERY_S)
-        await self._recover(found)
+        await self.take_up(found)
 
-    async def _recover(self, job: Job) -> None:
+    async def take_up(self, job: Job) -> None:
+        """Find out what has become of a job at which nobody works here, and have it go on from there."""
         lifecycle = self.lifecycle
-        active = lifecycle.active.add(job)
+        active = lifecycle.active.get(job.id) or lifecycle.active.add(job)
         # Asked before the log is read: if there is no coordinator, what the log says then is final.
         handle = await asyncio.to_thread(lifecycle.runs.find_run, job.id)
         while await active.log.read():
@@ -68,3 +72,64 @@ class Recovery:
                 await lifecycle.move(job.id, HELD, progress.status)
             lifecycle.follow(job, handle, was_started=False)
             await lifecycle.forward_request(job.state, handle)
+
+
+class Watchdog:
+    """Tells jobs that nobody moves, and takes them up again as a restart would.
+
+    A state is not judged by how long it lasts, but by who works at it: a launch that is under way, a coordinator whose
+    log is followed, a place in the queue, a write that waits for room. A job that has none of them would stay as it is
+    for ever.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, recovery: Recovery, launches: Collection[str]) -> None:
+        """launches: The jobs that are being started now."""
+        self.lifecycle = lifecycle
+        self.recovery = recovery
+        self.launches = launches
+        self.suspects: dict[str, tuple[State, int]] = {}
+        """What nobody moved the last time: its state, and how many events its log had. Between two steps of a change
+        nobody works at a job either, so it is taken up when it is found so twice and nothing has changed."""
+        self.deaf: dict[str, State] = {}
+        """What was asked the last time of a coordinator whose log said nothing of it: the request may be lost."""
+
+    async def look(self) -> None:
+        """Look at all jobs that have not ended, once."""
+        before, deaf_before, self.suspects, self.deaf = self.suspects, self.deaf, {}, {}
+        for job in await asyncio.to_thread(self.lifecycle.store.unfinished):
+            active = self.lifecycle.active.get(job.id)
+            if not self._is_moved(job, active):
+                mark = self.suspects[job.id] = job.state, 0 if active is None else active.log.progress.seq
+                if before.get(job.id) == mark:
+                    await self._take_up(job)
+            elif active is not None and active.handle is not None and _is_deaf(job, active):
+                self.deaf[job.id] = job.state
+                if deaf_before.get(job.id) is job.state:
+                    await self.lifecycle.forward_request(job.state, active.handle)
+
+    def _is_moved(self, job: Job, active: ActiveJob | None) -> bool:
+        """Whether somebody works at it, or it rests."""
+        lifecycle = self.lifecycle
+        if job.id in self.launches or job.id in self.recovery.waiting or lifecycle.is_recording(job.id):
+            return True
+        if active is None:
+            return False
+        if active.follower is not None:
+            return not active.follower.done()
+        rests = job.state is State.PAUSED and active.log.progress.state is State.PAUSED
+        return rests or job.id in lifecycle.queue.waiting
+
+    async def _take_up(self, job: Job) -> None:
+        try:
+            now = await asyncio.to_thread(self.lifecycle.store.get, job.id)
+            if now.state is not job.state or self._is_moved(now, self.lifecycle.active.get(job.id)):
+                return  # while others were taken up
+            logger.warning("nobody works at job %s, %s: it is taken up", job.id, job.state, extra={"job": job.id})
+            await self.recovery.take_up(now)
+        except Exception:  # one job must not keep the others from being looked at
+            logger.exception("could not take up job %s", job.id, extra={"job": job.id})
+
+
+def _is_deaf(job: Job, active: ActiveJob) -> bool:
+    """Whether the coordinator trains on although it was to stop."""
+    return job.state in (State.CANCELLING, State.PAUSING) and active.log.progress.state in AT_WORK

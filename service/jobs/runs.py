@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainers import Resources, TrainSpec
 
@@ -18,6 +18,9 @@ class RunHandle(Protocol):
 
     def scale(self, count: int) -> None:
         """Ask to train with so many workers soon. Raises SpecRejected if the run cannot have so many."""
+
+    def note(self, request: dict[str, Any]) -> None:
+        """Write into the log what somebody has asked of the run. Returns at once."""
 
     def is_alive(self) -> bool:
         """Whether its coordinator answers. It counts as dead after two negative answers."""

@@ -4,6 +4,7 @@ Their names come from outside. Each folder of a path is opened on its own and wi
 but a plain file in the run's own folder is ever read.
 """
 
+import errno
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel
 
-from service.errors import CheckpointNotFound
+from service.errors import CheckpointNotFound, StorageFull
 from trainers import TrainSpec
 
 FOLDER = "checkpoints"
@@ -96,8 +97,8 @@ def resuming(spec: TrainSpec, run_dir: Path) -> TrainSpec:
 def give(run_dir: Path, step: str, to: Path) -> None:
     """Put a checkpoint into the folder of another run, which begins from it.
 
-    The files never change, so they are linked if the file system allows it. Raises CheckpointNotFound; then nothing is
-    left in `to`.
+    The files never change, so they are linked if the file system allows it. Raises CheckpointNotFound or
+    StorageFull; then nothing is left in `to`.
     """
     target = to / FOLDER / step
     try:
@@ -119,6 +120,8 @@ def give(run_dir: Path, step: str, to: Path) -> None:
         shutil.rmtree(to, ignore_errors=True)
         if isinstance(error, FileNotFoundError):
             raise CheckpointNotFound(f"checkpoint {step} has just been replaced by a newer one") from None
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"there is no room for checkpoint {step} in {to}: make room and try again") from None
         raise
 
 

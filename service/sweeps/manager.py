@@ -52,6 +52,9 @@ class TrialHandle:
         """Raise StateConflict: a trial is not scaled."""
         raise StateConflict(f"job {self.trial} is a trial of a sweep, which keeps its size; scale a job of its own")
 
+    def note(self, request: dict[str, Any]) -> None:
+        """Nothing: what is asked of a trial is asked of its sweep."""
+
     def is_alive(self) -> bool:
         """Always: the driver of the sweep looks after its trials."""
         return True

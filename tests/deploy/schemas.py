@@ -38,7 +38,12 @@ PROBE = fields(
 CONTAINER = fields(
     "name image resources securityContext",
     name=TEXT, image=TEXT, command=TEXTS, args=TEXTS, resources=RESOURCES, livenessProbe=PROBE, readinessProbe=PROBE,
-    env=several(fields("name value", name=TEXT, value=TEXT)),
+    env=several({"anyOf": [
+        fields("name value", name=TEXT, value=TEXT),
+        fields("name valueFrom", name=TEXT, valueFrom=fields(
+            "secretKeyRef", secretKeyRef=fields("name key", name=TEXT, key=TEXT),
+        )),
+    ]}),
     ports=several(fields("name containerPort", name=TEXT, containerPort=NUMBER)),
     securityContext=fields(
         "allowPrivilegeEscalation capabilities",
@@ -52,7 +57,8 @@ VOLUME = fields(
 )  # fmt: skip
 POD = fields(
     "containers securityContext",
-    containers=several(CONTAINER), volumes=several(VOLUME), restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
+    serviceAccountName=TEXT, containers=several(CONTAINER), volumes=several(VOLUME),
+    restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
     securityContext=fields("runAsNonRoot", runAsNonRoot={"const": True}, runAsUser=NUMBER, fsGroup=NUMBER),
 )  # fmt: skip
 TEMPLATE = fields("spec", metadata=fields(labels=LABELS), spec=POD)
@@ -61,11 +67,18 @@ WORKERS = fields(
     "groupName rayStartParams template minReplicas maxReplicas",
     groupName=TEXT, replicas=NUMBER, minReplicas=NUMBER, maxReplicas=NUMBER, rayStartParams=LABELS, template=TEMPLATE,
 )  # fmt: skip
+RBAC = "rbac.authorization.k8s.io/v1"
 SELECTOR = fields("matchLabels", matchLabels=LABELS)
 AUTOSCALER = fields(
     version={"enum": ["v1", "v2"]}, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]},
     idleTimeoutSeconds=NUMBER, resources=RESOURCES,
 )  # fmt: skip
+
+
+def claim(mode: str) -> Schema:
+    """Of a disk."""
+    modes = {"type": "array", "items": {"enum": [mode]}}
+    return fields("accessModes resources", accessModes=modes, resources=RESOURCES)
 
 
 def kind(api_version: str, spec: Schema) -> Schema:
@@ -82,6 +95,20 @@ KINDS: dict[str, Schema] = {
         autoscalerOptions=AUTOSCALER, headGroupSpec=HEAD, workerGroupSpecs=several(WORKERS),
     )),
     "Job": kind("batch/v1", fields("template", backoffLimit=NUMBER, template=TEMPLATE)),
+    "StatefulSet": kind("apps/v1", fields(
+        "serviceName selector template", serviceName=TEXT, replicas=NUMBER, selector=SELECTOR, template=TEMPLATE,
+        volumeClaimTemplates=several(fields("metadata spec", metadata=METADATA, spec=claim("ReadWriteOnce"))),
+    )),
+    "ServiceAccount": fields("apiVersion kind metadata", apiVersion={"const": "v1"}, kind=TEXT, metadata=METADATA),
+    "Role": fields(
+        "apiVersion kind metadata rules", apiVersion={"const": RBAC}, kind=TEXT, metadata=METADATA,
+        rules=several(fields("apiGroups resources verbs", apiGroups=TEXTS, resources=TEXTS, verbs=TEXTS)),
+    ),
+    "RoleBinding": fields(
+        "apiVersion kind metadata roleRef subjects", apiVersion={"const": RBAC}, kind=TEXT, metadata=METADATA,
+        roleRef=fields("apiGroup kind name", apiGroup=TEXT, kind=TEXT, name=TEXT),
+        subjects=several(fields("kind name", kind=TEXT, name=TEXT)),
+    ),
     "Service": kind("v1", fields(
         "selector ports", selector=LABELS,
         ports=several(fields("port", name=TEXT, port=NUMBER, targetPort={"type": ["string", "integer"]})),
@@ -94,8 +121,5 @@ KINDS: dict[str, Schema] = {
             fields("ports", ports=several(fields("port", port={"type": ["string", "integer"]}))),
         ]}),
     )),
-    "PersistentVolumeClaim": kind("v1", fields(
-        "accessModes resources", accessModes={"type": "array", "items": {"enum": ["ReadWriteMany"]}},
-        resources=RESOURCES,
-    )),
+    "PersistentVolumeClaim": kind("v1", claim("ReadWriteMany")),
 }  # fmt: skip

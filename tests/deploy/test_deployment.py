@@ -35,9 +35,20 @@ def read(path: str) -> Any:
     return yaml.safe_load((DEPLOY / path).read_text())
 
 
+def manifests(folder: str) -> dict[str, Any]:
+    """The objects of a kustomization, by file; those of folders in it too."""
+    found: dict[str, Any] = {}
+    for name in read(f"{folder}/kustomization.yaml")["resources"]:
+        if (DEPLOY / folder / name).is_dir():
+            found |= {f"{name}/{file}": one for file, one in manifests(f"{folder}/{name}").items()}
+        else:
+            found[name] = read(f"{folder}/{name}")
+    return found
+
+
 COMPOSE = read("compose.yaml")
 CLUSTER = read("ray-cluster.yaml")
-MANIFESTS = {name: read(f"kubernetes/{name}") for name in read("kubernetes/kustomization.yaml")["resources"]}
+MANIFESTS = manifests("kubernetes")
 RAY_CLUSTER = MANIFESTS["cluster.yaml"]["spec"]
 GROUPS = {group["groupName"]: group for group in RAY_CLUSTER["workerGroupSpecs"]}
 

@@ -40,6 +40,7 @@ WALKED = {
         "Is this machine ready?", "Tokens", "Start and stop", "The config file", "Jobs of others", "Webhooks",
         "Tokens that end",
     },
+    "audit": {"The audit"},
     "storage": {"Copies of runs", "Backup"},
     "rest": {
         "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
@@ -241,6 +242,7 @@ def test_a_service_for_others(place: Place) -> None:
     assert "exit status 2" in told
     with serving(place, "operations"):
         assert_operations(place)
+        assert_audit(place)
         assert_storage(place)
         assert_rest(place)
 
@@ -248,11 +250,20 @@ def test_a_service_for_others(place: Place) -> None:
 def assert_operations(place: Place) -> None:
     """What its commands print."""
     told = place.shell("\n".join(blocks("operations", "bash")), within_s=150)
-    assert '{"status":"ok"}{"status":"ok"}{"user":"wall","role":"viewer"}' in told
+    assert '{"status":"ok"}{"status":"ok"}{"user":"wall","role":"viewer","token":' in told
     assert '"status":401' in told
     assert re.search(r"^SUCCEEDED: 3 epochs", told, re.MULTILINE)
     assert "takes you for ann, user" in told
     assert "no, revoked" in told
+
+
+def assert_audit(place: Place) -> None:
+    """What its commands print."""
+    told = place.shell("\n".join(blocks("audit", "bash")))
+    assert re.search(r"root +admin +127\.0\.0\.1 +webhook\.delete", told)
+    assert re.search(r"local +admin +\S+@\S+ +token\.revoke", told)
+    assert '"user":"ann","role":"user","token":' in told
+    assert '"action": "job.submit"' in told
 
 
 def assert_storage(place: Place) -> None:
@@ -266,7 +277,7 @@ def assert_storage(place: Place) -> None:
 def assert_rest(place: Place) -> None:
     """What its commands and its program print."""
     told = place.shell("\n".join(blocks("rest", "bash")), within_s=120)
-    assert '{"user":"root","role":"admin"}' in told
+    assert '{"user":"root","role":"admin","token":' in told
     assert '"pointer":"/epochs"' in told
     made = re.findall(r"location: (/v1/jobs/\S+)", told, re.IGNORECASE)
     assert (len(made), len(set(made))) == (2, 1)

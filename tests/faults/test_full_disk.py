@@ -1,13 +1,13 @@
 """Runs whose directory lies on a disk that is full, on a small file system of their own."""
 
-import subprocess
-from collections.abc import Callable, Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trainers
+from tests.conftest import Disk
 from tests.runtime.runs import Watched, gone_soon, soon, spec, start
 from trainers import ClusterInfo, EventLogReader
 from trainers.runtime.event_log import RESERVE_NAME
@@ -16,29 +16,6 @@ from trainers.training.checkpoint import damage
 MODEL_BYTES, CHECKPOINT_BYTES = 40 * 1024, 84 * 1024  # of these runs
 OTHER_BYTES = 52 * 1024  # the log takes 12 KiB of them, its reserve 16, the fence 4
 CHECKPOINTS = {"every_epochs": 1, "keep_last": 100}
-
-Disk = Callable[[int], Path]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """Makes a file system of so many bytes; called again, it changes its size."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made: list[int] = []
-
-    def make(size: int) -> Path:
-        remount = "remount," if made else ""
-        command = ["mount", "-t", "tmpfs", "-o", f"{remount}size={size}", "millrace-test", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"needs to be allowed to mount a file system: {done.stderr.strip()}")
-        made.append(size)
-        return folder
-
-    yield make
-    if made:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def begun(name: str, run_dir: Path, **more: Any) -> Watched:
@@ -82,6 +59,30 @@ def test_a_run_that_cannot_even_begin_its_log_is_over(cluster: ClusterInfo, smal
         run = trainers.start_run(job_id, spec(), run_dir)
         soon(lambda run=run: not run.is_alive())  # type: ignore[misc]
         gone_soon(job_id, [])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_wherever_the_disk_becomes_full_the_run_is_over_and_leaves_nothing(
+    cluster: ClusterInfo, small_disk: Disk
+) -> None:
+    """From the fence and the first event to the result: the size decides for which write there is no room."""
+    outcomes = []
+    for blocks in (1, 2, 4, 6, 7, 9, 20, 34, 96):
+        disk, job_id = small_disk(blocks * 4096), f"full-at-{blocks}"
+        watched = begun(job_id, disk / "run", epochs=2)
+        soon(lambda run=watched.run: not run.is_alive())  # type: ignore[misc]
+        gone_soon(job_id, [])
+        events = list(EventLogReader(watched.folder).read())
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        ended = [event.data["state"] for event in events if event.is_terminal]
+        assert len(ended) <= 1
+        assert not list(disk.rglob("*.part"))
+        outcomes.append(ended[0] if ended else "")
+        shutil.rmtree(watched.folder)
+    assert outcomes[0] == ""  # there is no room even to say so
+    assert "FAILED" in outcomes
+    assert outcomes[-1] == "SUCCEEDED"
 
 
 def test_a_log_for_which_there_is_no_room_still_has_an_end(cluster: ClusterInfo, small_disk: Disk) -> None:

@@ -17,6 +17,7 @@ from trainers import ClusterInfo
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.node_folder import where
+from trainers.runtime.nodes import process_of
 
 pytestmark = pytest.mark.long
 
@@ -42,6 +43,20 @@ def test_a_coordinator_that_is_stopped_is_replaced(
     hurry(plan)
     assert_equal(ended_well(watched, EPOCHS), undisturbed)
     assert not watched.of("fault"), "nobody else was taken for dead"
+
+
+@pytest.mark.timeout(300)
+def test_a_coordinator_that_is_stopped_before_it_has_actors_is_replaced(cluster: ClusterInfo, tmp_path: Path) -> None:
+    """There is nobody yet but the service who could find it."""
+    plan = tmp_path / "plan"
+    watched = start("stopped-early", spec(plan, pause_s=0, workers=WORKERS, epochs=2), tmp_path)
+    hurry(plan)
+    soon(lambda: process_of(watched.run.coordinator) is not None)
+    found = process_of(watched.run.coordinator)
+    assert found is not None
+    os.kill(found[1], signal.SIGSTOP)
+    assert watched.run.is_alive()  # what it asks of Ray, and what it does then
+    ended_well(watched, 2)
 
 
 @pytest.mark.timeout(300)

@@ -78,6 +78,10 @@ class FakeRun:
         self.emit("resize", workers=count, joined=names[self.size :], left=names[count:], examples=0)
         self.size = count
 
+    def note(self, request: dict[str, Any]) -> None:
+        if self.alive:
+            self.emit("request", **request)
+
     def is_alive(self) -> bool:
         return self.alive
 

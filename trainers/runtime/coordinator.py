@@ -15,6 +15,7 @@ from trainers.runtime.control.controller import RunController
 from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts, build_parts
 from trainers.runtime.control.recovery import Recovery
+from trainers.runtime.control.run_events import RequestNoted
 from trainers.runtime.control.snapshots import Snapshot
 from trainers.training.messages import WorkerReport
 from trainers.training.position import Position
@@ -65,6 +66,10 @@ class Coordinator:
     async def pause(self) -> None:
         """Stop in the same way; another coordinator goes on with the log when the run is resumed."""
         self.controller.stop(State.PAUSED)
+
+    async def note(self, request: dict[str, Any]) -> None:
+        """Write into the log what somebody has asked of the run."""
+        self.parts.events.put_nowait(RequestNoted(request))
 
     async def scale(self, count: int) -> None:
         """Train with so many workers from soon on.

@@ -14,6 +14,8 @@ from trainers.runtime.code_package import package_code
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
 from trainers.runtime.node_folder import cleanup
+from trainers.runtime.nodes import ask_on, process_of
+from trainers.runtime.processes import kill_if_stopped, process_numbered
 from trainers.spec import TrainSpec
 
 PREFLIGHT_LOOK_S = 0.5
@@ -47,15 +49,29 @@ class Run:
         """Ask for the same, to be resumed later: the log ends with PAUSED; returns at once."""
         self.coordinator.pause.remote()
 
+    def note(self, request: dict[str, Any]) -> None:
+        """Write into the log what somebody has asked of the run; returns at once."""
+        self.coordinator.note.remote(request)
+
     def is_alive(self) -> bool:
-        """False once Ray knows that the coordinator has died; one that is slow to answer is alive."""
+        """False once Ray knows that the coordinator has died; one that is slow to answer is alive. One that is stopped
+        is killed, so that Ray starts another: before it has actors, nobody else would find it."""
         try:
             ray.get(self.coordinator.ping.remote(), timeout=10)
         except ray.exceptions.ActorDiedError:
             return False
-        except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
+        except ray.exceptions.ActorUnavailableError:
             return True
+        except ray.exceptions.GetTimeoutError:
+            self._kill_if_stopped()
         return True
+
+    def _kill_if_stopped(self) -> None:
+        """Kill the coordinator's process if the system says that it is stopped."""
+        if (where := process_of(self.coordinator)) is not None:
+            node, pid = where
+            if (process := ask_on(node, process_numbered, node, pid)) is not None:
+                ask_on(node, kill_if_stopped, process)
 
 
 def start_run(job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False) -> Run:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import typer
@@ -14,8 +14,9 @@ from rich.text import Text
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
+from api.cli.display import wide_console
 from api.client.client import Client
-from service import Role, Token, TokenRefused, Tokens
+from service import AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
 DAY_S = 86_400.0
 
@@ -26,7 +27,7 @@ def _opened(context: CliContext, state_dir: Path) -> Iterator[Tokens]:
     try:
         with context.tokens(state_dir.absolute()) as tokens:
             yield tokens
-    except TokenRefused as error:
+    except (DatabaseRefused, TokenRefused) as error:
         complain(str(error))
         raise typer.Exit(BAD_INPUT) from None
     except OSError as error:
@@ -109,6 +110,19 @@ def delete_webhook(client: Client, webhook_id: str, as_json: bool) -> None:
     """End one."""
     client.delete_webhook(webhook_id)
     typer.echo(json.dumps({"id": webhook_id, "deleted": True}) if as_json else f"Webhook {webhook_id} is deleted.")
+
+
+def print_audit(entries: Iterable[AuditEntry], as_json: bool) -> None:
+    """A table of what was changed, or one JSON object."""
+    if as_json:
+        typer.echo(json.dumps({"entries": [entry.model_dump(mode="json") for entry in entries]}))
+        return
+    table = Table("time", "user", "role", "from", "action", "id", "status", "details", box=None)
+    for entry in entries:
+        details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
+        cells = (_day(entry.time), entry.user, entry.role, entry.address, entry.action, entry.target or "")
+        table.add_row(*(Text(cell) for cell in (*cells, str(entry.status), details)))
+    wide_console().print(table)
 
 
 def _works(token: Token) -> str:

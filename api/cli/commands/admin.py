@@ -1,5 +1,7 @@
 """The command line's part about running a service: tokens, webhooks, the doctor."""
 
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +10,14 @@ import typer
 from api.cli.context import CliContext
 from api.cli.options import AddressOption, Output, OutputOption, RoleName, ServerOption
 
+MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]
+
 
 def add_admin(app: typer.Typer, context: CliContext) -> None:
     """All of them."""
     _add_tokens(app, context)
     _add_webhooks(app, context)
+    _add_audit(app, context)
     _add_doctor(app, context)
 
 
@@ -100,6 +105,33 @@ def _add_webhooks(app: typer.Typer, context: CliContext) -> None:
 
         with connected(context, server) as client:
             delete_webhook(client, webhook, output is Output.json)
+
+
+def _add_audit(app: typer.Typer, context: CliContext) -> None:
+    Moment = Annotated[datetime | None, typer.Option(formats=MOMENTS, show_default=False)]
+
+    @app.command()
+    def audit(
+        target: Annotated[
+            str | None, typer.Argument(metavar="[ID]", help="Of a job, sweep, webhook or token. [all]")
+        ] = None,
+        *,
+        user: Annotated[str | None, typer.Option(help="What this user did.", show_default=False)] = None,
+        action: Annotated[list[str] | None, typer.Option(help="As `job.cancel`; may be repeated. [all]")] = None,
+        since: Moment = None,
+        until: Moment = None,
+        limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Show who changed what, when and from where, newest first. For admins."""
+        from api.cli.actions.admin import print_audit
+        from api.cli.connection import connected
+
+        times = [None if moment is None else moment.timestamp() for moment in (since, until)]
+        with connected(context, server) as client:
+            found = client.audit(user, tuple(action or ()), target, *times)
+            print_audit(islice(found, limit), output is Output.json)
 
 
 def _add_doctor(app: typer.Typer, context: CliContext) -> None:

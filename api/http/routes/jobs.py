@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from api.http import sse
+from api.http.audit import is_recorded
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_job_spec
 from api.http.problems import ProblemError, answers
@@ -15,7 +16,7 @@ from service import Event, JobManager, JobSpec, JobSummary, JobView, State, own_
 from service import Query as JobQuery
 
 MAX_EVENTS = 10_000
-LOG_TYPES = frozenset({"log", "state"})
+LOG_TYPES = frozenset({"log", "request", "state"})
 BODY = spec_in_body("JobSpec", {"algorithm": "downpour"})
 MESSAGE = {
     "type": "object",
@@ -60,7 +61,9 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
         check_code(request, access, own_code(spec))
         if dry_run:
             return JSONResponse((await manager.check(spec, caller(request).user)).model_dump(mode="json"))
-        job, is_new = await manager.submit(spec, key, caller(request).user)
+        by = caller(request)
+        job, is_new = await manager.submit(spec, key, by.user, by)
+        is_recorded(request)
         response = Response(job.model_dump_json(), 202, media_type="application/json")  # as it is: it was validated
         tell_where(response, f"/v1/jobs/{job.id}", is_new)
         return response
@@ -83,7 +86,7 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
     async def cancel(request: Request, job_id: str) -> JobView:
         """Stop a job: a waiting one at once, a running one cleanly, with a checkpoint."""
         check_owner(request, await manager.show(job_id))
-        return await manager.cancel(job_id)
+        return await manager.cancel(job_id, caller(request))
 
 
 def _add_views(routes: APIRouter, manager: JobManager) -> None:
@@ -122,13 +125,13 @@ def _add_streams(routes: APIRouter, manager: JobManager, streams: sse.Streams) -
         start = sse.position(request, after)
         if sse.wants_json(request):
             return await manager.events_so_far(job_id, start, MAX_EVENTS)
-        return sse.stream(await manager.events(job_id, start), streams)
+        return sse.stream(request, await manager.events(job_id, start), streams)
 
     @routes.get("/{job_id}/logs", response_class=PlainTextResponse, responses=answers(404, 422, 502, 503))
     async def logs(request: Request, job_id: str, after: After = None) -> Response:
         """The log for people: as text what there is now, or its events as a stream by `Accept: text/event-stream`."""
         if sse.MEDIA_TYPE in request.headers.get("accept", ""):
-            return sse.stream(await manager.events(job_id, sse.position(request, after)), streams, LOG_TYPES)
+            return sse.stream(request, await manager.events(job_id, sse.position(request, after)), streams, LOG_TYPES)
         if after is not None:
             raise ProblemError(422, "`after` goes with Accept: text/event-stream", "/query/after")
         return StreamingResponse(await manager.log_lines(job_id), media_type="text/plain")

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from api.http import sse
+from api.http.audit import told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_sweep_spec
 from api.http.problems import ProblemError, answers
@@ -91,6 +92,7 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         """Take a sweep in. The same key with the same spec returns the same sweep, however often it comes."""
         dry_run, key = asked(request)
         spec = await read_sweep_spec(request)
+        told(request, **spec.model_dump(mode="json", include={"name", "axes"}))
         check_code(request, access, own_code_of_sweep(spec))
         if dry_run:
             checked, count = await manager.check(spec)
@@ -119,7 +121,7 @@ def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -
         start = sse.position(request, after)
         if sse.wants_json(request):
             return await manager.events_so_far(sweep_id, start, MAX_EVENTS)
-        return sse.stream(await manager.events(sweep_id, start), streams)
+        return sse.stream(request, await manager.events(sweep_id, start), streams)
 
 
 def _add_report(routes: APIRouter, manager: SweepManager) -> None:
@@ -176,6 +178,7 @@ def _add_extend(routes: APIRouter, manager: SweepManager, access: Access) -> Non
     @routes.post("/{sweep_id}/extend", status_code=202, responses=answers(404, 409, 422))
     async def extend(request: Request, sweep_id: str, extension: Extension) -> SweepView:
         """Add trials, while it runs or after it has ended; those that are done are not run again."""
+        told(request, **extension.model_dump(mode="json"))
         sweep = await manager.show(sweep_id)
         check_owner(request, sweep)
         check_code(request, access, own_code_of_sweep(sweep.spec.extended(extension.axes)))

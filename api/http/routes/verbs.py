@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.http.audit import is_recorded, told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_changes
 from api.http.problems import ProblemError, answers
@@ -46,16 +47,17 @@ def router(manager: JobManager, access: Access) -> APIRouter:
     async def pause(request: Request, job_id: str) -> JobView:
         """Stop a job so that it can go on later: a waiting one at once, a running one cleanly, with a checkpoint."""
         check_owner(request, await manager.show(job_id))
-        return await manager.pause(job_id)
+        return await manager.pause(job_id, caller(request))
 
     @routes.post("/{job_id}/scale", status_code=202, responses=answers(404, 409, 422, 503))
     async def scale(request: Request, job_id: str, size: Size) -> JobView:
         """Have another number of workers train a running job. Nothing is restarted: newcomers get the parameters from a
         peer or the shards; the event `resize` tells when they train. A job that waits or is paused begins with so
         many."""
+        told(request, workers=size.workers)
         check_owner(request, await manager.show(job_id))
         try:
-            return await manager.scale(job_id, size.workers)
+            return await manager.scale(job_id, size.workers, caller(request))
         except SpecRejected as error:
             raise ProblemError(422, str(error)) from error
 
@@ -63,7 +65,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
     async def resume(request: Request, job_id: str) -> JobView:
         """Let a paused job go on from its checkpoint, when its turn comes. Its log goes on, too."""
         check_owner(request, await manager.show(job_id))
-        return await manager.resume(job_id)
+        return await manager.resume(job_id, caller(request))
 
     @routes.post(
         "/{job_id}/fork",
@@ -80,12 +82,14 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         which null takes a field back to its default; none, or an empty one, changes nothing."""
         dry_run, key = asked(request)
         changes = await read_changes(request)
-        user = caller(request).user
-        _, spec, _ = await manager.forked(job_id, changes, checkpoint, user)
+        told(request, changes=changes)
+        by = caller(request)
+        _, spec, _ = await manager.forked(job_id, changes, checkpoint, by.user)
         check_code(request, access, own_code(spec))
         if dry_run:
             return JSONResponse(spec.model_dump(mode="json"))
-        job, is_new = await manager.fork(job_id, changes, checkpoint, key, user)
+        job, is_new = await manager.fork(job_id, changes, checkpoint, key, by.user, by)
+        is_recorded(request)
         tell_where(response, f"/v1/jobs/{job.id}", is_new)
         return job
 

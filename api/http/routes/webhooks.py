@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.http.audit import told
 from api.http.auth import caller
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import tell_where
@@ -55,6 +56,7 @@ def router(sender: Sender) -> APIRouter:
     @routes.post("", status_code=201, responses=answers(422))
     async def create(request: Request, response: Response, wanted: NewWebhook) -> MadeWebhook:
         """Tell an address, from now on, when jobs and sweeps change their state; signed with the secret."""
+        told(request, url=wanted.url, states=wanted.states)
         try:
             await sender.check(wanted.url)
         except WebhookRefused as error:

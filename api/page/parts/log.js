@@ -28,6 +28,11 @@ function audit({ epoch, trained, lost, duplicated }) {
   return { level: lost || duplicated ? "error" : "info", text };
 }
 
+function request({ action, by, ...asked }) {
+  const what = Object.entries(asked).map(([name, value]) => `, ${name} ${value}`);
+  return `REQUEST ${action}${what.join("")}, by ${by.user} from ${by.address || "this machine"}`;
+}
+
 function sentenceOf({ type, data }) {
   if (type === "log") return { level: data.level ?? "info", text: data.message ?? "" };
   if (type === "state")
@@ -35,6 +40,7 @@ function sentenceOf({ type, data }) {
       level: data.state === "FAILED" ? "error" : "state",
       text: `${data.state} ${data.message || data.reason || ""}`,
     };
+  if (type === "request") return { level: "info", text: request(data) };
   if (MARKS.includes(type)) return { level: "warning", text: `${type.toUpperCase()} ${sentence({ type, data })}` };
   if (type === "epoch_audit") return audit(data);
   return null;

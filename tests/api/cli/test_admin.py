@@ -107,6 +107,29 @@ def test_webhooks(cli: Cli, serve: Callable[..., Service]) -> None:
     assert cli("webhook", "create", url, "--state", "dreaming", server=service.url).exit_code == 2
 
 
+# -- the audit ----------------------------------------------------------------------------------------------------
+
+
+def test_the_audit(cli: Cli, serve: Callable[..., Service]) -> None:
+    service = serve()
+    jobs = [service.client.submit({"name": name}).id for name in ("first", "second")]
+    service.client.cancel(jobs[0])
+    told = cli("audit", server=service.url)
+    assert [line.split()[5:7] for line in told.stdout.splitlines()[1:]] == [
+        ["job.cancel", jobs[0]], ["job.submit", jobs[1]], ["job.submit", jobs[0]]
+    ]  # fmt: skip
+    assert "name first" in told.stdout
+
+    def found(*options: object) -> list[tuple[str, str]]:
+        entries = loads(cli("audit", *options, "-o", "json", server=service.url))["entries"]
+        return [(entry["action"], entry["target"]) for entry in entries]
+
+    assert found(jobs[0]) == [("job.cancel", jobs[0]), ("job.submit", jobs[0])]
+    assert found("--action", "job.submit", "--limit", 1) == [("job.submit", jobs[1])]
+    assert found("--user", "ann") == found("--since", "2999-01-01") == found("--until", "2000-01-01") == []
+    assert cli("audit", "--since", "soon", server=service.url).exit_code == 2
+
+
 # -- many jobs ----------------------------------------------------------------------------------------------------
 
 

@@ -203,3 +203,29 @@ class cutting_proxy:  # noqa: N801
                 yield self.listening.accept()[0]
             except OSError:
                 return
+
+
+def test_a_token_that_is_revoked_ends_its_streams_and_no_others(serve: Callable[..., Service]) -> None:
+    """Revoked by another process on the database, as `millrace token revoke` is."""
+    service = serve(ping_s=900.0)
+    job = service.client.submit(SPEC)
+    run = service.started(job.id)
+    (revoked, text), (_, kept) = (service.tokens.create(user, Role.viewer) for user in ("ann", "bob"))
+    ends: dict[str, str] = {}
+
+    def read(user: str, token: str) -> None:
+        with Client(service.url, token=token) as client:
+            try:
+                ends[user] = str(list(client.events(job.id))[-1].data["state"])
+            except Refused as refused:
+                ends[user] = str(refused.problem.status)
+
+    readers = [threading.Thread(target=read, args=pair) for pair in (("ann", text), ("bob", kept))]
+    for reader in readers:
+        reader.start()
+    service.tokens.revoke(revoked.id)
+    readers[0].join(60)
+    assert ends == {"ann": "401"}  # while nothing happened to the job
+    run.succeed()
+    readers[1].join(60)
+    assert ends == {"ann": "401", "bob": "SUCCEEDED"}

@@ -181,6 +181,8 @@ class RunController:
                 self._stop(stops_as)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
+            case happened.RequestNoted(request):
+                self.parts.log.write("request", request)
             case happened.SurvivorsFound(survivors):
                 usable = can_go_on(survivors, self.parts.config.spec)
                 self.parts.tasks.start(self._take_back(survivors) if usable else self._remove_leftovers(survivors))
@@ -194,8 +196,6 @@ class RunController:
                 self._finish(snapshot, lost_updates)
             case happened.RunMeasured(measured):
                 self._end_well(measured)
-            case happened.GaugesDue():
-                self.parts.log.refresh_gauges()
             case happened.TaskFailed(error):
                 raise error
             case happened.BackgroundFailed(what, error):
@@ -223,6 +223,8 @@ class RunController:
                 training.drain(nodes)
             case happened.MetricsDue():
                 training.progress.log_metrics()
+            case happened.GaugesDue():
+                self.parts.log.refresh_gauges()
 
     def _start(self, least: int) -> None:
         """Start everything from nothing, with at least so many workers."""
@@ -324,8 +326,7 @@ class RunController:
             return
         lost_shard = isinstance(cause_of(error), ShardLost)
         went_back = self.parts.log.summary().went_back if lost_shard else 0
-        text = explanation(error)
-        if text is not None:
+        if (text := explanation(error)) is not None:
             with suppress(OSError):  # the disk may be what is full
                 self.parts.log.line("error", text)
         self.end = after_failure(error, Circumstances(self.stops_as, self.parts.config.is_trial, went_back))

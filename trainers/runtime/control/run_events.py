@@ -63,6 +63,13 @@ class ScaleRequested:
 
 
 @dataclass(frozen=True)
+class RequestNoted:
+    """Somebody has asked something of the run that its log shall tell of."""
+
+    request: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class SurvivorsFound:
     """The actors that outlived the coordinator before this one are known."""
 
@@ -187,9 +194,9 @@ class BackgroundFailed:
 
 
 RunEvent = (
-    StopRequested | ScaleRequested | SurvivorsFound | LeftoversRemoved | RunStarted | ShardsServe | WorkerReady
-    | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining | MetricsDue | GaugesDue
-    | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
+    StopRequested | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved | RunStarted | ShardsServe
+    | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining | MetricsDue
+    | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
 )  # fmt: skip
 EventQueue = asyncio.Queue[RunEvent]
 

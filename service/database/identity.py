@@ -1,0 +1,46 @@
+"""Who calls: a user with a role, and where a request of theirs came from."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Role(StrEnum):
+    """What a caller may do; each may also do what those before it may."""
+
+    viewer = "viewer"
+    """Read."""
+    user = "user"
+    """Submit, and stop, pause, resume."""
+    admin = "admin"
+    """Everything, own code and webhooks among it."""
+
+    def covers(self, demanded: "Role") -> bool:
+        """Whether this role may do what `demanded` may."""
+        order = list(Role)
+        return order.index(self) >= order.index(demanded)
+
+
+class Identity(BaseModel):
+    """Who calls."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    user: str
+    role: Role
+    token: str | None = None
+    """The id of the token that was shown; null where none was."""
+
+
+class Requester(Identity):
+    """Who has sent a request, and from where."""
+
+    address: str = ""
+    """The client's, as the proxy in front of the service tells it; for a command on the service's own machine, whose
+    shell it was typed in."""
+    request_id: str = ""
+    """In the header X-Request-ID of the answer, too."""
+
+
+LOCAL = Identity(user="local", role=Role.admin)
+"""Who calls from this machine without a token, where none is demanded."""
