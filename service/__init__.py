@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         CheckpointNotFound,
         CopyDamaged,
         DatabaseRefused,
+        DrawingFailed,
+        FigureNotFound,
         JobNotFound,
         KeyReused,
         NeverFits,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         StorageUnreachable,
         SweepNotFound,
         TokenRefused,
+        TooManyInFlight,
         TooManyWaiting,
         WebhookNotFound,
         WebhookRefused,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from service.sweeps.trial_store import TrialStore
     from service.sweeps.views import SweepSummary, SweepView, TrialView, evidence
     from service.tracking.tracker import Tracking
+    from service.turns import Turns
     from service.webhooks.addresses import certificates, networks
     from service.webhooks.sender import Sender
     from service.webhooks.signature import verify
@@ -102,9 +106,10 @@ _HOME = {
     "service.storage.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
-        "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "JobNotFound", "KeyReused", "NeverFits",
-        "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull", "StorageRefused",
-        "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyWaiting", "WebhookNotFound", "WebhookRefused",
+        "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
+        "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -136,6 +141,7 @@ _HOME = {
     "service.sweeps.views": ("SweepSummary", "SweepView", "TrialView", "evidence"),
     "service.database.tokens": ("LOCAL", "Identity", "Role", "Token", "Tokens"),
     "service.tracking.tracker": ("Tracking",),
+    "service.turns": ("Turns",),
     "service.jobs.views": ("JobSummary", "JobView", "Page"),
     "service.jobs.queueing.claims": ("Quotas",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
@@ -150,21 +156,21 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Algorithm", "CheckpointFile", "CheckpointNotFound", "CheckpointView",
-    "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "Event", "Exported",
-    "FieldError", "Finding", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "Page", "Progress", "Query", "Quotas", "Recipe",
-    "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError",
-    "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull",
+    "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event",
+    "Exported", "FieldError", "FigureNotFound", "Finding", "Health", "Identity", "Images", "Installation", "JobManager",
+    "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig",
+    "Metrics", "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "Page", "Progress", "Query", "Quotas",
+    "Recipe", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound",
+    "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull",
     "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary",
-    "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyWaiting", "Tracking",
-    "TrialStore", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch",
-    "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations", "datasets",
-    "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema",
-    "known_examples", "load_yaml", "log_line", "markdown", "models", "networks", "new_job_id", "new_sweep_id",
-    "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head", "stop_head", "sweep",
-    "time_layers", "trial_needs", "verify",
+    "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting",
+    "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks",
+    "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml",
+    "configurations", "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures",
+    "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "models", "networks",
+    "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings",
+    "profile_model", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head",
+    "stop_head", "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 
