@@ -20,8 +20,8 @@ GARBAGE = 10_000
 """New objects after which Python looks for garbage among them."""
 
 SWITCH_S = 0.001
-"""How long a thread may hold Python's lock while others want it. A list of jobs takes it some dozen times, for each step
-of the database; at Python's own 5 ms it would wait 100 ms beside a thread that reads a large spec."""
+"""How long a thread may hold Python's lock while others want it. A list of jobs takes the lock anew for each row of the
+database; at Python's own 5 ms it would wait 100 ms beside a thread that reads a large spec."""
 
 
 class CannotServe(ValueError):
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen. What stands by then stays, so that it is not looked through for garbage again and again; nor
-        is what requests make, of which little is garbage that is not freed at once. And threads take turns more quickly."""
+        is what requests make, of which little is garbage that is not freed at once. Threads switch more often."""
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
