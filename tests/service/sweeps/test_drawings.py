@@ -121,7 +121,7 @@ def test_two_draw_at_a_time_and_one_of_each_user(tmp_path: Path) -> None:
     async def scenario(drawings: Drawings) -> None:
         asked = [asyncio.create_task(drawings.names(store, user)) for store, user in zip(stores, users, strict=True)]
         await until(lambda: sum(len(drawn(store)) for store in stores) == 2)
-        assert not drawn(stores[1]), "ann's second waits for her first"
+        assert len(drawn(stores[0]) + drawn(stores[1])) <= 1, "one of ann's waits for the other"
         assert len(psutil.Process().children()) >= 2
         for store in stores:
             (store.folder / "wait").unlink()
