@@ -13,8 +13,8 @@ from service.scaling.report import scaling_report
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import evidence
 
-NICER = 10
-"""So much lower is its priority than the service's, which must answer others meanwhile."""
+NICER = 5
+"""So much lower is its priority than the service's, which must answer others meanwhile: a third of its share."""
 MOST_BYTES = 4 * 1024**3
 """Of memory. A drawing of 20 trials takes 150 MB; one that takes this much would take it from jobs."""
 
