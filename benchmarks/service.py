@@ -214,7 +214,7 @@ def report_command(service: Service, sweep: str, folder: Path) -> float:
     host, port = service.address
     command = [sys.executable, "-m", "deploy.main", "report", sweep, "--server", f"http://{host}:{port}"]
     begin = time.perf_counter()
-    subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True)
+    subprocess.run([*command, "--out", str(folder)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin
 
 
