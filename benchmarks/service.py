@@ -1,4 +1,4 @@
-"""`python -m benchmarks.service`: how many posts, streams and lists one service bears, while a job trains beside it."""
+"""`python -m benchmarks.service`: how many posts, streams, lists, specs and figures one service bears."""
 
 import argparse
 import asyncio
@@ -19,9 +19,11 @@ from typing import Any
 
 from benchmarks.measurement import machine, proc
 from benchmarks.measurement.http_load import Answer, Connection, Subscriber, at_once, at_rate
+from benchmarks.measurement.recorded_sweep import SWEEP, record
 from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.service_watch import EVERY_S, Watch, drawing
 from benchmarks.measurement.statistics import Spread, Target
-from service import Store, parse_spec
+from service import MAX_VALUES, Store, configurations, parse_spec
 from service.database.job_store import Submission
 from service.status import Status
 from trainers import State
@@ -32,6 +34,9 @@ STREAMED_S = 0.05
 TRAINING = {"model": "lenet5", "data": "digits", "workers": 1, "epochs": 1_000_000, "evaluate": {"every_epochs": 0}}
 TRAINING |= {"batch": 1, "checkpoint": {"every_epochs": 0}, "report_every_s": STREAMED_S}  # an epoch takes seconds
 CAUGHT_UP_S = 60.0
+LARGE_YAML = "".join(f"no-such-field-{index:06}: 1\n" for index in range(MAX_VALUES // 2 - 10)).encode()
+"""As many values as are read, in 240 KB, and each field is wrong."""
+MOST_MB = 250
 QUEUED = {"model": "mlp", "data": "digits", "workers": CPUS, "epochs": 1}
 
 
@@ -47,9 +52,13 @@ class Size:
     reconnects: int = 100
     listed: int = 10_000
     rest_s: float = 30.0
+    large_specs: int = 16
+    large_specs_s: float = 20.0
+    figure_readers: int = 12
+    sweeps: int = 4
 
 
-SMALL = Size(40, 20.0, 60, 10, 4.0, 5, 300, 3.0)
+SMALL = Size(40, 20.0, 60, 10, 4.0, 5, 300, 3.0, 4, 3.0, 3, 1)
 
 
 @dataclass(frozen=True)
@@ -113,9 +122,11 @@ class Service:
 
 
 @contextmanager
-def serving(folder: Path, listed: int):  # type: ignore[no-untyped-def]
-    """A service with so many ended jobs."""
+def serving(folder: Path, listed: int, sweeps: int = 0):  # type: ignore[no-untyped-def]
+    """A service with so many ended jobs, and ended sweeps."""
     folder.mkdir()
+    for number in range(sweeps):
+        record(folder / "sweeps" / f"sweep-{number}")
     store = Store.open(f"sqlite:///{folder / 'millrace.db'}")
     specs = [parse_spec({"labels": {"n": str(digit)}}) for digit in range(10)]
     jobs = [store.submit(Submission(specs[index % 10]), folder / "runs") for index in range(listed)]
@@ -140,8 +151,78 @@ async def at_rest(service: Service, seconds: float) -> list[Figure]:
     share = (proc.cpu_seconds(service.pid) - used) / seconds
     size = proc.memory_bytes(service.pid)["Rss"] / 1e6
     return [
-        Figure(Target("resident memory at rest", 250, "at most"), [size], "MB"),
+        Figure(Target("resident memory at rest", MOST_MB, "at most"), [size], "MB"),
         Figure(Target("CPU at rest", 1, "at most"), [100 * share], "% of a core"),
+    ]
+
+
+async def large_specs(service: Service, size: Size) -> list[Figure]:
+    """Dry runs of the largest specs that are read, from several callers who ask again and again."""
+    statuses, end = [], time.perf_counter() + size.large_specs_s
+
+    async def caller() -> None:
+        connection = Connection(*service.address)
+        while time.perf_counter() < end:
+            answer = await connection.ask("POST", "/v1/jobs?dry_run=true", LARGE_YAML, kind="yaml")
+            statuses.append(answer.status)
+        connection.close()
+
+    async def load() -> None:
+        await asyncio.gather(*(caller() for _ in range(size.large_specs)))
+
+    watch = Watch(service.pid, service.address)
+    await watch.during(load())
+    return [
+        *_watched(watch),
+        Figure(Target("specs refused for their fields", size.large_specs), [statuses.count(422)], ""),
+        Figure(Target("other answers", 0, "at most"), [len(statuses) - statuses.count(422)], ""),
+    ]
+
+
+async def all_figures(service: Service, size: Size, folder: Path) -> list[Figure]:
+    """All figures of sweeps' reports, for several readers at once; then once more, of one sweep, as a command."""
+    seconds = []
+
+    async def reader(sweep: str) -> None:
+        begin, connection = time.perf_counter(), Connection(*service.address)
+        names = json.loads((await connection.ask("GET", f"/v1/sweeps/{sweep}/figures")).body)
+        for name in names:
+            answer = await connection.ask("GET", f"/v1/sweeps/{sweep}/figures/{name}")
+            assert answer.status == 200, answer.body
+        connection.close()
+        seconds.append(time.perf_counter() - begin)
+
+    async def load() -> None:
+        await asyncio.gather(*(reader(f"sweep-{number % size.sweeps}") for number in range(size.figure_readers)))
+
+    watch = Watch(service.pid, service.address)
+    await watch.during(load())
+    left = len(drawing(service.pid))
+    took = await asyncio.to_thread(report_command, service, f"sweep-{size.sweeps}", folder)
+    trials = len(configurations(SWEEP))
+    return [
+        *_watched(watch),
+        Figure(Target("the last reader had all figures after", 30, "at most"), [max(seconds)], "s"),
+        Figure(Target("processes that drew at once", 2, "at most"), [watch.drawing], ""),
+        Figure(Target("of them left", 0, "at most"), [left], ""),
+        Figure(Target(f"`millrace report --out` of {trials} trials", 10, "at most"), [took], "s"),
+    ]
+
+
+def report_command(service: Service, sweep: str, folder: Path) -> float:
+    """Seconds that the command takes to write the report of a sweep whose figures nobody has asked for."""
+    host, port = service.address
+    command = [sys.executable, "-m", "deploy.main", "report", sweep, "--server", f"http://{host}:{port}"]
+    begin = time.perf_counter()
+    subprocess.run([*command, "--out", str(folder)], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def _watched(watch: Watch) -> list[Figure]:
+    size = watch.resident_bytes / 1e6
+    return [
+        Figure(Target("p99 of a page of 50 meanwhile", 100, "at most"), _tail(watch.seconds, 1000, 99), "ms"),
+        Figure(Target("resident memory, the most", MOST_MB, "at most"), [size], "MB"),
     ]
 
 
@@ -231,10 +312,12 @@ def _tail(values: Sequence[float], scale: float, last: int) -> list[float]:
     return [scale * ordered[min(len(ordered) - 1, len(ordered) * share // 100)] for share in (50, 90, last)]
 
 
-async def measure(service: Service, size: Size) -> dict[str, list[Figure]]:
+async def measure(service: Service, size: Size, folder: Path) -> dict[str, list[Figure]]:
     """Everything, in one run."""
     found = {"at rest": await at_rest(service, size.rest_s)}
     found[f"a list of {size.listed:,} jobs"] = await lists(service)
+    found[f"{size.large_specs} callers' YAML of {len(LARGE_YAML) // 1000} KB"] = await large_specs(service, size)
+    found[f"{size.figure_readers} readers of figures"] = await all_figures(service, size, folder)
     job = await service.ask("POST", "/v1/jobs", TRAINING)
     while (await service.ask("GET", f"/v1/jobs/{job['id']}"))["metrics"] is None:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
@@ -260,7 +343,8 @@ def markdown(found: dict[str, list[Figure]], size: Size, loads: tuple[str, str])
         as_bullets(settings),
         as_table(header, rows),
         "The p99 of submissions counts from when each was due, whether or not the service kept up. Their CPU is the "
-        "service's own, all threads, less what it uses for the training job alone.",
+        "service's own, all threads, less what it uses for the training job alone. While others post YAML or "
+        f"read figures, a page is asked for every {EVERY_S * 1000:g} ms; its time, too, counts from when it was due.",
         machine.disturbed(loads[0]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -277,8 +361,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", action="store_true", help="write <today>-service.md and .json")
     options = parser.parse_args(arguments)
     size, before = SMALL if options.small else Size(), machine.load()
-    with tempfile.TemporaryDirectory() as temp, serving(Path(temp) / "state", size.listed) as service:
-        found = asyncio.run(measure(service, size))
+    with (
+        tempfile.TemporaryDirectory() as temp,
+        serving(Path(temp) / "state", size.listed, size.sweeps + 1) as service,
+    ):
+        found = asyncio.run(measure(service, size, Path(temp) / "report"))
     text = markdown(found, size, (before, machine.load()))
     print(text)
     if options.report:

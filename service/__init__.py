@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         CheckpointNotFound,
         CopyDamaged,
         DatabaseRefused,
+        DrawingFailed,
+        FigureNotFound,
         JobNotFound,
         KeyReused,
         NeverFits,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         StorageUnreachable,
         SweepNotFound,
         TokenRefused,
+        TooManyInFlight,
         TooManyWaiting,
         WebhookNotFound,
         WebhookRefused,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from service.sweeps.trial_store import TrialStore
     from service.sweeps.views import SweepSummary, SweepView, TrialView, evidence
     from service.tracking.tracker import Tracking
+    from service.turns import Turns
     from service.webhooks.addresses import certificates, networks
     from service.webhooks.sender import Sender
     from service.webhooks.signature import verify
@@ -107,9 +111,10 @@ _HOME = {
     "service.storage.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
-        "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "JobNotFound", "KeyReused", "NeverFits",
-        "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull", "StorageRefused",
-        "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyWaiting", "WebhookNotFound", "WebhookRefused",
+        "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
+        "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -143,6 +148,7 @@ _HOME = {
     "service.database.identity": ("LOCAL", "Identity", "Requester", "Role"),
     "service.database.tokens": ("Token", "Tokens"),
     "service.tracking.tracker": ("Tracking",),
+    "service.turns": ("Turns",),
     "service.jobs.views": ("JobSummary", "JobView", "Page"),
     "service.jobs.queueing.claims": ("Quotas",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
@@ -158,20 +164,21 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Act", "Algorithm", "Audit", "AuditEntry", "AuditQuery", "CheckpointFile",
     "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset",
-    "Delivery", "Event", "Exported", "FieldError", "Finding", "Growth", "Health", "Identity", "Images", "Installation",
-    "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep",
-    "ManagerConfig", "Metrics", "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page",
-    "Progress", "Query", "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs",
-    "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected",
-    "State", "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
-    "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
-    "Tokens", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Webhook", "WebhookNotFound", "WebhookRefused",
-    "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_fits", "chunks",
-    "compose_yaml", "configurations", "datasets", "detach", "embedded", "evidence", "examine", "explain",
-    "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown",
-    "metrics_of", "models", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec",
-    "parse_sweep", "plot_timings", "profile_model", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report",
-    "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify",
+    "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound", "Finding", "Growth", "Health",
+    "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused",
+    "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError", "Mirror", "Model", "ModelCost",
+    "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas", "Recipe", "Requester", "Resources", "Result",
+    "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics",
+    "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull", "StorageRefused",
+    "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView",
+    "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting", "Tracking",
+    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms",
+    "as_patch", "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations",
+    "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of",
+    "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks",
+    "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings",
+    "profile_model", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head",
+    "stop_head", "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

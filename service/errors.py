@@ -10,6 +10,9 @@ ServiceError
 ├── SweepNotFound        no sweep has this id
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
+├── TooManyInFlight      as much of what the user asked for is being done as may
+├── DrawingFailed        the figures of a report cannot be drawn
+├── FigureNotFound       the report has no such figure
 ├── TokenRefused         a token that cannot be made or is not there
 ├── WebhookNotFound      no webhook has this id
 ├── WebhookRefused       a webhook leads where none may
@@ -85,6 +88,18 @@ class TooManyWaiting(ServiceError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TooManyInFlight(ServiceError):
+    """As much of what the user has asked for is being done as may."""
+
+
+class DrawingFailed(ServiceError):
+    """The process that draws a report's figures died, hung, or could not write them."""
+
+
+class FigureNotFound(ServiceError):
+    """The report has no such figure."""
 
 
 class StorageFull(ServiceError):

@@ -30,6 +30,11 @@ class Unreachable(Exception):
     """No service answers at the address."""
 
 
+DRAWN: dict[str, Any] = {"timeout": 900.0}
+"""Options of a request for figures, which waits for their drawing and for those before it. The service ends a process
+that hangs after 300 s."""
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """One request, and how its answer is read."""
@@ -191,12 +196,12 @@ def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
 
 def figures(sweep_id: str) -> Call[list[str]]:
     """GET /v1/sweeps/{id}/figures."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/figures", lambda response: list(response.json()))
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures", lambda response: list(response.json()), DRAWN)
 
 
 def figure(sweep_id: str, name: str) -> Call[bytes]:
     """GET /v1/sweeps/{id}/figures/{name}."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", _content)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", _content, DRAWN)
 
 
 def algorithms() -> Call[list[service.Algorithm]]:

@@ -47,24 +47,37 @@ async def _read(request: Request, parse: Callable[[Any], T], empty: T | None = N
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in JSON_TYPES + YAML_TYPES:
         raise ProblemError(415, f"send the spec as application/json or application/yaml, not as {media_type}")
-    body = await _bounded(request)
-    if not body and empty is not None:
-        return empty
     is_json = media_type in JSON_TYPES
     load = _load_json if is_json else load_yaml
+
+    def parsed(body: bytes) -> T:
+        return empty if not body and empty is not None else parse(bounded(load(body)))
+
+    if is_json and _length(request) <= AT_ONCE_BYTES:
+        return await _read_here(request, parsed)
     reading: FairThread = request.app.state.reading
-    user = caller(request).user
+    async with reading.turns.place(caller(request).user) as turn:  # from before the body, which takes memory, comes
+        body = await _bounded(request)
+        try:
+            return await reading.run(turn, lambda: parsed(body))  # YAML of the greatest size takes a second
+        except SpecInvalid as error:
+            errors = error.errors
+        raise SpecInvalid(await reading.run(turn, lambda: placed(body, errors)))
 
-    def parsed() -> T:
-        return parse(bounded(load(body)))
 
+async def _read_here(request: Request, parsed: Callable[[bytes], T]) -> T:
+    """The same for a body that is read in no time."""
+    body = await _bounded(request)
     try:
-        if is_json and len(body) <= AT_ONCE_BYTES:
-            return parsed()
-        return await reading.run(user, parsed)  # YAML of the greatest size takes a second
+        return parsed(body)
     except SpecInvalid as error:
-        errors = error.errors
-    raise SpecInvalid(await reading.run(user, lambda: placed(body, errors)))
+        raise SpecInvalid(placed(body, error.errors)) from None
+
+
+def _length(request: Request) -> int:
+    """Of the body in bytes; the most that it may have, where nothing tells it."""
+    told = request.headers.get("content-length", "")
+    return int(told) if told.isdecimal() else MAX_BODY_BYTES
 
 
 def bounded(data: Any) -> Any:

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 from types import FrameType
 
 import uvicorn
@@ -17,6 +18,10 @@ from api.http.sse import Streams
 GRACE_S = 5
 GARBAGE = 10_000
 """New objects after which Python looks for garbage among them."""
+
+SWITCH_S = 0.001
+"""How long a thread may hold Python's lock while others want it. A list of jobs takes the lock anew for each row of the
+database; at Python's own 5 ms it would wait 100 ms beside a thread that reads a large spec."""
 
 
 class CannotServe(ValueError):
@@ -67,6 +72,7 @@ class Server(uvicorn.Server):
         self.streams = streams
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thresholds = gc.get_threshold()
+        self.switch_s = sys.getswitchinterval()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until it is asked to stop."""
@@ -75,17 +81,19 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen. What stands by then stays, so that it is not looked through for garbage again and again; nor
-        is what requests make, of which little is garbage that is not freed at once."""
+        is what requests make, of which little is garbage that is not freed at once. Threads switch more often."""
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
+        sys.setswitchinterval(SWITCH_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, and let what stood be garbage again."""
         await super().shutdown(sockets)
         gc.unfreeze()
         gc.set_threshold(*self.thresholds)
+        sys.setswitchinterval(self.switch_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGINT or SIGTERM. Not raised once more at the end, as uvicorn would: who called `run` has more to do."""

@@ -30,13 +30,15 @@ class Connection:
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, method: str, path: str, body: bytes = b"", headers: str = "", due_s: float = 0.0) -> Answer:
-        """One request, and its answer."""
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", headers: str = "", due_s: float = 0.0, kind: str = "json"
+    ) -> Answer:
+        """One request, and its answer. kind: of the body, `json` or `yaml`."""
         due_s = due_s or time.perf_counter()
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection(self.host, self.port, limit=LIMIT_BYTES)
         assert self.reader is not None
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/{kind}\r\n"
         self.writer.write(f"{head}{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         told = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(told.partition("content-length: ")[2].partition("\r\n")[0])

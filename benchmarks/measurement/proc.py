@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 _HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s*(.*)$")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +54,11 @@ def memory_bytes(pid: int) -> dict[str, int]:
     """Resident (`Rss`) and proportional (`Pss`: shared pages divided among those who map them) bytes and others."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     return {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
+
+
+def resident_bytes(pid: int) -> int:
+    """The same `Rss`, to within some pages, at no cost to the process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def composition(pid: int) -> dict[str, int]:

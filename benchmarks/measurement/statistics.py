@@ -57,7 +57,7 @@ class Target:
         if spread is None:
             return "not measured"
         if not self._holds(spread.median, self.bound):
-            return f"**missed** by {abs(spread.median / self.bound - 1):.1%}"
+            return f"**missed** by {abs(spread.median / self.bound - 1):.1%}" if self.bound else "**missed**"
         beyond = self.in_reach is not None and self._holds(spread.median, self.in_reach)
         return "met, and what is in reach too" if beyond else "met"
 

@@ -1,11 +1,12 @@
-"""The durable store of jobs, in SQLite or PostgreSQL. All calls block."""
+"""The durable store of jobs, in SQLite or PostgreSQL. All calls block, but for `read`."""
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Engine, Table, and_, delete, func, insert, select, text, update
@@ -22,6 +23,11 @@ from service.spec import JobSpec, is_text
 from service.status import Status
 from trainers import Event, State
 
+T = TypeVar("T")
+Argument = TypeVar("Argument")
+
+READERS = 4
+"""Threads for reads that others wait for: no more than the connections that an engine keeps."""
 READ_S = 5.0
 """The longest time that closing waits for readers."""
 RETRY_AFTER_S = 30
@@ -120,6 +126,7 @@ class Store:
         self.engine = engine
         self.writer = writer
         self.audit = Audit(engine, writer)
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="store")
         self.held: Connection | None = None
 
     @classmethod
@@ -138,12 +145,17 @@ class Store:
     def close(self) -> None:
         """Write what is pending, let readers finish, and close every connection."""
         self.writer.close()
+        self.readers.shutdown(wait=False, cancel_futures=True)
         if self.held is not None:
             release(self.held)
         deadline = time.monotonic() + READ_S
         while self.engine.pool.checkedout() and time.monotonic() < deadline:  # type: ignore[attr-defined]
             time.sleep(0.01)
         self.engine.dispose()
+
+    async def read(self, call: Callable[[Argument], T], argument: Argument) -> T:
+        """What one of the calls that read returns. Its threads are the store's own: others may wait for Ray."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, call, argument)
 
     def check(self) -> None:
         """Raise if the database does not answer."""

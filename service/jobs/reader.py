@@ -39,7 +39,7 @@ class JobReader:
     async def page(self, query: Query) -> Page:
         """A page of jobs, newest first."""
         active = {job_id: self.active[job_id] for job_id in self.active}  # before the store, as in `show`
-        jobs = await asyncio.to_thread(self.store.find, query.model_copy(update={"limit": query.limit + 1}))
+        jobs = await self.store.read(self.store.find, query.model_copy(update={"limit": query.limit + 1}))
         more = len(jobs) > query.limit
         jobs = jobs[: query.limit]
         rows = [summary(*current(job, active.get(job.id)), self.queue.outlook(job.id)) for job in jobs]
@@ -49,7 +49,7 @@ class JobReader:
     async def show(self, job_id: str) -> JobView:
         """One job. Raises JobNotFound."""
         active = self.active.get(job_id)  # before the store: a job that ends in between has its progress in one of them
-        job = await asyncio.to_thread(self.store.get, job_id)
+        job = await self.store.read(self.store.get, job_id)
         shown = self._with_trouble(view(*current(job, active), self.queue.outlook(job_id)))
         return shown if self.mirror is None else shown.model_copy(update={"storage": self.mirror.describe(job_id)})
 

@@ -103,11 +103,10 @@ def spread_of(count: int) -> Any:
 def files(figure: Figure) -> dict[str, bytes]:
     """The figure as `png` and `svg`; the same figure gives the same picture on any day, in the SVG but for
     the names of its parts."""
-    figure.draw_without_rendering()  # places everything, once for both
-    figure.set_layout_engine("none")
     found = {}
     for form in ("png", "svg"):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, dpi=DOTS_PER_INCH, metadata={"Date": None} if form == "svg" else None)
+        figure.set_layout_engine("none")  # the first has placed everything, for both
         found[form] = buffer.getvalue()
     return found

@@ -1,6 +1,7 @@
 """The scaling report's figures as PNG and SVG."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,26 +32,26 @@ HEADROOM = 12
 """What exceeds the baseline by more tolerances than this is drawn at the upper edge."""
 
 
-def figures(report: ScalingReport, evidence: Evidence) -> dict[str, bytes]:
-    """Files by name, `error.png` and `error.svg` and so on; with several variants `error-1.png`, as in the report.
+def figures(report: ScalingReport, evidence: Evidence) -> Iterator[tuple[str, bytes]]:
+    """Names and files, `error.png` and `error.svg` and so on; with several variants `error-1.png`, as in the report.
 
     A figure for which there is nothing to draw is left out. evidence: what the report was made of.
     """
-    groups, found = grouped(evidence), dict[str, bytes]()
+    groups = grouped(evidence)
     for number, variant in enumerate(report.variants, 1):
         suffix = f"-{number}" if len(report.variants) > 1 else ""
         trials = {key: g for key, g in groups[tuple(variant.variant.items())].items() if key[0].multiple == 1}
-        drawn = {
-            "error": _error(variant, report.question),
-            "rates": _rates(variant),
-            "curves": _curves(trials, report.question),
-            "target": _target(variant, report.question),
+        drawn: dict[str, Callable[[], Figure | None]] = {
+            "error": partial(_error, variant, report.question),
+            "rates": partial(_rates, variant),
+            "curves": partial(_curves, trials, report.question),
+            "target": partial(_target, variant, report.question),
         }
-        for name, figure in drawn.items():
-            if figure is not None:
+        for name, draw in drawn.items():
+            if (figure := draw()) is not None:
                 _entitle(figure, variant)
-                found |= {f"{name}{suffix}.{form}": data for form, data in files(figure).items()}
-    return found
+                for form, data in files(figure).items():
+                    yield f"{name}{suffix}.{form}", data
 
 
 def _error(variant: VariantReport, question: Question) -> Figure | None:

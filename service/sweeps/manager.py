@@ -17,13 +17,15 @@ from service.errors import KeyReused, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
-from service.scaling.evidence import Evidence
+from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
+from service.sweeps.drawings import Drawings
 from service.sweeps.local import new_sweep_id
+from service.sweeps.reports import Reports
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialStore
-from service.sweeps.views import SweepSummary, SweepView, evidence, summary, view
+from service.sweeps.views import SweepSummary, SweepView, summary, view
 from trainers import Event, EventLogReader, State
 
 T = TypeVar("T")
@@ -70,11 +72,14 @@ class SweepManager:
         self.poll_s = poll_s
         self.trainable = trainable
         """Replaces the class of the trials in Ray Tune; none: `TrialRun`."""
+        self.reports = Reports()
+        self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
         self.followers: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Take up the sweeps that an earlier process left. The job manager must have started."""
+        await self.drawings.start()
         for store in await asyncio.to_thread(self._stores):
             if await asyncio.to_thread(_has_ended, store):
                 for row in await asyncio.to_thread(store.trials):
@@ -87,6 +92,8 @@ class SweepManager:
         for task in self.followers.values():
             task.cancel()
         await asyncio.gather(*self.followers.values(), return_exceptions=True)
+        self.reports.close()
+        await self.drawings.stop()
 
     async def check(self, spec: SweepSpec) -> tuple[SweepSpec, int]:
         """A dry run: the spec as it would run, and how many trials it has. Raises SpecInvalid, NeverFits."""
@@ -117,9 +124,17 @@ class SweepManager:
         """One sweep with its trials. Raises SweepNotFound."""
         return await asyncio.to_thread(view, self._store(sweep_id))
 
-    async def evidence(self, sweep_id: str) -> Evidence:
+    async def report(self, sweep_id: str) -> ScalingReport:
         """What its trials have shown so far. Raises SweepNotFound."""
-        return await asyncio.to_thread(evidence, self._store(sweep_id))
+        return await self.reports.of(self._store(sweep_id))
+
+    async def figure_names(self, sweep_id: str, user: str) -> tuple[str, ...]:
+        """Of the report's figures. Raises SweepNotFound, DrawingFailed, TooManyInFlight."""
+        return await self.drawings.names(self._store(sweep_id), user)
+
+    async def figure(self, sweep_id: str, name: str, user: str) -> bytes:
+        """One of them. Raises SweepNotFound, FigureNotFound, DrawingFailed, TooManyInFlight."""
+        return await self.drawings.file(self._store(sweep_id), name, user)
 
     async def cancel(self, sweep_id: str) -> SweepView:
         """Stop its trials cleanly, and run no more."""

@@ -9,6 +9,7 @@ sweep: QUEUED -> RUNNING -> SUCCEEDED, FAILED or CANCELLED; PAUSED in between; a
 """
 
 import contextlib
+import hashlib
 import json
 import sqlite3
 import time
@@ -172,6 +173,14 @@ class TrialStore:
     def state(self) -> State:
         """The state of the sweep."""
         return State(self.get("state"))
+
+    @property
+    def version(self) -> str:
+        """Of what its report is made of: changes when a trial is added, evaluated or ended, and with the spec."""
+        with self._open() as db:
+            (spec,) = db.execute("SELECT value FROM sweep WHERE name = 'spec'").fetchone()
+            rows = db.execute("SELECT id, state, reason, share, error FROM trials ORDER BY number").fetchall()
+        return hashlib.sha256(json.dumps([spec, rows]).encode()).hexdigest()[:16]
 
     def move(self, from_states: Collection[State], status: Status) -> bool:
         """Change the sweep's status if its state is one of `from_states`. Returns whether it was."""

@@ -1,5 +1,6 @@
 """How a sweep is shown, and the evidence for its report."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -81,8 +82,11 @@ def summary(store: TrialStore) -> SweepSummary:
     return SweepSummary(**_summary(store, store.trials()))
 
 
-def evidence(store: TrialStore) -> Evidence:
-    """What the trials have shown so far."""
+def evidence(store: TrialStore, told: Callable[[str], None] = lambda _: None) -> Evidence:
+    """What the trials have shown so far.
+
+    told: Called with the id of each trial that has been read; of thousands it takes minutes.
+    """
     spec = store.spec
     question = Question(
         base_batch=base_batch(spec),
@@ -90,7 +94,11 @@ def evidence(store: TrialStore) -> Evidence:
         tolerance=spec.report.tolerance,
         target_error=spec.report.target_error,
     )
-    return Evidence(name=spec.name, question=question, trials=tuple(_trial(store, spec, row) for row in store.trials()))
+    trials = []
+    for row in store.trials():
+        trials.append(_trial(store, spec, row))
+        told(row.id)
+    return Evidence(name=spec.name, question=question, trials=tuple(trials))
 
 
 def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:

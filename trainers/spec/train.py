@@ -32,7 +32,8 @@ from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 
 Device = Literal["auto", "cpu", "cuda"]
-
+MOST_ERRORS = 50
+"""Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
 
 TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
 
@@ -308,7 +309,10 @@ class FieldError(BaseModel):
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """The errors of a validation, with pointers into what the user wrote (the tags of unions are removed)."""
+    """The errors of a validation, with pointers into what the user wrote (the tags of unions are removed).
+
+    Of more than MOST_ERRORS the rest is only counted.
+    """
 
     def pointer(loc: tuple[Any, ...]) -> str:
         parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
@@ -320,7 +324,11 @@ def field_errors(error: ValidationError) -> list[FieldError]:
             return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
         return str(item["msg"]).removeprefix("Value error, ")
 
-    return [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in error.errors(include_url=False)]
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    errors = [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in found[:MOST_ERRORS]]
+    if len(found) > MOST_ERRORS:
+        errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
+    return errors
 
 
 @functools.cache  # computed for every spec with an unknown field, which anyone may send

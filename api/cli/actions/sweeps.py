@@ -3,6 +3,8 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -168,10 +170,10 @@ def print_report(context: CliContext, server: str | None, sweep: str, out: Path 
     """The report of a sweep of a service, or of one in a folder; with `out` its files too."""
     store = TrialStore(Path(sweep))
     if store.exists:
-        files = report_files(store)
+        files = _wanted(report_files(store), out)
     elif sweep.startswith("sweep-"):
         with connected(context, server) as client:
-            files = dict(client.report_files(sweep))
+            files = _wanted(client.report_files(sweep), out)
     else:
         complain(f"{sweep} is neither a sweep's folder nor the id of one")
         raise typer.Exit(BAD_INPUT)
@@ -182,14 +184,20 @@ def print_report(context: CliContext, server: str | None, sweep: str, out: Path 
     typer.echo(files["report.json" if as_json else "report.md"].decode().rstrip())
 
 
-def report_files(store: TrialStore) -> dict[str, bytes]:
-    """Report and figures of a sweep in a folder, by file name."""
-    from service import figures  # matplotlib, which no other command needs
-
+def report_files(store: TrialStore) -> Iterator[tuple[str, bytes]]:
+    """Report and figures of a sweep in a folder: names and files, `report.json` and `report.md` first."""
     found = evidence(store)
     report = scaling_report(found)
-    texts = {"report.json": report.model_dump_json(), "report.md": markdown(report)}
-    return {name: text.encode() for name, text in texts.items()} | figures(report, found)
+    yield "report.json", report.model_dump_json().encode()
+    yield "report.md", markdown(report).encode()
+    from service import figures  # matplotlib, which no other command needs
+
+    yield from figures(report, found)
+
+
+def _wanted(files: Iterator[tuple[str, bytes]], out: Path | None) -> dict[str, bytes]:
+    """The report alone where it is only printed: to draw its figures takes seconds."""
+    return dict(files if out is not None else islice(files, 2))
 
 
 def added(values: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

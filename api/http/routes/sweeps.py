@@ -1,6 +1,5 @@
 """/v1/sweeps: submit, list, show, follow, cancel, pause, resume, extend."""
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,7 +10,7 @@ from api.http import sse
 from api.http.audit import told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_sweep_spec
-from api.http.problems import ProblemError, answers
+from api.http.problems import answers
 from api.http.routes.jobs import MAX_EVENTS, STREAM
 from api.http.routes.submission import asked, spec_in_body, tell_where
 from service import (
@@ -23,7 +22,6 @@ from service import (
     SweepView,
     markdown,
     own_code_of_sweep,
-    scaling_report,
 )
 
 MARKDOWN: dict[str, Any] = {"content": {"text/markdown": {"schema": {"type": "string"}}}}
@@ -128,30 +126,23 @@ def _add_report(routes: APIRouter, manager: SweepManager) -> None:
     @routes.get("/{sweep_id}/report", response_model=ScalingReport, responses={200: MARKDOWN, **answers(404)})
     async def report(request: Request, sweep_id: str) -> Any:
         """The scaling report of what its trials showed so far: JSON, or Markdown by `Accept: text/markdown`."""
-        found = await asyncio.to_thread(scaling_report, await manager.evidence(sweep_id))
+        found = await manager.report(sweep_id)
         if "text/markdown" in request.headers.get("accept", ""):
             return PlainTextResponse(markdown(found), media_type="text/markdown")
-        return found
+        return Response(found.model_dump_json(), media_type="application/json")
 
-    @routes.get("/{sweep_id}/figures", responses={200: FIRST_FIGURE, **answers(404)})
-    async def list_figures(sweep_id: str) -> list[str]:
+    @routes.get("/{sweep_id}/figures", responses={200: FIRST_FIGURE, **answers(404, 429, 503)})
+    async def list_figures(request: Request, sweep_id: str) -> list[str]:
         """File names of the report's figures, of which there are none before there is something to draw."""
-        return sorted(await _drawn(manager, sweep_id))
+        return [*await manager.figure_names(sweep_id, caller(request).user)]
 
-    @routes.get("/{sweep_id}/figures/{name}", response_class=Response, responses={200: IMAGES, **answers(404)})
-    async def figure(sweep_id: str, name: str) -> Response:
+    @routes.get(
+        "/{sweep_id}/figures/{name}", response_class=Response, responses={200: IMAGES, **answers(404, 429, 503)}
+    )
+    async def figure(request: Request, sweep_id: str, name: str) -> Response:
         """One of them, as PNG or SVG."""
-        drawn = await _drawn(manager, sweep_id)
-        if name not in drawn:
-            raise ProblemError(404, f"the report has no figure {name!r}, only {', '.join(sorted(drawn)) or 'none yet'}")
-        return Response(drawn[name], media_type="image/png" if name.endswith(".png") else "image/svg+xml")
-
-
-async def _drawn(manager: SweepManager, sweep_id: str) -> dict[str, bytes]:
-    from service import figures  # with the first figure comes matplotlib
-
-    evidence = await manager.evidence(sweep_id)
-    return await asyncio.to_thread(lambda: figures(scaling_report(evidence), evidence))
+        drawn = await manager.figure(sweep_id, name, caller(request).user)
+        return Response(drawn, media_type="image/png" if name.endswith(".png") else "image/svg+xml")
 
 
 def _add_verbs(routes: APIRouter, manager: SweepManager) -> None:

@@ -2,22 +2,28 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
-from api.http.fair_thread import MOST_WAITING, FairThread
-from api.http.problems import ProblemError
-from tests.api.conftest import Service
+from api.http.fair_thread import MOST_IN_FLIGHT, FairThread
+from service import MAX_VALUES, TooManyInFlight
+from tests.api.conftest import Service, eventually
 
-Work = Callable[[], str]
+T = TypeVar("T")
+
+
+async def run(thread: FairThread, user: str, work: Callable[[], T]) -> T:
+    async with thread.turns.place(user) as turn:
+        return await thread.run(turn, work)
 
 
 def test_nobody_waits_for_more_than_one_of_each_other() -> None:
     async def scenario() -> None:
-        thread, done, gate = FairThread("test"), list[str](), threading.Event()
+        thread, done, gate = FairThread("specs"), list[str](), threading.Event()
 
-        def work(name: str) -> Work:
+        def work(name: str) -> Callable[[], str]:
             def run() -> str:
                 assert gate.wait(60)
                 done.append(name)
@@ -25,15 +31,15 @@ def test_nobody_waits_for_more_than_one_of_each_other() -> None:
 
             return run
 
-        calls = [asyncio.create_task(thread.run("ann", work(f"ann {i}"))) for i in range(5)]
+        calls = [asyncio.create_task(run(thread, "ann", work(f"ann {i}"))) for i in range(5)]
         await asyncio.sleep(0)
-        calls.append(asyncio.create_task(thread.run("bob", work("bob"))))
+        calls.append(asyncio.create_task(run(thread, "bob", work("bob"))))
         await asyncio.sleep(0)
         gate.set()
         assert await asyncio.gather(*calls) == [f"ann {i}" for i in range(5)] + ["bob"]
         assert done.index("bob") <= 1
-        assert not thread.turns
-        assert not thread.waiting
+        assert not thread.turns.locks
+        assert not thread.turns.in_flight
         thread.close()
 
     asyncio.run(scenario())
@@ -41,16 +47,16 @@ def test_nobody_waits_for_more_than_one_of_each_other() -> None:
 
 def test_one_user_has_only_so_many_in_flight() -> None:
     async def scenario() -> None:
-        thread, gate = FairThread("test"), threading.Event()
-        calls = [asyncio.create_task(thread.run("ann", lambda: gate.wait(60))) for _ in range(MOST_WAITING)]
+        thread, gate = FairThread("specs"), threading.Event()
+        calls = [asyncio.create_task(run(thread, "ann", lambda: gate.wait(60))) for _ in range(MOST_IN_FLIGHT)]
         await asyncio.sleep(0)
-        with pytest.raises(ProblemError, match="specs of yours are being read"):
-            await thread.run("ann", gate.is_set)
-        calls.append(asyncio.create_task(thread.run("bob", gate.is_set)))
+        with pytest.raises(TooManyInFlight, match="specs of yours are being read"):
+            await run(thread, "ann", gate.is_set)
+        calls.append(asyncio.create_task(run(thread, "bob", gate.is_set)))
         gate.set()
         assert all(await asyncio.gather(*calls))
         calls[0].cancel()
-        assert await thread.run("ann", gate.is_set), "there is room again"
+        assert await run(thread, "ann", gate.is_set), "there is room again"
         thread.close()
 
     asyncio.run(scenario())
@@ -85,3 +91,40 @@ def test_the_service_answers_while_large_specs_are_read(service: Service, monkey
     for thread in threads:
         thread.join()
     assert codes == [200] * 16
+
+
+def test_bodies_that_still_come_are_in_flight_too(
+    serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them holds memory already."""
+    monkeypatch.setattr("api.http.fair_thread.MOST_IN_FLIGHT", 2)
+    service = serve()
+    gate, codes = threading.Event(), list[int]()
+
+    def slowly() -> Iterator[bytes]:
+        yield b"model: "
+        assert gate.wait(60)
+        yield b"mlp"
+
+    def post(body: Iterator[bytes] | bytes) -> int:
+        headers = {"Content-Type": "application/yaml"}
+        return service.http.post("/v1/jobs?dry_run=true", content=body, headers=headers, timeout=60).status_code
+
+    threads = [threading.Thread(target=lambda: codes.append(post(slowly()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: post(b"model: mlp") == 429)
+    assert service.http.post("/v1/jobs?dry_run=true", json={"model": "mlp"}).status_code == 200, "a small one may"
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert codes == [200] * 2
+
+
+def test_a_spec_of_many_errors_gets_a_short_answer(service: Service) -> None:
+    """Sixteen answers of a megabyte each stayed in the service's memory."""
+    body = "".join(f"field-{index}: 1\n" for index in range(MAX_VALUES // 2 - 10))
+    answer = service.http.post("/v1/jobs", content=body.encode(), headers={"Content-Type": "application/yaml"})
+    assert answer.status_code == 422
+    assert len(answer.content) < 20_000
+    assert answer.json()["errors"][-1]["message"] == "and 9,940 more errors"

@@ -1,6 +1,8 @@
 """The manager: the life of a job, cancelling, waiting, and what a restart finds."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,25 @@ def test_a_job_lives_from_queue_to_result(managed: Managed, runs: FakeRuns) -> N
             assert states == ["QUEUED", "RUNNING", "SUCCEEDED"]
             lines = "".join([text async for text in await manager.log_lines(job.id)]).splitlines()
             assert "RUNNING two workers train" in lines[1]
+
+    asyncio.run(scenario())
+
+
+def test_jobs_are_shown_while_all_other_threads_wait(managed: Managed) -> None:
+    """They wait for Ray, for the disk, for a trial's files: nothing that a list of jobs needs."""
+
+    async def scenario() -> None:
+        async with managed() as manager:
+            job, _ = await manager.submit(TWO_WORKERS)
+            gate, others = threading.Event(), ThreadPoolExecutor(1)
+            asyncio.get_running_loop().set_default_executor(others)
+            waits = asyncio.create_task(asyncio.to_thread(gate.wait, 60))
+            try:
+                assert (await manager.show(job.id)).id == job.id
+                assert [one.id for one in (await manager.page(Query())).jobs] == [job.id]
+                assert not waits.done()
+            finally:
+                gate.set()
 
     asyncio.run(scenario())
 

@@ -16,11 +16,11 @@ NAMES = {f"{name}.{form}" for name in ("error", "rates", "curves", "target") for
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, bytes]:
     found = sweep(points=40, seeds=3)
-    return figures(scaling_report(found), found)
+    return dict(figures(scaling_report(found), found))
 
 
 def names(found: Evidence) -> set[str]:
-    return {name.partition(".")[0] for name in figures(scaling_report(found), found)}
+    return {name.partition(".")[0] for name, _ in figures(scaling_report(found), found)}
 
 
 def test_all_four_in_both_forms(drawn: dict[str, bytes]) -> None:
@@ -36,7 +36,7 @@ def test_all_four_in_both_forms(drawn: dict[str, bytes]) -> None:
 
 def test_the_same_evidence_gives_the_same_pictures(drawn: dict[str, bytes]) -> None:
     found = sweep(points=40, seeds=3)
-    again = figures(scaling_report(found), found)
+    again = dict(figures(scaling_report(found), found))
     assert [name for name in NAMES if name.endswith(".png") and again[name] != drawn[name]] == []
 
 
@@ -48,7 +48,7 @@ def test_what_was_not_measured_is_not_drawn() -> None:
 
 def test_curves_are_drawn_in_few_points_however_many_there_are() -> None:
     few, many = (sweep(batches=(64, 128), seeds=2, points=points) for points in (100, 1000))
-    sizes = [len(figures(scaling_report(found), found)["curves.svg"]) for found in (few, many)]
+    sizes = [len(dict(figures(scaling_report(found), found))["curves.svg"]) for found in (few, many)]
     assert sizes[1] < 1.2 * sizes[0]
 
 

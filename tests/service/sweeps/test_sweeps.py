@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service import TrialStore, markdown, scaling_report
+from service import TrialStore, markdown
 from service.sweeps.trial_curve import read_curve
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
 from tests.service.sweeps.managed_sweeps import kill_driver, managed, nothing_left, spec, until
@@ -103,7 +103,7 @@ def test_a_trial_that_fails_is_listed_and_the_others_go_on(tmp_path: Path, clust
             for row in store.trials()[2:]:  # in the processes of the trials before, the bits of a run by itself
                 assert_same_bits(parameters(store.run_dir(row.id)), on_the_local_transport(row.job_spec.train))
             assert (await sweeps.jobs.show(poisoned[0].id)).reason == "SpecRejected"
-            assert "SpecRejected" in markdown(scaling_report(await sweeps.evidence(shown.id)))
+            assert "SpecRejected" in markdown(await sweeps.report(shown.id))
 
     asyncio.run(story())
 
@@ -207,7 +207,7 @@ def test_the_worse_trials_are_stopped_early_and_cleanly(tmp_path: Path, cluster:
             assert all(trial.reason == "DivergesFromBaseline" and trial.progress < 1 for trial in stopped)
             job_view = await sweeps.jobs.show(stopped[0].id)
             assert (job_view.state, job_view.result.state) == (State.CANCELLED, State.CANCELLED)
-            report = scaling_report(await sweeps.evidence(second.id))
+            report = await sweeps.report(second.id)
             assert report.trials["stopped"] == len(stopped)
 
     asyncio.run(story())
