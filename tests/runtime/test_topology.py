@@ -45,11 +45,12 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
     [
         ("aa", "cpu", SharedMemoryEndpoint),
         ("a", "cpu", SharedMemoryEndpoint),
-        ("aa", "cuda", ProcessGroupEndpoint),
+        ("aa", "cuda GPU-1", SharedMemoryEndpoint),
+        ("a", "cuda GPU-1", SharedMemoryEndpoint),
         ("ab", "cpu", ProcessGroupEndpoint),
         ("aab", "cpu", HierarchicalEndpoint),
         ("abab", "cpu", HierarchicalEndpoint),
-        ("aab", "cuda", ProcessGroupEndpoint),
+        ("aab", "cuda GPU-1", ProcessGroupEndpoint),
     ],
 )
 def test_mapped_files_wherever_workers_share_a_node(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch
-from trainers.models.replica import Replica
+from trainers.models.replica import Loss, Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.rule import UpdateRule
 from trainers.optim.schedules import Schedule
@@ -54,8 +54,8 @@ class Work:
 class StepReport:
     """The result of one step on one worker."""
 
-    loss: float
-    """Summed over the worker's examples."""
+    loss: Loss
+    """Summed over the worker's examples; on a GPU, which may not have computed it yet, a tensor ()."""
     examples: int
     learning_rate: float
     dropped: int = 0

@@ -15,6 +15,7 @@ from trainers.algorithms.admm.config import RHO, STEPS, AdmmConfig, agent_names
 from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, Work
 from trainers.collectives.average import Average, gather_rows
 from trainers.collectives.reduction_tree import block
+from trainers.models.replica import Loss
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -171,7 +172,7 @@ class ConsensusAdmm(Algorithm):
                 row.copy_(found[name])
         return Agent(x, u, dict(zip(self.names[2:], states, strict=True)), self.context.partition_sizes[rank])
 
-    def _x_step(self, minibatch: Minibatch, lr: float) -> float:
+    def _x_step(self, minibatch: Minibatch, lr: float) -> Loss:
         """x <- x - lr (gradient of f on the minibatch + rho (x - z + u)), or by another update rule of the spec."""
         batch, agent = minibatch.batch, self.agents[minibatch.virtual_rank]
         if batch is None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainers.data.batches import Batch
 from trainers.models.chain import LayerGroup, cut_chain
-from trainers.models.replica import Replica
+from trainers.models.replica import Loss, Replica
 
 
 class Microbatch:
@@ -23,12 +23,12 @@ class Microbatch:
     def __init__(self, replica: Replica, num_groups: int) -> None:
         self.replica = replica
         self.groups: list[LayerGroup] = cut_chain(replica.model, num_groups)
-        self.params = torch.zeros(replica.layout.numel)  # (P,) those of the forward pass
+        self.params = torch.zeros(replica.layout.numel, device=replica.device)  # (P,) those of the forward pass
         self.inputs: list[Tensor] = []  # of each group: a leaf of its autograd graph
         self.outputs: list[Tensor] = []  # of each group; for the last group the loss
         self.error: Tensor  # the gradient of the output of the group that goes backward next
 
-    def forward(self, params: Tensor, batch: Batch, scale: float) -> float:
+    def forward(self, params: Tensor, batch: Batch, scale: float) -> Loss:
         """Compute the loss, summed over the minibatch, with `params` (P,); `scale` is its weight in the gradient."""
         self.params.copy_(params)
         self.replica.point_to_vector(self.params)
@@ -36,7 +36,7 @@ class Microbatch:
         logits = self.replica.forward(self._chain, batch)
         loss = self.outputs[-1] = self.replica.total_loss(logits, batch)
         self.error = torch.full_like(loss, scale)
-        return float(loss.detach())
+        return float(loss.detach()) if loss.device.type == "cpu" else loss.detach()
 
     def backward(self, group: int, names: Iterable[str], into: Tensor) -> None:
         """Write the gradient of a group's parameters into `into`, (P,), and keep the error signal for the group below.

@@ -11,6 +11,7 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.collectives.reduction import Reduction
+from trainers.models.replica import Loss
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -47,7 +48,7 @@ class Mixed(Algorithm):
             self._fetch()
         if minibatch.batch is None:  # the lease has no examples left for this worker
             self.part.zero_()
-            loss = 0.0
+            loss: Loss = 0.0
         else:
             loss = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
         self._average(work.total_examples)

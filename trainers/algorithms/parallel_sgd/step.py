@@ -12,6 +12,7 @@ from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, 
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.average import Average, gather_rows
 from trainers.collectives.reduction_tree import block
+from trainers.models.replica import Loss
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -87,7 +88,7 @@ class ParallelSgd(Algorithm):
             for name, vector in version.state.items():
                 vector.copy_(start.state.get(f"{name}-{rank}", start.state[name]))
 
-    def _sgd(self, minibatch: Minibatch, lr: float) -> float:
+    def _sgd(self, minibatch: Minibatch, lr: float) -> Loss:
         """One step of one virtual worker, on the mean gradient of its minibatch. Returns the summed loss."""
         batch, rank = minibatch.batch, minibatch.virtual_rank
         if batch is None:

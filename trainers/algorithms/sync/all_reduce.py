@@ -10,6 +10,7 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
+from trainers.models.replica import Loss
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.scaling import momentum_correction
@@ -55,7 +56,8 @@ class SyncAllReduce(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
-        loss, lr = 0.0, self.context.schedule(self.examples)
+        loss: Loss = 0.0
+        lr = self.context.schedule(self.examples)
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             loss += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         total = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())

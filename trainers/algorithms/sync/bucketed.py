@@ -10,6 +10,7 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.collectives.bucketed import BucketScheduler, build_bucket_reducer, gathered
 from trainers.collectives.reduction import ReducedSpan
+from trainers.models.replica import Loss
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.slices import within
@@ -33,8 +34,8 @@ class SyncBucketed(Algorithm):
         start, layout = context.start, context.replica.layout
         self.buckets = gathered(layout.buckets(1), config.bucket_bytes or BUCKET_BYTES)
         initial = Buffers(
-            start.buffers.params.to(self.replica.device),
-            {name: start.buffers.state[name].to(self.replica.device) for name in context.rule.state_names},
+            start.buffers.params.to(self.collectives.device),
+            {name: start.buffers.state[name].to(self.collectives.device) for name in context.rule.state_names},
         )
         self.reducer = build_bucket_reducer(
             self.collectives, initial.params, config.all_reduce or "auto", config.in_flight or IN_FLIGHT
@@ -81,7 +82,7 @@ class SyncBucketed(Algorithm):
     def finish(self) -> None:
         self.collectives.barrier().wait()
 
-    def _gradients(self, params: Tensor, work: Work, reduce: Callable[[slice], None]) -> float:
+    def _gradients(self, params: Tensor, work: Work, reduce: Callable[[slice], None]) -> Loss:
         """Sum the gradients of this worker's virtual ranks, and call `reduce` for each bucket once its sum is complete.
 
         Returns the sum of the losses.
@@ -94,7 +95,7 @@ class SyncBucketed(Algorithm):
             return 0.0
         *before, (last, batch) = minibatches
         into = part
-        loss = 0.0
+        loss: Loss = 0.0
         for rank, earlier in before:
             loss += self.replica.gradient(params, earlier, into, virtual_rank=rank)
             if into is not part:

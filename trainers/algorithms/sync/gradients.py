@@ -6,15 +6,16 @@ from torch import Tensor
 
 from trainers.algorithms.base import Work
 from trainers.collectives.reduction_tree import Node, sum_leaves
-from trainers.models.replica import Replica
+from trainers.models.replica import Loss, Replica
 
 
-def sum_gradients(replica: Replica, params: Tensor, work: Work, node: Node, buffers: list[Tensor]) -> float:
+def sum_gradients(replica: Replica, params: Tensor, work: Work, node: Node, buffers: list[Tensor]) -> Loss:
     """Sum over the examples of the virtual ranks under `node`, in the canonical order, into `buffers[0]`.
 
     Returns the sum of their losses.
     """
-    losses, batches = [], {m.virtual_rank: m.batch for m in work.minibatches}
+    losses: list[Loss] = []
+    batches = {m.virtual_rank: m.batch for m in work.minibatches}
 
     def leaf(rank: int, into: Tensor) -> None:
         batch = batches[rank]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction_tree import Scratch, subtrees
+from trainers.models.replica import Loss
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -23,7 +24,8 @@ class SyncParameterServer(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         params = self.store.fetch(min_clock=self.clock).wait().params
-        loss, lr = 0.0, self.context.schedule(self.examples)
+        loss: Loss = 0.0
+        lr = self.context.schedule(self.examples)
         first, last = work.minibatches[0], work.minibatches[-1]
         step_start = first.index - first.virtual_rank
         for lo, hi in subtrees(self.context.num_virtual, first.virtual_rank, last.virtual_rank + 1):
