@@ -76,8 +76,8 @@ def markdown(found: Sequence[Found], rounds: int) -> str:
     """The whole report."""
     text = (
         f"Medians of {rounds} rounds, in which both sides take turns in one process; ratios are taken within a round. "
-        "Both sides have the same kernels (deterministic, chosen without measuring), weights in `channels_last`, images "
-        "as uint8 in the memory of the host, and the same optimiser; PyTorch's side has its fused form, pinned "
+        "Both sides have the same kernels (deterministic, chosen without measuring), weights in `channels_last`, "
+        "images as uint8 in the memory of the host, and the same optimiser; PyTorch's side has its fused form, pinned "
         "memory and a stream of its own for copies. Millrace's is a worker's own loop, without Ray. TF32 is set by the "
         "benchmark for both sides: no spec asks for it."
     )
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how often both sides are measured (default 7)")
     parser.add_argument("--only", help="only works whose title contains this")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-gpu-<name>.md and .json")
+    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-gpu-<name>")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("there is no GPU")

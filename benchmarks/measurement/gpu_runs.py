@@ -1,4 +1,4 @@
-"""Millrace's worker on a GPU, begun and stopped step by step: its own loop, gate, transport and reporter, without Ray."""
+"""Millrace's worker on a GPU, begun and held by the step: its own loop, gate, transport and reporter, without Ray."""
 
 import tempfile
 import threading

@@ -64,7 +64,9 @@ def train_together(spec: TrainSpec, folder: Path) -> Trained:
     """All workers of a spec, each in a process of its own; what the first of them has."""
     size = spec.workers.count
     with ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _one_thread) as processes:
-        return [f.result() for f in [processes.submit(train_alone, spec, folder, k, size) for k in range(size)]][0]
+        futures = [processes.submit(train_alone, spec, folder, rank, size) for rank in range(size)]
+        first, *_ = [future.result() for future in futures]
+    return first
 
 
 def placed(model: nn.Module, layout: Layout) -> nn.Module:

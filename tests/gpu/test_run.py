@@ -34,5 +34,6 @@ def test_one_and_two_workers_on_one_gpu_give_the_same_bits(gpus: ClusterInfo, tm
 
 
 def test_downpour_with_two_workers_on_one_gpu(gpus: ClusterInfo, tmp_path: Path) -> None:
-    found = finished(tmp_path / "run", algorithm="downpour", workers={"count": 2, "gpus": 0.5}, ps=2, optimizer="adagrad")
+    workers = {"count": 2, "gpus": 0.5}
+    found = finished(tmp_path / "run", algorithm="downpour", workers=workers, ps=2, optimizer="adagrad")
     assert all(bool(value.isfinite().all()) for value in found.values())

@@ -1,4 +1,4 @@
-"""Collectives of workers on one node: vectors in mapped files or on the GPU that all share, met at a barrier of sockets.
+"""Collectives of workers on one node: vectors in mapped files, or on the GPU that all share, and a barrier of sockets.
 
 Nothing is sent: a worker reads the others' parts where they lie, reduces its own 1/K of them (paper 1, section 4.1)
 and writes its 1/K of the result where all of them see it.

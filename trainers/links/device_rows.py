@@ -7,7 +7,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
-import torch.multiprocessing  # teaches the pickler to hand over memory of a GPU: CUDA IPC
+import torch.multiprocessing  # teaches the pickler to hand over memory of a GPU, by CUDA IPC
 from torch import Tensor
 
 
@@ -15,9 +15,8 @@ class DeviceRows:
     """`rows` vectors of float32 on a GPU, which all who open the same path share.
 
     The first to open it takes the memory, full of zeros, and leaves a handle in the file for each of the others, who
-    must be on the same GPU. The memory stays until the last of them has let go of it or has ended, also when the one
-    that took it was killed: CUDA does not promise that, but its driver counts who has the memory open, and
-    `tests/gpu` looks whether it does.
+    must be on the same GPU. When the one that took it is killed, the others still have it: CUDA does not promise that,
+    and `tests/gpu` looks whether it is so.
     """
 
     def __init__(self, path: Path, rows: int, numel: int, device: torch.device, num_others: int) -> None:

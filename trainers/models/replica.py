@@ -22,7 +22,6 @@ from trainers.models.losses import sum_of_losses
 from trainers.models.names import LossName
 from trainers.models.products import input_gradient, outputs, weight_gradient
 
-
 Loss = float | Tensor
 """A loss summed over examples: on a GPU a tensor (), which it may not have computed yet."""
 
@@ -170,9 +169,7 @@ class Replica:
                 on_ready(name)
         return float(loss.detach()) if self.device.type == "cpu" else loss.detach()
 
-    def _backward_into(
-        self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None
-    ) -> None:
+    def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
         views = dict(zip(self.layout.names, self._views(into), strict=True))
         self.backward(loss, torch.full_like(loss, scale), views, on_ready)
 
