@@ -1,11 +1,14 @@
 """What both sides of the GPU's comparison train: the same model, images, order and optimiser, on one GPU."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the workers
 
 IMAGES224 = "benchmarks.measurement.gpu_work:images224"
 IMAGES28 = "benchmarks.measurement.gpu_work:images28"

@@ -1,6 +1,7 @@
 """Workers that share one GPU, each a process of its own, without Ray."""
 
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from trainers.training.loop import Ports, TrainingLoop
 from trainers.training.messages import GenerationStart, WorkerReport
 from trainers.training.setup import set_up
 from trainers.training.step_gate import StepGate
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the workers
 
 DIGITS = {
     "data": {"name": "digits", "limit": 203, "random_crop": 1, "horizontal_flip": True},

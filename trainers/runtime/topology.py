@@ -112,5 +112,6 @@ class Topology:
 
 
 def _no_memory(nodes: set[str], devices: Collection[str] = ()) -> RunFailed:
-    where = f"{len(nodes)} nodes" if len(nodes) > 1 else f"{len(devices)} GPUs"
-    return RunFailed(f"transport: the workers are on {where}, which share no memory; use auto")
+    if len(nodes) == 1:
+        return RunFailed(f"transport: the workers are on {len(devices)} GPUs, which share no memory; use auto")
+    return RunFailed(f"transport: the workers are on {len(nodes)} nodes, which share no memory; use auto")

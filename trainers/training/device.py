@@ -1,19 +1,14 @@
 """The device on which a process computes, and what holds of a GPU's arithmetic."""
 
-import os
-
 import torch
 
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
-CUBLAS_WORKSPACE = ":4096:8"
-"""With a workspace of a fixed size cuBLAS gives the same bits each time: eight buffers of 4 MiB."""
-
 
 def choose_device(spec: TrainSpec) -> torch.device:
     """Where the model computes. On a GPU the kernels are from here on those that give the same bits each time; where
-    there is none, torch warns.
+    there is none, torch warns, as it does where the environment has no CUBLAS_WORKSPACE_CONFIG.
 
     Raises:
         SpecRejected: A GPU is asked for and there is none.
@@ -23,7 +18,6 @@ def choose_device(spec: TrainSpec) -> torch.device:
         raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
     if not wants:
         return torch.device("cpu")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
