@@ -42,7 +42,7 @@ class LocalEndpoint(CollectivesEndpoint):
     def connect(
         self, folder: Path, device: torch.device, given_up: Callable[[], bool] = lambda: False
     ) -> LocalCollectives:
-        return LocalCollectives(self.group, self.rank)
+        return LocalCollectives(self.group, self.rank, device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,11 +45,12 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
     [
         ("aa", "cpu", SharedMemoryEndpoint),
         ("a", "cpu", SharedMemoryEndpoint),
-        ("aa", "cuda", ProcessGroupEndpoint),
+        ("aa", "cuda GPU-1", SharedMemoryEndpoint),
+        ("a", "cuda GPU-1", SharedMemoryEndpoint),
         ("ab", "cpu", ProcessGroupEndpoint),
         ("aab", "cpu", HierarchicalEndpoint),
         ("abab", "cpu", HierarchicalEndpoint),
-        ("aab", "cuda", ProcessGroupEndpoint),
+        ("aab", "cuda GPU-1", ProcessGroupEndpoint),
     ],
 )
 def test_mapped_files_wherever_workers_share_a_node(
@@ -67,6 +68,27 @@ def test_mapped_files_wherever_workers_share_a_node(
             assert topology.rendezvous is not None
             assert one.address == ("127.0.0.1", topology.rendezvous.port)
     assert (topology.rendezvous is None) == (kind is SharedMemoryEndpoint)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "through_host"), [(("a 1", "a 2"), False), (("a 1", "b 1"), False), (("a 1", "a 1", "b 1"), True)]
+)
+def test_workers_with_a_gpu_each_use_nccl_and_others_the_memory_of_the_host(
+    topology: Topology, gpus: tuple[str, ...], through_host: bool
+) -> None:
+    places = [gpu.split() for gpu in gpus]
+    found = topology.form([worker(node, f"cuda {node}{number}") for node, number in places])
+    gpu = torch.device("cuda", 0)
+    for one in found:
+        assert isinstance(one, ProcessGroupEndpoint)
+        assert one.config(gpu).device == (torch.device("cpu") if through_host else gpu)
+
+
+@pytest.mark.parametrize("topology", ["shared_memory"], indirect=True)
+def test_shared_memory_on_several_gpus_is_refused(topology: Topology) -> None:
+    assert type(topology.form([worker("a", "cuda 1"), worker("a", "cuda 1")])[0]) is SharedMemoryEndpoint
+    with pytest.raises(RunFailed, match="2 GPUs, which share no memory"):
+        topology.form([worker("a", "cuda 1"), worker("a", "cuda 2")])
 
 
 @pytest.mark.parametrize("topology", ["process_group"], indirect=True)

@@ -42,8 +42,9 @@ class Average:
         total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
         following = self.versions[(self.clock + 1) % 2]
         mine = following[self.span]
-        for start in range(0, len(mine), CHUNK):
-            stop = min(start + CHUNK, len(mine))
+        chunk = CHUNK if mine.device.type == "cpu" else max(len(mine), 1)
+        for start in range(0, len(mine), chunk):
+            stop = min(start + chunk, len(mine))
             mine[start:stop].copy_(total.piece(start, stop)).div_(weight)
         self.collectives.all_gather(following).wait()
         self.clock += 1

@@ -55,7 +55,7 @@ class CollectivesEndpoint(ABC):
 
 @dataclass(frozen=True)
 class SharedMemoryEndpoint(CollectivesEndpoint):
-    """All workers are on one node."""
+    """All workers are on one node, and compute on its CPUs or on one and the same GPU."""
 
     @property
     def shares_memory(self) -> bool:
@@ -66,17 +66,19 @@ class SharedMemoryEndpoint(CollectivesEndpoint):
 
         own = folder / self.name
         own.mkdir(exist_ok=True)
-        return SharedMemoryCollectives(own, self.rank, self.size, given_up)
+        return SharedMemoryCollectives(own, self.rank, self.size, given_up, device)
 
 
 @dataclass(frozen=True)
 class ProcessGroupEndpoint(CollectivesEndpoint):
-    """Workers on any nodes, or with GPUs."""
+    """Workers on any nodes, or each with a GPU of its own."""
 
     address: Address
     """Of the rendezvous."""
     nodes: tuple[int, ...]
     """The number of the node on which each of the workers is."""
+    through_host: bool = False
+    """Whether vectors lie in the memory of the host though the workers have GPUs: NCCL takes one worker a GPU."""
 
     def connect(self, folder: Path, device: torch.device, given_up: Callable[[], bool] = lambda: False) -> Collectives:
         from trainers.collectives.process_group import ProcessGroupCollectives
@@ -85,8 +87,12 @@ class ProcessGroupEndpoint(CollectivesEndpoint):
 
     def config(self, device: torch.device) -> GroupConfig:
         """Of the process group."""
+        import torch
+
         from trainers.collectives.group_forming import GroupConfig
 
+        if self.through_host:
+            device = torch.device("cpu")
         return GroupConfig(self.address, self.name, self.rank, self.size, device, nodes=self.nodes)
 
 

@@ -8,6 +8,7 @@ repeated, and an interleaving that broke something can be replayed from its seed
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from trainers.collectives.messages import Messages
@@ -15,6 +16,8 @@ from trainers.collectives.protocol import Collectives
 from trainers.errors import PeerLost
 from trainers.links.handle import Handle, done
 from trainers.links.local import LocalWorld
+
+CPU = torch.device("cpu")
 
 
 class LocalGroup:
@@ -40,9 +43,10 @@ class LocalGroup:
 class LocalCollectives(Collectives):
     """Collectives of workers in one process."""
 
-    def __init__(self, group: LocalGroup, rank: int) -> None:
+    def __init__(self, group: LocalGroup, rank: int, device: torch.device = CPU) -> None:
         self.group = group
         self.rank = rank
+        self.device = device
         self.size = len(group.members)
         self.calls = 0
 
@@ -74,7 +78,7 @@ class LocalCollectives(Collectives):
         groups = self.group.meet(f"subgroup {list(ranks)}", self.calls, self.rank, group)
         chosen = groups[min(groups)]
         assert isinstance(chosen, LocalGroup)
-        return LocalCollectives(chosen, list(ranks).index(self.rank)) if self.rank in ranks else None
+        return LocalCollectives(chosen, list(ranks).index(self.rank), self.device) if self.rank in ranks else None
 
     def lane(self, index: int) -> "LocalLane":
         return LocalLane(self, index)
@@ -146,7 +150,7 @@ class LocalLane:
         self.group.closed = True
 
 
-def local_collectives(world: LocalWorld, size: int) -> list[LocalCollectives]:
-    """Collectives for workers 0 to `size` - 1 of a world."""
+def local_collectives(world: LocalWorld, size: int, device: torch.device = CPU) -> list[LocalCollectives]:
+    """Collectives for workers 0 to `size` - 1 of a world, whose vectors lie on `device`."""
     group = LocalGroup(world, range(size))
-    return [LocalCollectives(group, rank) for rank in range(size)]
+    return [LocalCollectives(group, rank, device) for rank in range(size)]

@@ -65,19 +65,11 @@ class ProcessGroupCollectives(Collectives):
         self.line.set_at_end(f"{config.prefix}/closed")
         threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True).start()
 
-    # -- memory ---------------------------------------------------------------------------------------------------
-
-    def replicated(self, name: str, numel: int) -> Tensor:
-        return torch.zeros(numel, device=self.device)
-
-    def parts(self, reduction: Reduction) -> list[Tensor]:
-        return [torch.zeros(reduction.numel, device=self.device) for _ in reduction.nodes(self.rank)]
-
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
         self._count_exchange(send, receive)
-        outbox = torch.cat([tensor.reshape(-1) for tensor in send])
+        outbox = torch.cat([tensor.reshape(-1) for tensor in send]).to(self.device)
         sizes = [tensor.numel() for tensor in receive]
         inbox = outbox.new_empty(sum(sizes))
 

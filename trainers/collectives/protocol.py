@@ -31,6 +31,8 @@ class Collectives(ABC):
 
     rank: int
     size: int
+    device: torch.device = torch.device("cpu")
+    """Where the vectors lie that it supplies."""
     waited_s: float = 0.0
     survives_worker: bool = False
     """Whether what a worker wrote into a replicated vector is there for the others when it has died."""
@@ -54,11 +56,11 @@ class Collectives(ABC):
 
         On shared memory it is one vector: before `all_gather` returns, a worker may only write into its own span.
         """
-        return torch.zeros(numel)
+        return torch.zeros(numel, device=self.device)
 
     def parts(self, reduction: Reduction) -> list[Tensor]:
         """One vector (numel,) for each of this worker's nodes, in memory from which it can be sent as it lies."""
-        return [torch.zeros(reduction.numel) for _ in reduction.nodes(self.rank)]
+        return [torch.zeros(reduction.numel, device=self.device) for _ in reduction.nodes(self.rank)]
 
     def span(self, numel: int) -> slice:
         """The 1/K of a vector that this worker reduces and updates (paper 1, section 4.1)."""

@@ -1,4 +1,4 @@
-"""Collectives of workers on one node: vectors in mapped files, met at a barrier of sockets.
+"""Collectives of workers on one node: vectors in mapped files, or on the GPU that all share, and a barrier of sockets.
 
 Nothing is sent: a worker reads the others' parts where they lie, reduces its own 1/K of them (paper 1, section 4.1)
 and writes its 1/K of the result where all of them see it.
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from trainers.collectives.messages import ThreadLane
@@ -21,11 +22,13 @@ from trainers.collectives.reduction_tree import Node, TreeSum
 from trainers.collectives.shared_messages import SharedMemoryMessages
 from trainers.errors import PeerLost
 from trainers.links.channel import SocketChannel, connect, listen
+from trainers.links.device_rows import DeviceRows
 from trainers.links.handle import Handle
 from trainers.links.mapped import MappedFile
 from trainers.optim.gradient import Gradient
 from trainers.optim.slices import aligned
 
+CPU = torch.device("cpu")
 JOIN_TIMEOUT_S = 60.0
 LOOK_S = 0.02
 """Between two looks whether those who have not come are given up."""
@@ -71,20 +74,35 @@ class Peer:
 
 
 class SharedMemoryCollectives(Collectives):
-    """K workers that share the folder of one generation."""
+    """K workers that share the folder of one generation, and the memory of the node or of one GPU."""
 
     survives_worker = True
     sums_by_itself = True
 
-    def __init__(self, folder: Path, rank: int, size: int, given_up: Callable[[], bool] = lambda: False) -> None:
-        """given_up: Whether to wait for the others no longer; asked while not all are there."""
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        size: int,
+        given_up: Callable[[], bool] = lambda: False,
+        device: torch.device = CPU,
+    ) -> None:
+        """
+        Args:
+            folder: Of the generation.
+            rank: This worker's.
+            size: How many there are.
+            given_up: Whether to wait for the others no longer; asked while not all are there.
+            device: Where the vectors lie that all see; the same GPU for all, or the CPU.
+        """
         self.folder = folder
         self.rank = rank
         self.size = size
+        self.device = device
         self.meetings = 0
         self.exchanges = 0
         self.subgroups = 0
-        self.files: dict[str, MappedFile] = {}
+        self.files: dict[str, MappedFile | DeviceRows] = {}
         self.boxes: dict[int, MappedFile] = {}  # by slot
         self.under_way: dict[int, Handle[None]] = {}  # exchanges by number
         others = [k for k in range(size) if k != rank]
@@ -213,7 +231,7 @@ class SharedMemoryCollectives(Collectives):
         folder.mkdir(exist_ok=True)
         if self.rank not in ranks:
             return None
-        return SharedMemoryCollectives(folder, list(ranks).index(self.rank), len(ranks))
+        return SharedMemoryCollectives(folder, list(ranks).index(self.rank), len(ranks), device=self.device)
 
     def lane(self, index: int) -> ThreadLane:
         folder = self.folder / f"lane-{index}"
@@ -229,6 +247,9 @@ class SharedMemoryCollectives(Collectives):
             peer.channel.close()
 
     def _come(self, meeting: int, signal: int) -> None:
+        """Say that whatever was written and read before is done; of a GPU, that it has come to its end."""
+        if self.peers and self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
         for peer in self.peers:
             peer.channel.send(MESSAGE.pack(meeting, signal, 0, 0))
 
@@ -287,10 +308,14 @@ class SharedMemoryCollectives(Collectives):
         rows = len(reduction.nodes(rank))
         return self.file(f"parts-{rank}-{reduction.num_virtual}", rows, reduction.numel).row(index)
 
-    def file(self, name: str, rows: int, numel: int) -> MappedFile:
-        """A file of the folder that all workers map under this name."""
+    def file(self, name: str, rows: int, numel: int) -> MappedFile | DeviceRows:
+        """Vectors that all workers have under this name: a mapped file of the folder, or memory of the GPU."""
         if name not in self.files:
-            self.files[name] = MappedFile(self.folder / name, rows, numel)
+            path = self.folder / name
+            if self.device.type == "cuda":
+                self.files[name] = DeviceRows(path, rows, numel, self.device, num_others=self.size - 1)
+            else:
+                self.files[name] = MappedFile(path, rows, numel)
         return self.files[name]
 
 

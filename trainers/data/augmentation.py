@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import functional
 
+from trainers.data.delivery import sent_to
 from trainers.data.draws import Float32Array, Int64Array, uniform
 
 STREAM = 1
@@ -56,7 +57,7 @@ class Augmentation:
         if self.padding:
             batch = _padded_crop(batch, draws[:, :2], self.padding)
         if self.flip:
-            mirrored = torch.from_numpy(draws[:, 2] < 0.5).to(batch.device)
+            mirrored = sent_to(torch.from_numpy(draws[:, 2] < 0.5), batch.device)
             batch = torch.where(mirrored[:, None, None, None], batch.flip(-1), batch)
         return batch
 
@@ -91,7 +92,7 @@ def _padded_crop(images: torch.Tensor, draws: Float32Array, padding: int) -> tor
     height, width = images.shape[-2:]
     padded = torch.nn.functional.pad(images, [padding] * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2 padding + 1, 2 padding + 1, H, W), a view
-    corners = torch.from_numpy((draws * (2 * padding + 1)).astype(np.int64)).to(images.device)
+    corners = sent_to(torch.from_numpy((draws * (2 * padding + 1)).astype(np.int64)), images.device)
     return windows[torch.arange(len(images), device=images.device), :, corners[:, 0], corners[:, 1]]
 
 

@@ -58,6 +58,15 @@ def on_device(data: Data, device: torch.device) -> Data:
     return data
 
 
+def tensors_of(data: Data) -> Iterator[torch.Tensor]:
+    """All tensors of a minibatch."""
+    if isinstance(data, torch.Tensor):
+        yield data
+    elif isinstance(data, dict | tuple | list):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from tensors_of(part)
+
+
 class Dataset(ABC):
     """A training and a test set. Ids of examples run from 0 to num_train - 1, from 0 to num_test - 1."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,15 @@ class Normalisation:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W): uint8 in, float32 of zero mean and unit variance out."""
         scaled = functional.to_dtype(images, torch.float32, scale=True)
-        normalised: torch.Tensor = functional.normalize(scaled, list(self.mean), list(self.std), inplace=True)
+        mean, std = (_on_device(values, images.device) for values in (self.mean, self.std))
+        normalised: torch.Tensor = functional.normalize(scaled, mean, std, inplace=True)
         return normalised
+
+
+@cache
+def _on_device(values: tuple[float, ...], device: torch.device) -> Any:
+    """What torchvision makes a tensor of: on a GPU one that is there already, for else each call waits for the copy."""
+    return list(values) if device.type == "cpu" else torch.tensor(values, device=device)
 
 
 @dataclass(frozen=True, eq=False)

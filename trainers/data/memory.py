@@ -7,6 +7,7 @@ import torch
 
 from trainers.data.augmentation import Augmentation, Images
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
+from trainers.data.delivery import Delivery, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, UInt8Array
 from trainers.data.facts import DataFacts
@@ -26,6 +27,7 @@ class MemoryDataset(Dataset):
         self._arrays: Arrays | None = arrays
         self._augmentation = augmentation
         self._device = device
+        self._delivery = Delivery(device)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         for epoch, examples in plan:
@@ -33,17 +35,21 @@ class MemoryDataset(Dataset):
             if not len(examples):  # the last minibatch of an epoch may leave nothing for a virtual worker
                 yield self._empty(epoch, examples)
                 continue
-            pixels, labels = self._training(arrays, examples)
-            images = self._augmentation.train(pixels, epoch, examples).to(self._device)
-            yield Batch((arrays.normalisation(images), self._on_device(labels)), epoch, examples)
+            with self._delivery.beside():
+                pixels, labels = self._training(arrays, examples)
+                images = sent_to(self._augmentation.train(pixels, epoch, examples), self._device)
+                batch = Batch((arrays.normalisation(images), self._on_device(labels)), epoch, examples)
+            yield self._delivery.delivered(batch)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
             arrays = self._opened()
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
-            images = self._augmentation.evaluate(self._taken(arrays.test_images, examples)).to(self._device)
-            labels = self._on_device(arrays.test_labels.take(examples))
-            yield Batch((arrays.normalisation(images), labels), EVALUATION, examples)
+            with self._delivery.beside():
+                images = self._augmentation.evaluate(self._taken(arrays.test_images, examples))
+                labels = self._delivery.taken(arrays.test_labels, examples)
+                normalised = arrays.normalisation(sent_to(images, self._device))
+            yield self._delivery.delivered(Batch((normalised, labels), EVALUATION, examples))
 
     def close(self) -> None:
         self._arrays = None
@@ -54,7 +60,7 @@ class MemoryDataset(Dataset):
 
     def _taken(self, images: UInt8Array | Ragged, examples: Int64Array) -> Images:
         """Copies of these images, on the device if they all have one size; others go there when they have."""
-        return images.take(examples) if isinstance(images, Ragged) else self._on_device(images.take(examples, axis=0))
+        return images.take(examples) if isinstance(images, Ragged) else self._delivery.taken(images, examples)
 
     def _empty(self, epoch: int, examples: Int64Array) -> Batch:
         images = torch.empty(0, *self.facts.inputs, device=self._device)
@@ -65,5 +71,4 @@ class MemoryDataset(Dataset):
         return self._arrays
 
     def _on_device(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device)
+        return sent_to(torch.from_numpy(array), self._device)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.config import DataSpec
+from trainers.data.delivery import Delivery, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, image_tensor
 from trainers.data.facts import DataFacts
@@ -51,6 +52,7 @@ class StreamedDataset(Dataset):
         self._normalisation = source.normalisation
         self._processes = data.loader_processes
         self._device = device
+        self._delivery = Delivery(device)
         self._loaders: dict[bool, _PlanLoader] = {}
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
@@ -73,8 +75,10 @@ class StreamedDataset(Dataset):
         if half.training not in self._loaders:
             self._loaders[half.training] = _PlanLoader(half, self._processes)
         for images, labels, epoch, examples in self._loaders[half.training].run(plan):
-            normalised = self._normalisation(images.to(self._device))
-            yield Batch((normalised, labels.to(self._device)), epoch, examples)
+            with self._delivery.beside():
+                normalised = self._normalisation(sent_to(images, self._device))
+                batch = Batch((normalised, sent_to(labels, self._device)), epoch, examples)
+            yield self._delivery.delivered(batch)
 
 
 class Examples(torch.utils.data.Dataset[Loaded | MillraceError]):

@@ -6,11 +6,11 @@ need. Masks are computed on the device of the activations by `trainers.data.draw
 
 import logging
 
-import numpy as np
 import torch
 from torch import nn
 from torchvision.ops import StochasticDepth
 
+from trainers.data.delivery import sent_to
 from trainers.data.draws import Int64Array, uniform_torch
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class DrawContext:
         """The examples on a device, (B,) int64; copied there once per pass."""
         assert self.examples is not None, "DrawContext.set() must be called before a forward pass in training mode"
         if self._on_device is None or self._on_device.device != device:
-            self._on_device = torch.from_numpy(np.ascontiguousarray(self.examples)).to(device, copy=True)
+            self._on_device = sent_to(torch.from_numpy(self.examples.copy()), device)
         return self._on_device
 
 

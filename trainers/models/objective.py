@@ -28,13 +28,15 @@ class Loss:
 class Total:
     """The same as two numbers, which add up over minibatches and workers."""
 
-    loss: float = 0.0
+    loss: float | Tensor = 0.0
+    """On a GPU, which may not have computed it yet, a tensor ()."""
     weight: float = 0.0
 
     @classmethod
     def of(cls, loss: Loss) -> Total:
         """A weight becomes a multiple of 2**-16: sums of such are exact, so that their order does not matter."""
-        return cls(float(loss.total.detach()), round(loss.weight * 2**16) / 2**16)
+        total = loss.total.detach()
+        return cls(float(total) if total.device.type == "cpu" else total, round(loss.weight * 2**16) / 2**16)
 
     def __add__(self, other: Total) -> Total:
         return Total(self.loss + other.loss, self.weight + other.weight)

@@ -108,6 +108,7 @@ class Replica:
         self.objective = objective or LabelLoss()
         self.parameters = dict(self.model.named_parameters())
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
+        self.gradient_on_device: Tensor | None = None  # (P,) the gradient before it goes there
         self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
         self.initial_buffers = {n: b.detach().clone() for n, b in model.named_buffers() if b.is_floating_point()}
         self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
@@ -117,11 +118,12 @@ class Replica:
         self.on_use: Callable[[str], None] | None = (
             None  # called with a parameter's name before the forward pass uses it
         )
-        for parameter in self.parameters.values():
-            parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
-        for module in self.model.modules():
-            if type(module) is nn.Linear:
-                module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
+        self.is_hooked = False
+        if device.type == "cpu":
+            self._hook()
+            for module in self.model.modules():
+                if type(module) is nn.Linear:
+                    module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
 
     def twin(self) -> "Replica":
         """Another replica of the same model with the same objective, sharing its batch-norm buffers."""
@@ -142,6 +144,8 @@ class Replica:
     ) -> Total:
         """Write the gradient of the loss, summed over the minibatch, to `into`; return the summed loss and its weight.
 
+        Where `into` is on the replica's GPU, nothing waits for that.
+
         Args:
             params: (P,) float32, only read.
             batch: One virtual worker's minibatch.
@@ -149,7 +153,7 @@ class Replica:
             mean: Divide the gradient by the weight of the minibatch.
             virtual_rank: The virtual worker whose batch-norm buffers are read and updated.
             on_ready: Called with each parameter's name once its gradient in `into` is complete, while the backward pass
-                continues through the layers below.
+                continues through the layers below; where `into` is on another device, after all of them.
             on_weight: Called with the weight of the minibatch before the backward pass.
         """
         self.point_to_vector(params)
@@ -157,9 +161,21 @@ class Replica:
             loss = self.objective.loss(self.model, on_device(batch.data, self.device))
         if on_weight is not None:
             on_weight(loss.weight)
-        views = dict(zip(self.layout.names, self._views(into), strict=True))
-        self.backward(loss.total, torch.full_like(loss.total, scale_of(loss.weight) if mean else 1.0), views, on_ready)
+        scale = scale_of(loss.weight) if mean else 1.0
+        if into.device == self.device:
+            self._backward_into(loss.total, scale, into, on_ready)
+        else:  # in one piece, for each copy waits for the device
+            if self.gradient_on_device is None:  # zeros, for the gaps of the layout are 0
+                self.gradient_on_device = torch.zeros(self.layout.numel, device=self.device)
+            self._backward_into(loss.total, scale, self.gradient_on_device, None)
+            into.copy_(self.gradient_on_device)
+            for name in reversed(self.layout.names) if on_ready is not None else ():
+                on_ready(name)
         return Total.of(loss)
+
+    def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
+        views = dict(zip(self.layout.names, self._views(into), strict=True))
+        self.backward(loss, torch.full_like(loss, scale), views, on_ready)
 
     def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
         """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""
@@ -181,6 +197,10 @@ class Replica:
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
         """Write the gradients of the parameters named in `into`, from the gradient of `outputs` (of the same shape)."""
+        if self.device.type == "cuda" and on_ready is None and not self.is_hooked:
+            self._backward_at_once(outputs, gradient, into)
+            return
+        self._hook()
         self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}
         self.sink.written.clear()
         self.sink.on_ready = on_ready
@@ -190,6 +210,29 @@ class Replica:
                 view.zero_()
                 if on_ready is not None:
                     on_ready(self.names[parameter])
+
+    def _backward_at_once(self, outputs: Tensor, gradient: Tensor, into: dict[str, Tensor]) -> None:
+        """On a GPU: what autograd leaves is copied in a few launches, since a launch a parameter costs more than the
+        copy itself."""
+        outputs.backward(gradient)  # type: ignore[no-untyped-call]
+        found: list[Tensor] = []
+        targets: list[Tensor] = []
+        for name, view in into.items():
+            parameter = self.parameters[name]
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                found.append(parameter.grad)
+                targets.append(view)
+                parameter.grad = None
+        torch._foreach_copy_(targets, found)
+
+    def _hook(self) -> None:
+        """Take each gradient from autograd as soon as it is complete."""
+        if not self.is_hooked:
+            self.is_hooked = True
+            for parameter in self.parameters.values():
+                parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
     def point_to(self, named: dict[str, Tensor]) -> None:
         """Make these parameters views of the caller's memory, on the replica's device."""
@@ -243,7 +286,12 @@ class Replica:
         """
         self.draws.set(batch.epoch, batch.examples)
         first = int(batch.examples[0]) if len(batch.examples) else 0
-        torch.manual_seed(hash((self.draws.seed, batch.epoch, first, virtual_rank)) & (2**63 - 1))
+        seed = hash((self.draws.seed, batch.epoch, first, virtual_rank)) & (2**63 - 1)
+        if self.device.type == "cpu":
+            torch.manual_seed(seed)
+        else:  # the same without asking for all other kinds of devices, a step's worth of a small model
+            torch.default_generator.manual_seed(seed)
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
 
     def point_to_vector(self, params: Tensor) -> None:
         """Make the parameters views of `params`, (P,); on another device they are copied first."""

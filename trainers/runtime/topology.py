@@ -1,6 +1,6 @@
 """How the workers of a generation reach each other, and the shards: decided by nodes and devices."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from trainers.collectives.endpoints import (
@@ -69,7 +69,7 @@ class Topology:
         names = [p.place.node_id for p in workers]
         order, kind = list(dict.fromkeys(names)), self._kind(workers)
         if self.spec.transport == "shared_memory" and kind is not None and self.shards is None:
-            raise _no_memory(set(names))
+            raise _no_memory(set(names), {p.device for p in workers})
         generation, self.generations = self.generations, self.generations + 1
         numbers = [(generation, rank, len(workers)) for rank in range(len(workers))]
         if not self.spec.algorithm.traits.uses_collectives:
@@ -77,7 +77,8 @@ class Topology:
         if kind is None:
             return [SharedMemoryEndpoint(*three) for three in numbers]
         address, nodes = self._address(), tuple(order.index(name) for name in names)
-        return [kind(*three, address, nodes) for three in numbers]
+        crowded = len({(p.place.node_id, p.device) for p in workers}) < len(workers)  # NCCL takes one worker a GPU
+        return [kind(*three, address, nodes, through_host=crowded) for three in numbers]
 
     def resume_after(self, generation: int, store_worker: int) -> None:
         """Number the next generation and worker at the shards after these, which an earlier coordinator has used."""
@@ -96,10 +97,10 @@ class Topology:
             self.rendezvous.close()
 
     def _kind(self, workers: Sequence[Prepared]) -> type[ProcessGroupEndpoint] | None:
-        """What connects these workers; None: shared memory alone."""
-        num_nodes = len({p.place.node_id for p in workers})
-        on_cpus = all(p.device == "cpu" for p in workers)
-        if self.spec.transport == "process_group" or not on_cpus or 1 < num_nodes == len(workers):
+        """What connects these workers; None: memory that all of them share, of their node or of their GPU."""
+        num_nodes, devices = len({p.place.node_id for p in workers}), {p.device for p in workers}
+        shares_none = (len(devices) > 1 or num_nodes > 1) and devices != {"cpu"}
+        if self.spec.transport == "process_group" or shares_none or 1 < num_nodes == len(workers):
             return ProcessGroupEndpoint
         return None if num_nodes == 1 else HierarchicalEndpoint
 
@@ -110,5 +111,7 @@ class Topology:
         return self.host, self.rendezvous.port
 
 
-def _no_memory(nodes: set[str]) -> RunFailed:
+def _no_memory(nodes: set[str], devices: Collection[str] = ()) -> RunFailed:
+    if len(nodes) == 1:
+        return RunFailed(f"transport: the workers are on {len(devices)} GPUs, which share no memory; use auto")
     return RunFailed(f"transport: the workers are on {len(nodes)} nodes, which share no memory; use auto")

@@ -185,8 +185,9 @@ class TrainSpec(Section):
         workers, algorithm = info.data.get("workers"), info.data.get("algorithm")
         if workers is None or algorithm is None:
             return transport
-        if transport == "shared_memory" and workers.gpus and algorithm.traits.uses_collectives:
-            raise ValueError("shared memory reduces on the CPU; with GPUs use transport: process_group or auto")
+        own_gpus = workers.gpus >= 1 and workers.count > 1
+        if transport == "shared_memory" and own_gpus and algorithm.traits.uses_collectives:
+            raise ValueError("workers with a GPU each share no memory; use transport: process_group or auto")
         if transport == "object_store" and not algorithm.traits.uses_parameter_server:
             raise ValueError("only shards are reached through the object store, and this algorithm has none; use auto")
         return transport

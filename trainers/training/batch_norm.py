@@ -39,18 +39,20 @@ class BatchNormState:
 
     def open(self, file: Path | None, collectives: Collectives | None) -> None:
         """Keep the rows in a mapped file that all workers of the node share; without one in this process, and exchange
-        them after each step through `collectives`, where there are any."""
-        if file is not None:
+        them after each step through `collectives`, where there are any. Workers with a GPU that have collectives keep
+        them there, and need no file."""
+        device = self.replica.device
+        if file is not None and (device.type == "cpu" or collectives is None):
             self.rows = MappedFile(file, VERSIONS * self.num_virtual, self.width).rows.view(*self._shape)
         else:
-            self.rows, self.collectives = torch.zeros(self._shape), collectives
+            self.rows, self.collectives = torch.zeros(self._shape, device=device), collectives
 
     def begin(self, clock: int) -> None:
         """Write what the replica has of this worker's ranks as the version `clock`."""
         if self.width:
             for rank in self.ranks:
                 buffers = self.replica.float_buffers(rank).values()
-                self.rows[clock % VERSIONS, rank] = torch.cat([buffer.flatten().cpu() for buffer in buffers])
+                self.rows[clock % VERSIONS, rank] = torch.cat([buffer.flatten() for buffer in buffers])
             self._exchange(clock)
 
     def take(self, clock: int, rows: Tensor) -> None:
@@ -62,21 +64,19 @@ class BatchNormState:
         before, after = self.rows[clock % VERSIONS], self.rows[(clock + 1) % VERSIONS]
         for rank in self.ranks if self.width else ():
             after[rank] = before[rank]
-            self.replica.buffers[rank] = {
-                name: value.to(self.replica.device) for name, value in self._named(after[rank]).items()
-            }
+            self.replica.buffers[rank] = self._named(after[rank].to(self.replica.device))  # a view, where it is there
 
     def complete(self, clock: int) -> None:
         """The step that makes the version `clock` is over."""
         if self.width:
-            if self.replica.device.type != "cpu":
+            if self.replica.device != self.rows.device:
                 self.begin(clock)
             else:
                 self._exchange(clock)
 
     def version(self, clock: int) -> Tensor:
-        """(V, width) of a version that all have made."""
-        return self.rows[clock % VERSIONS]
+        """(V, width), on the CPU, of a version that all have made."""
+        return self.rows[clock % VERSIONS].cpu()
 
     def named(self, clock: int) -> dict[int, dict[str, Tensor]]:
         """Likewise, by virtual rank and name."""
@@ -92,11 +92,11 @@ class BatchNormState:
         return {name: cut.view(self.shapes[name]) for name, cut in zip(self.shapes, cuts, strict=True)}
 
     def _exchange(self, clock: int) -> None:
-        if self.collectives is None:
+        if self.collectives is None or self.collectives.size == 1:
             return
         size, rows = self.collectives.size, self.rows[clock % VERSIONS]
         blocks = [slice(*block(self.num_virtual, k, size)) for k in range(size)]
-        mine = rows[blocks[self.collectives.rank]].flatten().to(self.replica.device)
+        mine = rows[blocks[self.collectives.rank]].flatten()
         receive = [mine.new_empty((cut.stop - cut.start) * self.width) for cut in blocks]
         self.collectives.all_to_all([mine] * size, receive).wait()
         for cut, values in zip(blocks, receive, strict=True):

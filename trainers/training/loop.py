@@ -158,7 +158,7 @@ class TrainingLoop:
     def _receive(self, root: int, start: Start) -> Buffers:
         """The newest version from the worker `root`."""
         assert self.collectives is not None
-        device = self.setup.replica.device
+        device = self.collectives.device
         whole = Buffers(
             start.buffers.params, {name: torch.zeros_like(start.buffers.params) for name in self.begin.states}
         )

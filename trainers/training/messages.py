@@ -22,7 +22,7 @@ class RunLayout:
     shards: tuple[tuple[int, int], ...]
     """The spans of the shards in it."""
     device: str
-    """Where the worker that tells this computes."""
+    """Where the worker that tells this computes: `cpu`, or the GPU by what is its own in the world."""
     position: Position
     """Where the run begins."""
     exempt: tuple[tuple[int, int], ...] = ()

@@ -1,9 +1,17 @@
-"""Adds up what one worker does in a generation, and reports it."""
+"""Adds up what one worker does in a generation, and reports it.
+
+A loss that a GPU has yet to compute is read while it computes the step after, or when there is a report: so the worker
+is never more than one step ahead of its GPU, and does not wait for the step that it has just begun.
+"""
 
 import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from trainers.algorithms.base import StepReport
 from trainers.collectives.protocol import Collectives
@@ -11,6 +19,23 @@ from trainers.errors import LossNotFinite
 from trainers.metrics import StepMetrics
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.training.messages import GenerationStart, WorkerReport
+
+
+@dataclass(frozen=True)
+class UnreadLoss:
+    """Of one step, on its way from the GPU."""
+
+    step: int
+    epoch: int
+    learning_rate: float
+    on_host: Tensor
+    """In pinned memory; valid after `arrived`."""
+    arrived: torch.cuda.Event
+
+    def read(self) -> float:
+        """Wait for it, asleep."""
+        self.arrived.synchronize()
+        return self.on_host.item()
 
 
 class Reporter:
@@ -27,6 +52,7 @@ class Reporter:
         self.steps = 0  # of the generation
         self.learning_rate = 0.0
         self.delays: tuple[int, ...] = ()
+        self.unread: UnreadLoss | None = None
         self.staleness: Counter[int] = Counter()  # as of the last report
         self.group_staleness: list[Counter[int]] = []  # likewise
 
@@ -58,21 +84,33 @@ class Reporter:
         """Count one step, which took so long once its data were there.
 
         Raises:
-            LossNotFinite: It diverges.
+            LossNotFinite: It diverges; on a GPU, it did in the step before.
         """
         waited = self.take_wait_s()
         self.steps += 1
+        following = None
+        loss = report.total.loss
+        if isinstance(loss, Tensor):
+            following = _on_its_way(self.steps, epoch, report.learning_rate, loss)
+            self._read_loss()
+            loss = 0.0
         self.metrics += StepMetrics(
-            steps=1, examples=report.examples, loss=report.total.loss, weight=report.total.weight,
-            dropped=report.dropped, by_epoch={epoch: (report.total.loss, report.total.weight)},
+            steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
+            by_epoch={epoch: (loss, report.total.weight)},
             wait_communication_s=waited, compute_s=seconds - waited,
         )  # fmt: skip
-        self.learning_rate, self.delays = report.learning_rate, report.delays
-        if not math.isfinite(report.total.loss):
-            raise LossNotFinite(
-                f"the loss became {report.total.loss} in step {self.steps} of epoch {epoch + 1} at learning rate "
-                f"{report.learning_rate:g}; try a smaller optimizer.lr"
-            )
+        self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following
+        _check(loss, self.steps, epoch, report.learning_rate)
+
+    def _read_loss(self) -> None:
+        """Of the last step whose loss has not been read, if there is one."""
+        unread, self.unread = self.unread, None
+        if unread is not None:
+            loss = unread.read()
+            self.metrics.loss += loss
+            before, weight = self.metrics.by_epoch.get(unread.epoch, (0.0, 0.0))
+            self.metrics.by_epoch[unread.epoch] = before + loss, weight
+            _check(loss, unread.step, unread.epoch, unread.learning_rate)
 
     @property
     def is_due(self) -> bool:
@@ -87,6 +125,7 @@ class Reporter:
             updates: As in `WorkerReport`.
             reached: Likewise.
         """
+        self._read_loss()
         applied = self.store.applied if self.store is not None else []
         metrics = self.metrics
         self.restart()
@@ -116,3 +155,18 @@ class Reporter:
         self.staleness, self.group_staleness = staleness, groups
         news = tuple(dict(now - then) for now, then in zip(groups, earlier, strict=True))
         return StepMetrics(staleness=dict(staleness - before), group_staleness=news if len(news) > 1 else ())
+
+
+def _on_its_way(step: int, epoch: int, learning_rate: float, loss: Tensor) -> UnreadLoss:
+    """Have the GPU send a loss () once it is computed."""
+    on_host, arrived = loss.to("cpu", non_blocking=True), torch.cuda.Event(blocking=True)
+    arrived.record(torch.cuda.current_stream(loss.device))
+    return UnreadLoss(step, epoch, learning_rate, on_host, arrived)
+
+
+def _check(loss: float, step: int, epoch: int, learning_rate: float) -> None:
+    if not math.isfinite(loss):
+        raise LossNotFinite(
+            f"the loss became {loss} in step {step} of epoch {epoch + 1} at learning rate "
+            f"{learning_rate:g}; try a smaller optimizer.lr"
+        )

@@ -31,6 +31,7 @@ from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
+from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
 from trainers.training.position import Position
 
@@ -80,7 +81,8 @@ class Setup:
         state |= self._private(found)
         newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
         for rank, buffers in (newcomers | found.buffers).items():
-            self.replica.buffers[rank] = {name: value.clone() for name, value in buffers.items()}
+            here = {name: value.to(self.replica.device, copy=True) for name, value in buffers.items()}
+            self.replica.buffers[rank] = here
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
 
     def blank(self) -> Start:
@@ -168,7 +170,7 @@ class Setup:
             steps=self.order.steps,
             numel=self.layout.numel,
             shards=tuple((cut.start, cut.stop) for cut in self.layout.shards),
-            device=str(self.replica.device),
+            device=place_name(self.replica.device),
             position=position,
             exempt=tuple((part.start, part.stop) for part in self.exempt),
             groups=tuple((span.start, span.stop) for span in self.groups),
@@ -282,19 +284,3 @@ def check(setup: Setup) -> None:
     finally:
         setup.replica.buffers.pop(-1, None)
         setup.replica.is_as_built = True  # nothing was updated
-
-
-def choose_device(spec: TrainSpec) -> torch.device:
-    """Where the model computes.
-
-    Raises:
-        SpecRejected: A GPU is asked for and there is none.
-    """
-    wants = spec.device == "cuda" or (spec.device == "auto" and spec.workers.gpus > 0)
-    if wants and not torch.cuda.is_available():
-        raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
-    if not wants:
-        return torch.device("cpu")
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own

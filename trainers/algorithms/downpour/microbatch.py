@@ -24,7 +24,7 @@ class Microbatch:
     def __init__(self, replica: Replica, num_groups: int) -> None:
         self.replica = replica
         self.groups: list[LayerGroup] = cut_chain(replica.model, num_groups)
-        self.params = torch.zeros(replica.layout.numel)  # (P,) those of the forward pass
+        self.params = torch.zeros(replica.layout.numel, device=replica.device)  # (P,) those of the forward pass
         self.inputs: list[Tensor] = []  # of each group: a leaf of its autograd graph
         self.outputs: list[Tensor] = []  # of each group; for the last group the loss
         self.error: Tensor  # the gradient of the output of the group that goes backward next

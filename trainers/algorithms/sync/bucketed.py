@@ -35,8 +35,8 @@ class SyncBucketed(Algorithm):
         start, layout = context.start, context.replica.layout
         self.buckets = gathered(layout.buckets(1), config.bucket_bytes or BUCKET_BYTES)
         initial = Buffers(
-            start.buffers.params.to(self.replica.device),
-            {name: start.buffers.state[name].to(self.replica.device) for name in context.rule.state_names},
+            start.buffers.params.to(self.collectives.device),
+            {name: start.buffers.state[name].to(self.collectives.device) for name in context.rule.state_names},
         )
         self.reducer = build_bucket_reducer(
             self.collectives, initial.params, config.all_reduce or "auto", config.in_flight or IN_FLIGHT

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from trainers.data.batches import EVALUATION, Batch, Data, Dataset, Plan
+from trainers.data.delivery import Delivery
 from trainers.data.draws import Int64Array
 from trainers.data.facts import DataFacts
 from trainers.errors import UserCodeFailed
@@ -41,19 +42,23 @@ class ColumnsDataset(Dataset):
     def __init__(self, columns: Columns, limit: int | None, device: torch.device) -> None:
         self.facts = columns.facts
         self._columns: Columns | None = columns
-        self._device = device
+        self._delivery = Delivery(device)
         self.num_train, self.num_test = (_rows(half) for half in (columns.train, columns.test))
         if limit is not None:
             self.num_train = min(limit, self.num_train)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         for epoch, examples in plan:
-            yield Batch(self._taken(self._opened().train, examples), epoch, examples)
+            with self._delivery.beside():
+                data = self._taken(self._opened().train, examples)
+            yield self._delivery.delivered(Batch(data, epoch, examples))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
-            yield Batch(self._taken(self._opened().test, examples), EVALUATION, examples)
+            with self._delivery.beside():
+                data = self._taken(self._opened().test, examples)
+            yield self._delivery.delivered(Batch(data, EVALUATION, examples))
 
     def labels(self) -> Int64Array | None:
         """(N,) of the training half, where a pair's second column holds some."""
@@ -66,7 +71,7 @@ class ColumnsDataset(Dataset):
         self._columns = None
 
     def _taken(self, half: dict[str, AnyArray], examples: Int64Array) -> Data:
-        rows = {name: torch.from_numpy(column.take(examples, axis=0)).to(self._device) for name, column in half.items()}
+        rows = {name: self._delivery.taken(column, examples) for name, column in half.items()}
         return tuple(rows.values()) if self._opened().is_tuple else rows
 
     def _opened(self) -> Columns:

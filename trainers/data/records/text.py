@@ -11,6 +11,7 @@ import torch
 
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.config import DataSpec
+from trainers.data.delivery import Delivery, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.facts import DataFacts
 from trainers.data.node_lock import Note, alone_on_node
@@ -33,7 +34,7 @@ class TextDataset(Dataset):
         """train, test: the tokens of each part, (N,), in memory or mapped."""
         self.facts = facts
         self._train, self._test = train, test
-        self._device = device
+        self._delivery = Delivery(device)
         self._steps = np.arange(facts.inputs[0] + 1)
         self.num_train, self.num_test = (self._windows(part) for part in (train, test))
         if limit is not None:
@@ -41,12 +42,16 @@ class TextDataset(Dataset):
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         for epoch, examples in plan:
-            yield Batch(self._taken(self._train, examples), epoch, examples)
+            with self._delivery.beside():
+                data = self._taken(self._train, examples)
+            yield self._delivery.delivered(Batch(data, epoch, examples))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         for start in range(0, self.num_test, batch):
             examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
-            yield Batch(self._taken(self._test, examples), EVALUATION, examples)
+            with self._delivery.beside():
+                data = self._taken(self._test, examples)
+            yield self._delivery.delivered(Batch(data, EVALUATION, examples))
 
     def close(self) -> None:
         nothing = np.empty(0, dtype=np.uint8)
@@ -58,7 +63,7 @@ class TextDataset(Dataset):
     def _taken(self, tokens: TokenArray, examples: Int64Array) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, T) int64 each: tokens, and those that follow them."""
         places = examples[:, None] * self.facts.inputs[0] + self._steps  # (B, T + 1)
-        rows = torch.from_numpy(tokens[places].astype(np.int64)).to(self._device)
+        rows = sent_to(torch.from_numpy(tokens[places].astype(np.int64)), self._delivery.device)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 

@@ -13,7 +13,7 @@ import ray
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost
-from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
+from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
 from trainers.spec import TrainSpec
@@ -71,6 +71,7 @@ class Worker(BaseActor):
         """
         use_code(self.spec.code is not None)
         limit_threads(self.spec.workers.threads)
+        fix_workspace()
         self.note("imports torch")
         from trainers.training.setup import check, set_up
 

@@ -1,0 +1,30 @@
+"""The device on which a process computes, and what holds of a GPU's arithmetic."""
+
+import torch
+
+from trainers.errors import SpecRejected
+from trainers.spec import TrainSpec
+
+
+def choose_device(spec: TrainSpec) -> torch.device:
+    """Where the model computes. On a GPU the kernels are from here on those that give the same bits each time; where
+    there is none, torch warns, as it does where the environment has no CUBLAS_WORKSPACE_CONFIG.
+
+    Raises:
+        SpecRejected: A GPU is asked for and there is none.
+    """
+    wants = spec.device == "cuda" or (spec.device == "auto" and spec.workers.gpus > 0)
+    if wants and not torch.cuda.is_available():
+        raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
+    if not wants:
+        return torch.device("cpu")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads what nobody wrote
+    return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own
+
+
+def place_name(device: torch.device) -> str:
+    """`cpu`, or which GPU it is: two workers of a node have the same name only if they share one."""
+    return "cpu" if device.type == "cpu" else f"cuda {torch.cuda.get_device_properties(device).uuid}"
