@@ -34,7 +34,7 @@ def draining_nodes() -> set[str]:
 def refused_groups() -> frozenset[str]:
     """The ids of the placement groups for which Ray's autoscaler has no node to add; only its second version says so,
     and while Ray's head is away nobody does. Blocks."""
-    from ray._raylet import GcsClient  # Ray has no public call for it
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray has no public call for it
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
     try:
