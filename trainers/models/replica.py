@@ -165,8 +165,9 @@ class Replica:
                 self.gradient_on_device = torch.zeros(self.layout.numel, device=self.device)
             self._backward_into(loss, scale, self.gradient_on_device, None)
             into.copy_(self.gradient_on_device)
-            for name in reversed(self.layout.names) if on_ready is not None else ():
-                on_ready(name)
+            if on_ready is not None:
+                for name in reversed(self.layout.names):
+                    on_ready(name)
         return float(loss.detach()) if self.device.type == "cpu" else loss.detach()
 
     def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
