@@ -29,7 +29,7 @@ class Delivery:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def beside(self) -> AbstractContextManager[object]:
         """What is done inside goes on beside the computation."""

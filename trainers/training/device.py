@@ -21,7 +21,8 @@ def choose_device(spec: TrainSpec) -> torch.device:
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads what nobody wrote
+    # Nothing here reads what nobody wrote.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own
 
 

@@ -159,7 +159,8 @@ class Reporter:
 
 def _on_its_way(step: int, epoch: int, learning_rate: float, loss: Tensor) -> UnreadLoss:
     """Have the GPU send a loss () once it is computed."""
-    on_host, arrived = loss.to("cpu", non_blocking=True), torch.cuda.Event(blocking=True)
+    on_host = loss.to("cpu", non_blocking=True)
+    arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     arrived.record(torch.cuda.current_stream(loss.device))
     return UnreadLoss(step, epoch, learning_rate, on_host, arrived)
 
