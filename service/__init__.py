@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from service.jobs.own_code import own_code
     from service.jobs.progress import Progress, log_line
     from service.jobs.queueing.claims import Quotas
+    from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
     from service.jobs.service_metrics import ServiceMetrics
     from service.jobs.views import JobSummary, JobView, Page
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
         Event,
         Exported,
         FieldError,
-        Growth,
         Images,
         Metrics,
         MillraceError,
@@ -151,9 +151,10 @@ _HOME = {
     "service.turns": ("Turns",),
     "service.jobs.views": ("JobSummary", "JobView", "Page"),
     "service.jobs.queueing.claims": ("Quotas",),
+    "service.jobs.queueing.growth": ("Growth",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
     "trainers": (
-        "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Growth", "Images", "Metrics", "MillraceError",
+        "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "detach", "embedded", "explain", "export_model", "images_of", "known_examples", "metrics_of",
         "plot_timings", "profile_model", "slope_words", "start_head", "stop_head", "time_layers",

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from trainers.cost.plot import plot_timings
     from trainers.cost.timing import time_layers
     from trainers.data.names import DATASETS
-    from trainers.elastic.node_group import NodeGroup
+    from trainers.elastic.node_group import NodeGroup, has_room
+    from trainers.elastic.placement import NodeCapacity
     from trainers.errors import (
         DataNotFound,
         ExportFailed,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         total_resources,
     )
     from trainers.runtime.event_log import EventLog, EventLogReader, Fence
-    from trainers.runtime.growth import Growth
     from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
@@ -53,7 +53,8 @@ _HOME = {
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.timing": ("time_layers",),
     "trainers.data.names": ("DATASETS",),
-    "trainers.elastic.node_group": ("NodeGroup",),
+    "trainers.elastic.node_group": ("NodeGroup", "has_room"),
+    "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
@@ -67,7 +68,6 @@ _HOME = {
         "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
-    "trainers.runtime.growth": ("Growth",),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
     "trainers.runtime.warm_runner": ("WarmRunner",),
     "trainers.tasks.base": ("Task",),
@@ -79,14 +79,14 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event",
-    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Growth", "Images", "Loss",
-    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeGroup", "Perplexity", "Recipe",
-    "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised", "Task", "TimingPlan",
-    "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "cleanup_run",
-    "cluster_is_open", "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run",
-    "images_of", "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight",
-    "profile_model", "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
-    "torchvision_names", "total_resources", "train",
+    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
+    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
+    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
+    "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
+    "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
+    "export_model", "field_errors", "find_run", "has_room", "images_of", "known_examples", "metrics_of",
+    "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "remove_files", "slope_words",
+    "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from service.jobs.admission import Admission
 from service.jobs.fork import choose, forked_spec
 from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log
 from service.jobs.queueing.claims import Claim, Quotas
+from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
 from service.jobs.recovery import Recovery, Watchdog
@@ -29,7 +30,7 @@ from service.spec import JobSpec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView, give
 from service.storage.mirror import Mirror
-from trainers import NO_ROOM, Growth, Resources, State
+from trainers import NO_ROOM, Resources, State
 
 CANCEL = "CancelRequested"
 PAUSE = "PauseRequested"

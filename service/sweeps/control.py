@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import NeverFits, StateConflict
+from service.jobs.queueing.growth import Growth
 from service.status import Status
 from service.sweeps.axes import configurations, train_specs
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import FILE_NAME, SWEEP_CANCELLED, Ending, TrialState, TrialStore
-from trainers import Growth, Resources, State
+from trainers import Resources, State
 
 LOSSES = 5
 """How many drivers may die one after another without a trial ending in between."""

@@ -16,6 +16,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from service.jobs.queueing.growth import Growth
 from service.scaling.divergence import Divergence, diverges_from_baseline
 from service.scaling.evidence import DIVERGED, RECIPE, Point
 from service.status import Status
@@ -25,7 +26,7 @@ from service.sweeps.search import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
 from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_store import SWEEP_CANCELLED, Ending, TrialRow, TrialState, TrialStore
-from trainers import Growth, State, cleanup_run, remove_files
+from trainers import State, cleanup_run, remove_files
 
 NAMESPACE = "millrace"
 Variant = tuple[tuple[str, str], ...]

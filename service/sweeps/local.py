@@ -7,11 +7,12 @@ from pathlib import Path
 
 from service.errors import SpecInvalid, StateConflict
 from service.ids import new_job_id
+from service.jobs.queueing.growth import Growth
 from service.sweeps import control
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepView, view
-from trainers import Event, EventLogReader, FieldError, Growth, State, embedded
+from trainers import Event, EventLogReader, FieldError, State, embedded
 
 POLL_S = 0.1
 KEEP_EVERY_S = 1.0

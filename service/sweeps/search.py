@@ -7,10 +7,11 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from service.jobs.queueing.growth import Growth
 from service.sweeps.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
-from trainers import Growth, Resources, needs, total_resources
+from trainers import Resources, needs, total_resources
 
 
 class TrialSearcher(Searcher):  # type: ignore[misc]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.api.conftest import eventually
 from tests.api.http.test_serve import LEFT, MILLRACE
-from tests.runtime.autoscaled import autoscaled
+from tests.deploy.autoscaled import autoscaled
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -1,4 +1,4 @@
-"""Bad input and dying processes: a clear end within seconds, and nothing left behind."""
+"""Bad input, no room and dying processes: a clear end within seconds, and nothing left behind."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import pytest
 
 import trainers
 from tests.runtime.runs import finished, gone_soon, spec, start
-from trainers import SpecRejected
+from trainers import NO_ROOM, SpecRejected
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -86,3 +86,14 @@ def test_cancel_before_the_first_step(tmp_path: Path) -> None:
     run.run.cancel()
     assert run.end().data["state"] == "CANCELLED"
     gone_soon("early", [])
+
+
+@pytest.mark.long
+def test_one_worker_more_than_the_cluster_holds(tmp_path: Path) -> None:
+    watched = start("roomless", spec(workers={"count": 9, "virtual": 9}), tmp_path)
+    said = watched.until(lambda event: event.data.get("reason") == NO_ROOM).data
+    assert said["state"] == "STARTING"
+    assert said["message"] == "waits for the cluster to grow: 1 of 9 workers of 1 CPU has no room yet"
+    watched.run.cancel()
+    assert watched.end().data["message"] == "cancelled before the first step"
+    gone_soon("roomless", [])

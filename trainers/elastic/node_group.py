@@ -1,8 +1,11 @@
 """Nodes of one kind that an autoscaler may add to a cluster."""
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
-from trainers.elastic.placement import NodeCapacity
+from trainers.elastic.placement import NodeCapacity, own
+from trainers.errors import SpecRejected
 from trainers.section import Section
 
 MOST_NODES = 10_000
@@ -28,3 +31,31 @@ class NodeGroup(Section):
 
     def __str__(self) -> str:
         return f"{self.nodes} node{'s' * (self.nodes != 1)} of {self.each}"
+
+
+def has_room(
+    groups: Sequence[NodeGroup],
+    workers: tuple[int, NodeCapacity],
+    shards: tuple[int, NodeCapacity],
+    have_own_nodes: bool,
+) -> bool:
+    """Whether workers and shards fit on all the nodes of these groups, each as a whole on one of them.
+
+    workers, shards: How many there are, and what each takes. have_own_nodes: Whether the shards need nodes that the
+    workers do without.
+    """
+    # Those with GPUs last: what needs none leaves them to others.
+    nodes = [group.each for group in sorted(groups, key=lambda group: group.gpus) for _ in range(group.nodes)]
+    (num_workers, worker), (num_shards, shard) = workers, shards
+    if num_shards and have_own_nodes:
+        try:
+            own({str(number): node for number, node in enumerate(nodes)}, workers, shards)
+        except SpecRejected:
+            return False
+        return True
+    room = 0
+    for node in nodes:
+        here = node.times(worker, num_workers)
+        num_workers -= here
+        room += node.without(worker, here).times(shard, num_shards)
+    return num_workers == 0 and room >= num_shards

@@ -8,10 +8,11 @@ from collections.abc import Collection
 from service.database.job_store import Job
 from service.jobs.active_jobs import ActiveJobs
 from service.jobs.queueing.claims import NOTHING, Claim, Quotas, Size
+from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
 from service.jobs.runs import Runs
 from service.spec import JobSpec
-from trainers import Growth, Resources
+from trainers import Resources
 
 OUTLOOKS_FOR_S = 1.0
 """How long an outlook stays true enough to be shown."""

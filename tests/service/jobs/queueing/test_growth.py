@@ -6,10 +6,11 @@ import pytest
 
 from service.errors import NeverFits
 from service.jobs.manager import JobManager
+from service.jobs.queueing.growth import Growth
 from service.spec import JobSpec, parse_spec
 from tests.service.conftest import Managed, eventually, reached, started
 from tests.service.fakes import FakeRun, FakeRuns
-from trainers import NO_ROOM, Growth, NodeGroup, Resources, State
+from trainers import NO_ROOM, NodeGroup, Resources, State
 
 EIGHT = Growth((NodeGroup(nodes=4, cpus=2),))
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from service.jobs.queueing.growth import Growth
 from tests.runtime.runs import spec
-from trainers import Growth, NodeGroup, Resources
+from trainers import NodeGroup, Resources
 
 NONE = Resources(0, 0)
 SMALL, LARGE = NodeGroup(nodes=8, cpus=4), NodeGroup(nodes=4, cpus=8, gpus=1)

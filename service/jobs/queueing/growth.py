@@ -1,14 +1,9 @@
 """What a cluster may become where an autoscaler adds nodes as they are needed. Ray's own does not tell its limits, so
 they are told here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainers.elastic.node_group import NodeGroup
-from trainers.elastic.placement import NodeCapacity, own
-from trainers.errors import SpecRejected
-from trainers.runtime.cluster import Resources, needs
-from trainers.spec import TrainSpec
+from trainers import NodeCapacity, NodeGroup, Resources, TrainSpec, has_room, needs
 
 REMEDY = "ask for fewer workers or for less a worker"
 
@@ -46,27 +41,15 @@ class Growth:
         return f"{lacks}; if an autoscaler adds nodes to it, say in the settings which (`grows_to`)"
 
     def _has_room(self, spec: TrainSpec) -> bool:
-        """Whether workers and shards fit on the nodes, each as a whole."""
-        worker, shard = NodeCapacity(spec.workers.cpus, spec.workers.gpus), NodeCapacity(spec.ps.cpus)
-        workers, shards = spec.workers.count, spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 0
-        nodes = dict(enumerate(self._nodes()))
-        if shards and spec.ps.location == "own":
-            try:
-                own({str(number): node for number, node in nodes.items()}, (workers, worker), (shards, shard))
-            except SpecRejected:
-                return False
-            return True
-        for number, node in nodes.items():
-            here = node.times(worker, workers)
-            workers, nodes[number] = workers - here, node.without(worker, here)
-        return workers == 0 and sum(node.times(shard, shards) for node in nodes.values()) >= shards
+        num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 0
+        workers, shards = (spec.workers.count, _worker(spec)), (num_shards, NodeCapacity(spec.ps.cpus))
+        return has_room(self.groups, workers, shards, have_own_nodes=spec.ps.location == "own")
 
-    def _nodes(self) -> Iterator[NodeCapacity]:
-        """Each of them, those with GPUs last: what needs none leaves them to others."""
-        for group in sorted(self.groups, key=lambda group: group.gpus):
-            yield from [group.each] * group.nodes
+
+def _worker(spec: TrainSpec) -> NodeCapacity:
+    return NodeCapacity(spec.workers.cpus, spec.workers.gpus)
 
 
 def _workers(spec: TrainSpec) -> str:
-    each = NodeCapacity(spec.workers.cpus, spec.workers.gpus)
+    each = _worker(spec)
     return f"{spec.workers.count} workers of {each} find" if spec.workers.count > 1 else f"a worker of {each} finds"

@@ -49,7 +49,9 @@ def _configuration(port: int, cpus: int, most: int) -> dict[str, Any]:
     worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "node_config": {}}
     head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     return {
-        "setup_commands": [], "head_setup_commands": [], "worker_setup_commands": [],
+        "auth": {}, "docker": {}, "initialization_commands": [], "setup_commands": [], "head_setup_commands": [],
+        "worker_setup_commands": [], "head_start_ray_commands": [], "worker_start_ray_commands": [], "file_mounts": {},
+        "cluster_synced_files": [], "file_mounts_sync_continuously": False, "rsync_exclude": [], "rsync_filter": [],
         "cluster_name": "autoscaled", "max_workers": most, "upscaling_speed": 1.0, "idle_timeout_minutes": 60,
         "provider": {
             "type": "external", "module": provider, "launch_multiple": True,
