@@ -87,7 +87,7 @@ def test_a_wrong_token_is_refused_even_where_none_is_needed(shared: Service, val
 def test_a_revoked_token_is_refused_at_once(guarded: Service) -> None:
     token, text = guarded.tokens.create("ann", Role.user)
     headers = {"Authorization": f"Bearer {text}"}
-    assert guarded.http.get("/v1/me", headers=headers).json() == {"user": "ann", "role": "user"}
+    assert guarded.http.get("/v1/me", headers=headers).json() == {"user": "ann", "role": "user", "token": token.id}
     guarded.tokens.revoke(token.id)
     assert refused(guarded.http.get("/v1/me", headers=headers), 401) == ["/header/Authorization"]
 
@@ -100,7 +100,7 @@ def test_the_token_in_an_address_does_not_count(guarded: Service) -> None:
 
 
 def test_on_loopback_no_token_is_needed(service: Service) -> None:
-    assert service.http.get("/v1/me").json() == {"user": "local", "role": "admin"}
+    assert service.http.get("/v1/me").json() == {"user": "local", "role": "admin", "token": None}
     assert service.http.get("/v1/me", headers=service.bearer("viewer")).json() == {"user": "ann", "role": "viewer"}
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from service.jobs.manager import JobManager, JobView
 from service.spec import parse_spec
 from service.status import Status
 from tests.service.conftest import Managed, all_events, eventually, reached, started
-from tests.service.fakes import FakeRun, FakeRuns
+from tests.service.fakes import FakeRuns
 from trainers.events import State
 
 SPEC = parse_spec({"name": "a"})
@@ -133,33 +132,3 @@ def test_what_takes_long_is_left_alone(managed: Managed, runs: FakeRuns) -> None
 async def _is_known(manager: JobManager, job_id: str, state: State) -> bool:
     active = manager.active.get(job_id)
     return active is not None and active.log.progress.state is state
-
-
-def test_a_state_that_cannot_be_written_says_so_and_ends_when_there_is_room(
-    managed: Managed, runs: FakeRuns, tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        async with managed() as manager:
-            job, _ = await manager.submit(SPEC)
-            run: FakeRun = await started(runs, job.id)
-            run.state(State.STARTING)
-            run.die()
-            log = run.run_dir / "events.jsonl"
-            kept = log.read_bytes()
-            log.unlink()
-            log.mkdir()  # nobody can write it
-            await manager.cancel(job.id)
-
-            async def is_told() -> bool:
-                return "cannot be written now" in (await manager.show(job.id)).message
-
-            await eventually(is_told)
-            for _ in range(3):
-                await manager.watchdog.look()
-            assert (await manager.show(job.id)).state is State.CANCELLING
-            log.rmdir()
-            log.write_bytes(kept)
-            await reached(manager, job.id, State.CANCELLED)
-            assert "cannot" not in (await manager.show(job.id)).message
-
-    asyncio.run(scenario())
