@@ -77,7 +77,8 @@ def _is_written_down(scope: Scope, status: int, headers: MutableHeaders) -> bool
 
 def _act(scope: Scope, status: int, headers: MutableHeaders) -> Act:
     """`POST /v1/jobs/{id}/cancel` is `job.cancel`, `POST /v1/jobs` is `job.submit`."""
-    kind, target, verb, *_ = [*scope["path"].removeprefix("/v1/").split("/"), "", "", ""]
+    path: str = scope["path"]
+    kind, target, verb, *_ = [*path.removeprefix("/v1/").split("/"), "", "", ""]
     if not verb:
         verb = NEW.get(kind, "submit") if scope["method"] == "POST" else scope["method"].lower()
     made = headers.get("location", "").rpartition("/")[2]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection
+from functools import partial
 
 from service.database.job_store import Job
 from service.jobs.active_jobs import ActiveJob
@@ -32,7 +33,10 @@ class Recovery:
                 await self.take_up(found)
             else:
                 task = self.waiting[job.id] = asyncio.create_task(self._take_up_later(job), name=f"recover {job.id}")
-                task.add_done_callback(lambda _, job_id=job.id: self.waiting.pop(job_id, None))
+                task.add_done_callback(partial(self._taken_up, job.id))
+
+    def _taken_up(self, job_id: str, _: "asyncio.Task[None]") -> None:
+        self.waiting.pop(job_id, None)
 
     async def stop(self) -> None:
         """Give up waiting for run directories."""
