@@ -33,9 +33,9 @@ class Recovery:
                 await self.take_up(found)
             else:
                 task = self.waiting[job.id] = asyncio.create_task(self._take_up_later(job), name=f"recover {job.id}")
-                task.add_done_callback(partial(self._took_up, job.id))
+                task.add_done_callback(partial(self._taken_up, job.id))
 
-    def _took_up(self, job_id: str, _: asyncio.Task[None]) -> None:
+    def _taken_up(self, job_id: str, _: "asyncio.Task[None]") -> None:
         self.waiting.pop(job_id, None)
 
     async def stop(self) -> None:
