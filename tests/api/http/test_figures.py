@@ -24,7 +24,7 @@ def test_twelve_readers_get_the_figures_of_one_drawing(service: Service, recorde
         answers = list(pool.map(lambda _: service.http.get(path, timeout=120), range(12)))
     names = answers[0].json()
     assert {answer.text for answer in answers} == {answers[0].text}
-    assert len(names) == 8
+    assert {"curves.png", "error.png", "rates.svg"} <= set(names)
     assert service.http.get(f"{path}/error.png").content.startswith(b"\x89PNG")
     assert service.http.get(f"{path}/error.svg").headers["content-type"] == "image/svg+xml"
     missing = service.http.get(f"{path}/other.png")
@@ -44,4 +44,4 @@ def test_a_report_that_is_only_printed_draws_nothing(
     assert "# Scaling report" in capsys.readouterr().out
     assert not (recorded.folder.parent / ".figures").exists()
     print_report(context, None, recorded.folder.name, tmp_path / "out", as_json=False)
-    assert len(os.listdir(tmp_path / "out")) == 10
+    assert {"report.json", "report.md", "error.png", "rates.svg"} <= set(os.listdir(tmp_path / "out"))
