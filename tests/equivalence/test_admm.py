@@ -20,6 +20,7 @@ from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
 from trainers.links.local import LocalWorld
+from trainers.models.objective import Total
 from trainers.models.registry import build_model
 from trainers.optim.buffers import Buffers
 from trainers.spec import SgdSpec, TrainSpec, field_errors
@@ -94,9 +95,9 @@ class Quadratic:
     def layout(self) -> Any:
         return SimpleNamespace(numel=self.a.shape[1])
 
-    def gradient(self, params: Tensor, batch: Batch, into: Tensor, scale: float = 1.0, virtual_rank: int = 0) -> float:
+    def gradient(self, params: Tensor, batch: Batch, into: Tensor, mean: bool, virtual_rank: int) -> Total:
         into.copy_(self.a[virtual_rank] * (params - self.c[virtual_rank]))
-        return 0.0
+        return Total()
 
 
 SHARES = (30, 10, 20)  # uneven: an unweighted mean finds another point

@@ -98,6 +98,8 @@ def test_bodies_that_still_come_are_in_flight_too(
 ) -> None:
     """Each of them holds memory already."""
     monkeypatch.setattr("api.http.fair_thread.MOST_IN_FLIGHT", 2)
+    reading = FairThread("specs")
+    monkeypatch.setattr("api.http.app.FairThread", lambda _: reading)
     service = serve()
     gate, codes = threading.Event(), list[int]()
 
@@ -113,7 +115,8 @@ def test_bodies_that_still_come_are_in_flight_too(
     threads = [threading.Thread(target=lambda: codes.append(post(slowly()))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    eventually(lambda: post(b"model: mlp") == 429)
+    eventually(lambda: reading.turns.in_flight["local"] == 2)
+    assert post(b"model: mlp") == 429
     assert service.http.post("/v1/jobs?dry_run=true", json={"model": "mlp"}).status_code == 200, "a small one may"
     gate.set()
     for thread in threads:
