@@ -68,8 +68,8 @@ def ended(http: httpx2.Client, job: str) -> dict[str, Any]:
 
 def reasons(http: httpx2.Client, job: str) -> dict[str, str]:
     """By its reason, the last sentence of each of the job's states."""
-    answer = http.get(f"/v1/jobs/{job}/events", headers={"Accept": "application/json"}).json()
-    states = [event["data"] for event in answer["events"] if event["type"] == "state"]
+    events = http.get(f"/v1/jobs/{job}/events", headers={"Accept": "application/json"}).json()
+    states = [event["data"] for event in events if event["type"] == "state"]
     return {state["reason"]: state["message"] for state in states}
 
 
