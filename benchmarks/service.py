@@ -34,8 +34,8 @@ STREAMED_S = 0.05
 TRAINING = {"model": "lenet5", "data": "digits", "workers": 1, "epochs": 1_000_000, "evaluate": {"every_epochs": 0}}
 TRAINING |= {"batch": 1, "checkpoint": {"every_epochs": 0}, "report_every_s": STREAMED_S}  # an epoch takes seconds
 CAUGHT_UP_S = 60.0
-LARGE_YAML = "".join(f"no-such-field-{index:06}: 1\n" for index in range(MAX_VALUES // 2 - 10)).encode()
-"""As many values as are read, in 240 KB, and each field is wrong."""
+LARGE_YAML = "".join(f"no-such-field-{index:033}: 1\n" for index in range(MAX_VALUES // 2 - 10)).encode()
+"""As many values as are read, in 250 KB, and each field is wrong."""
 MOST_MB = 250
 QUEUED = {"model": "mlp", "data": "digits", "workers": CPUS, "epochs": 1}
 

@@ -16,8 +16,8 @@ except ImportError:
 
 MAX_DEPTH = 100
 """Sections in sections. libyaml's own nodes are built by recursion in C, which ends the process if it is too deep."""
-MAX_VALUES = 20_000
-"""Values that a text may have. A spec has some hundred; a sweep that names 10,000 seeds one by one, half as many."""
+MAX_VALUES = 10_000
+"""Values that a text may have. A spec has some hundred; a sweep, the values of its axes besides."""
 
 
 class _Loader(SafeLoader):

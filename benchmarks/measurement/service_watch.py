@@ -42,7 +42,7 @@ class Watch:
             readings.add(asyncio.create_task(self._read(free, due)))
             self.resident_bytes = max(self.resident_bytes, proc.resident_bytes(self.pid))
             if len(readings) % COUNT_EVERY == 0:
-                self.drawing = max(self.drawing, len(drawing(self.pid)))
+                self.drawing = max(self.drawing, len(await asyncio.to_thread(drawing, self.pid)))
             due += EVERY_S
         await asyncio.gather(task, *readings)
         while not free.empty():
