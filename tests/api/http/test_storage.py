@@ -20,16 +20,26 @@ def service(serve: Callable[..., Service], tmp_path: Path) -> Service:
     return serve(mirror=Mirror(Storage.open(f"file://{tmp_path}/copies"), tmp_path / "runs", look_s=0.02))
 
 
+def remove(folder: Path) -> None:
+    """As `rm -r`, again where the service has written the last of a run meanwhile."""
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    eventually(is_gone)
+
+
 def test_a_job_whose_files_are_gone_is_handed_out_or_says_why_not(service: Service, tmp_path: Path) -> None:
     service.runs.script = lambda run: (write_checkpoint(run.run_dir, 1000), whole_run(run))[1]
     job = service.client.submit({"epochs": 1})
     where = f"/v1/jobs/{job.id}/checkpoints/000000001000/model.safetensors"
     eventually(lambda: list((tmp_path / "copies" / job.id / "manifests").glob("*.json")))
     eventually(lambda: service.client.get(job.id).storage == f"copied to file://{tmp_path}/copies/{job.id}")
-    shutil.rmtree(tmp_path / "runs" / job.id)
+    remove(tmp_path / "runs" / job.id)
     assert service.http.get(where).content == b"weights"
     eventually(lambda: service.client.get(job.id).storage.startswith("copied"))
-    shutil.rmtree(tmp_path / "runs" / job.id)
+    remove(tmp_path / "runs" / job.id)
     (tmp_path / "copies").rename(tmp_path / "unplugged")
     answer = service.http.get(where)
     assert answer.status_code == 503
