@@ -59,6 +59,15 @@ def test_characters_are_numbered_in_their_order(tmp_path: Path, shared: bool) ->
             assert "".join(letters[i] for i in batch.data[0].flatten().tolist()) == words[:15]
 
 
+def test_two_texts_share_a_folder(tmp_path: Path) -> None:
+    for words in (RAVEN, RAVEN[::-1]):
+        (tmp_path / f"{words[0]}.txt").write_text(words)
+        with open_dataset(text(tmp_path / f"{words[0]}.txt", tokens="characters"), 0, tmp_path / "node") as data:
+            (batch,) = data.batches([(0, np.arange(1))])
+            letters = sorted(set(words))
+            assert "".join(letters[i] for i in batch.data[0].flatten().tolist()) == words[:5]
+
+
 def test_a_large_text_is_not_read_into_memory(tmp_path: Path) -> None:
     """A file of 8 GB, of which only the windows that are asked for are there."""
     with (tmp_path / "large").open("wb") as file:

@@ -1,6 +1,7 @@
 """Text as tokens: windows of one length, cut from files that stay where they are."""
 
 import codecs
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,18 @@ def _characters(data: DataSpec, files: list[Path], folder: Path | None, note: No
     if folder is None:
         return _numbered(data, files)
     folder.mkdir(parents=True, exist_ok=True)
-    home = folder / "characters.npy"
+    name = hashlib.sha256(str(Path(data.root).absolute()).encode()).hexdigest()[:12]  # other texts may lie there too
+    home = folder / f"characters-{name}.npy"
     if not home.exists():
-        with alone_on_node(folder / "characters.lock", note):
+        with alone_on_node(home.with_suffix(".lock"), note):
             if not home.exists():
                 tokens, vocabulary = _numbered(data, files)
-                part = folder / "characters.part.npy"
-                np.save(part, np.concatenate([np.asarray([vocabulary], tokens.dtype), tokens]))
+                part = folder / f"part-{home.name}"
+                try:
+                    np.save(part, np.concatenate([np.asarray([vocabulary], tokens.dtype), tokens]))
+                except OSError:  # no room: each process keeps its own
+                    part.unlink(missing_ok=True)
+                    return tokens, vocabulary
                 part.rename(home)
     mapped: TokenArray = np.load(home, mmap_mode="r")
     return np.asarray(mapped)[1:], int(mapped[0])
