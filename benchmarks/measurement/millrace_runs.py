@@ -78,7 +78,8 @@ def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 1
         {
             "workers": {"count": work.workers, "threads": 1},
             "algorithm": ours.config(),
-            "model": work.model,
+            "task": work.task,
+            "model": {"name": work.model, "kwargs": dict(work.sizes)},
             "data": work.data.model_copy(update={"limit": math.ceil(examples / epochs)}).model_dump(),
             "batch": work.minibatch,
             "optimizer": {"name": "momentum", "lr": work.lr, "momentum": work.momentum},

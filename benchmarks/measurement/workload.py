@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainers.spec import DataSpec, ModelSpec
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import nn
+    from torch import Tensor, nn
 
     from trainers.data.batches import Batch
 
@@ -48,20 +48,42 @@ class Workload:
     """A fixed number of measured steps instead of `seconds`."""
     longest_epoch: int = 50_000
     """Examples; no more than the set has."""
+    task: Literal["classification", "language_model"] = "classification"
+    sizes: tuple[tuple[str, int], ...] = ()
+    """`model.kwargs`."""
 
     def build_model(self) -> "nn.Module":
         """The model, the same start in every process, in the memory format that is fastest on a CPU for everyone."""
         import torch
 
-        from trainers.models.registry import build_model
-
-        model = build_model(ModelSpec(name=self.model), self.num_classes, self.image_shape, seed=self.seed)
+        model = self._language_model() if self.task == "language_model" else self._image_model()
         model = model.to(memory_format=torch.channels_last)
         if self.our_products:
             from benchmarks.peers.products import with_our_products
 
             model = with_our_products(model)
         return model
+
+    def loss(self, model: "nn.Module", batch: "Batch") -> "Tensor":
+        """The mean over the minibatch, as a plain loop of torch has it."""
+        from torch.nn import functional
+
+        inputs, targets = batch.data
+        outputs = model(inputs)
+        return functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+
+    def _image_model(self) -> "nn.Module":
+        from trainers.models.registry import build_model
+
+        return build_model(ModelSpec(name=self.model), self.num_classes, self.image_shape, seed=self.seed)
+
+    def _language_model(self) -> "nn.Module":
+        from trainers.data.datasets import open_dataset
+        from trainers.models.registry import build_model_for
+
+        spec = ModelSpec(name=self.model, kwargs=dict(self.sizes))
+        with open_dataset(self.data, self.seed) as dataset:
+            return build_model_for(spec, dataset.facts, self.seed)
 
     def minibatches(self, rank: int) -> "Iterator[Batch]":
         """Whole minibatches of one worker, epoch after epoch without end: indexed as uint8, then normalised."""
@@ -142,6 +164,21 @@ def noise224(root: str) -> "tuple[Any, Any, Any, Any]":
     labels = random.integers(0, 1000, NUM_NOISE)
     labels[0] = 999  # so that the set has all classes
     return images, labels, images[:1], labels[:1]
+
+
+def gpt(seconds: float = 8.0) -> Workload:
+    """A GPT of 0.8 M parameters on the characters of a text: Shakespeare where it lies, otherwise our own guide."""
+    text = REPOSITORY.parent / "shared" / "data" / "tiny_shakespeare" / "input.txt"
+    root = text if text.is_file() else REPOSITORY / "docs"
+    return Workload(
+        DataSpec(name="text", root=str(root), tokens="characters", context=64),
+        model="gpt",
+        minibatch=12,
+        seconds=seconds,
+        longest_epoch=3000,
+        task="language_model",
+        sizes=(("layers", 4), ("heads", 4), ("width", 128)),
+    )
 
 
 def alexnet(seconds: float = 8.0, workers: int = 2) -> Workload:

@@ -43,7 +43,6 @@ def measure(work: Workload, config: DdpConfig) -> Measurement:
 def _train(work: Workload, config: DdpConfig, rank: int, port: int) -> Timing:
     import torch
     import torch.distributed as dist
-    from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
@@ -58,7 +57,7 @@ def _train(work: Workload, config: DdpConfig, rank: int, port: int) -> Timing:
         def step() -> None:
             batch = next(batches)
             optimizer.zero_grad()
-            functional.cross_entropy(model(batch.images), batch.labels).backward()  # type: ignore[no-untyped-call]
+            work.loss(model, batch).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
         def agree(steps: int) -> int:

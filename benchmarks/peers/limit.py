@@ -12,7 +12,6 @@ def measure(work: Workload) -> Measurement:
 
 def _train(work: Workload, rank: int) -> Timing:
     import torch
-    from torch.nn import functional
 
     torch.set_num_threads(1)
     model, batches = work.build_model(), work.minibatches(rank)
@@ -21,7 +20,7 @@ def _train(work: Workload, rank: int) -> Timing:
     def step() -> None:
         batch = next(batches)
         optimizer.zero_grad()
-        functional.cross_entropy(model(batch.images), batch.labels).backward()  # type: ignore[no-untyped-call]
+        work.loss(model, batch).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return steady(step, work)

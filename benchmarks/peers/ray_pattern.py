@@ -127,17 +127,17 @@ class Worker:
 
         torch.set_num_threads(1)
         self.model, self.batches, self.flat = work.build_model(), work.minibatches(rank), config.flat
+        self.loss = work.loss
         self.parameters = list(self.model.parameters())
         self.weights_packed = Packing(self.parameters, config.flat) if config.tuned else StateDict(self.model)
 
     def gradients(self, weights: Any) -> Arrays:
         """The gradient of the next minibatch at these weights."""
-        from torch.nn import functional
 
         self.weights_packed.back(weights)
         batch = next(self.batches)
         self.model.zero_grad()
-        functional.cross_entropy(self.model(batch.images), batch.labels).backward()  # type: ignore[no-untyped-call]
+        self.loss(self.model, batch).backward()  # type: ignore[no-untyped-call]
         return Packing([p.grad for p in self.parameters], self.flat).out()
 
     def pid(self) -> int:

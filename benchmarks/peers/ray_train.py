@@ -100,7 +100,6 @@ def _loop(config: dict[str, Any]) -> None:
     import torch
     from ray import train
     from ray.train.torch import prepare_model
-    from torch.nn import functional
 
     torch.set_num_threads(1)
     work, folder = config["work"], Path(config["folder"])
@@ -117,7 +116,7 @@ def _loop(config: dict[str, Any]) -> None:
         for step in range(first, 100_000):
             batch = next(batches)
             optimizer.zero_grad()
-            functional.cross_entropy(model(batch.images), batch.labels).backward()  # type: ignore[no-untyped-call]
+            work.loss(model, batch).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             told.write(f"{time.time()} {rank} {os.getpid()} {step}\n")
             if (step + 1) % CHECKPOINT_STEPS == 0:
