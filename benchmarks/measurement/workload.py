@@ -61,7 +61,7 @@ class Workload:
         if self.our_products:
             from benchmarks.peers.products import with_our_products
 
-            model = with_our_products(model)
+            model = with_our_products(model, next(self.minibatches(0)).data[0])
         return model
 
     def loss(self, model: "nn.Module", batch: "Batch") -> "Tensor":

@@ -6,31 +6,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.models.products import input_gradient, outputs, weight_gradient
+from trainers.models.products.choice import LEAST_WEIGHTS
+from trainers.models.products.measure import choose
+from trainers.models.products.multiply import Products
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return outputs(x, weight, bias)
+        ctx.products, ctx.has_bias = products, bias is not None
+        return products.outputs(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (dy,) = upstream
         x, weight = ctx.saved_tensors
-        dw = torch.empty_like(weight)
-        weight_gradient(dy, x, dw)
-        return input_gradient(dy, weight), dw, dy.sum(0)
+        dw, rows = torch.empty_like(weight), dy.reshape(-1, dy.shape[-1])
+        ctx.products.weight_gradient(rows, x.reshape(-1, x.shape[-1]), dw)
+        dx = ctx.products.input_gradient(rows, weight).view_as(x)
+        return dx, dw, rows.sum(0) if ctx.has_bias else None, None
 
 
-def _forward(module: nn.Linear, x: Tensor) -> Tensor:
-    return _Linear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call, no-any-return]
+def with_our_products(model: nn.Module, inputs: Tensor) -> nn.Module:
+    """The same model, whose fully connected layers multiply as Millrace's workers do. inputs: of one minibatch."""
+    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    shapes: set[tuple[int, int, int]] = set()
 
+    def see(module: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
+        assert isinstance(module, nn.Linear)
+        if module.weight.numel() >= LEAST_WEIGHTS:
+            shapes.add((args[0].numel() // module.in_features, module.in_features, module.out_features))
 
-def with_our_products(model: nn.Module) -> nn.Module:
-    """The same model, whose fully connected layers multiply as Millrace's workers do."""
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
+    hooks = [module.register_forward_hook(see) for module in linear]
+    with torch.no_grad():
+        model(inputs)
+    for hook in hooks:
+        hook.remove()
+    products = Products(choose(shapes))
+
+    def forward(module: nn.Linear, x: Tensor) -> Tensor:
+        return _Linear.apply(x, module.weight, module.bias, products)  # type: ignore[no-untyped-call, no-any-return]
+
+    for module in linear:
+        module.forward = MethodType(forward, module)  # type: ignore[method-assign]
     return model

@@ -1,5 +1,7 @@
 """The products of a fully connected layer, whichever library makes them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,10 @@ from torch import nn
 from trainers.data.batches import Batch
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import lay_out
-from trainers.models.products import LEAST_WEIGHTS, input_gradient, outputs, weight_gradient
+from trainers.models.products import measure, multiply
+from trainers.models.products.choice import LEAST_WEIGHTS, Choice, product_name
+from trainers.models.products.measure import choose, is_onednn_faster, processor_name
+from trainers.models.products.multiply import Products, through
 from trainers.models.replica import Replica
 
 SHAPES = [(5, 30, 20), (1, 300, 301), (32, 256, 256), (33, 1029, 1100), (0, 300, 301)]
@@ -19,18 +24,20 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+@pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize(("rows", "inputs", "count"), SHAPES)
-def test_they_are_the_products_to_float_tolerance(rows: int, inputs: int, count: int) -> None:
+def test_they_are_the_products_to_float_tolerance(rows: int, inputs: int, count: int, onednn: bool) -> None:
+    products = through(onednn, [(inputs, count)])
     x, weight, bias, dy = numbers(rows, inputs), numbers(count, inputs), numbers(count), numbers(rows, count)
     wide = [tensor.double() for tensor in (x, weight, bias, dy)]
     near = {"rtol": 1e-4, "atol": 1e-4, "check_dtype": False}
-    torch.testing.assert_close(outputs(x, weight, bias), wide[0] @ wide[1].T + wide[2], **near)
-    torch.testing.assert_close(outputs(x, weight, None), wide[0] @ wide[1].T, **near)
-    torch.testing.assert_close(input_gradient(dy, weight), wide[3] @ wide[1], **near)
+    torch.testing.assert_close(products.outputs(x, weight, bias), wide[0] @ wide[1].T + wide[2], **near)
+    torch.testing.assert_close(products.outputs(x, weight, None), wide[0] @ wide[1].T, **near)
+    torch.testing.assert_close(products.input_gradient(dy, weight), wide[3] @ wide[1], **near)
     into = torch.full((count, inputs), 7.0)
-    weight_gradient(dy, x, into)
+    products.weight_gradient(dy, x, into)
     torch.testing.assert_close(into, wide[3].T @ wide[0], **near)
-    weight_gradient(dy, x, into, add=True)
+    products.weight_gradient(dy, x, into, add=True)
     torch.testing.assert_close(into, 2 * (wide[3].T @ wide[0]), **near)
 
 
@@ -57,18 +64,85 @@ def test_the_next_layer_may_work_in_place(shape: tuple[int, ...], width: int) ->
     torch.testing.assert_close(found, expected.detach())
 
 
-def test_the_bits_do_not_depend_on_where_a_vector_lies() -> None:
+@pytest.mark.parametrize("onednn", [True, False])
+def test_the_bits_do_not_depend_on_where_a_vector_lies(onednn: bool) -> None:
     """Gradients are written to any 64-byte place in a vector of any alignment."""
     rows, inputs, count = 32, 300, 301
     assert inputs * count > LEAST_WEIGHTS
+    library = through(onednn, [(inputs, count)])
     x, dy, weight = numbers(rows, inputs), numbers(rows, count), numbers(count, inputs)
     found = []
     for offset in (0, 16, 48, 1024):
         memory = torch.zeros(offset + count * inputs)
         place = memory[offset:].view(count, inputs)
         place.copy_(weight)
-        products = [outputs(x, place, None), input_gradient(dy, place)]
-        weight_gradient(dy, x, place)
+        products = [library.outputs(x, place, None), library.input_gradient(dy, place)]
+        library.weight_gradient(dy, x, place)
         found.append(torch.cat([*(p.flatten() for p in products), place.flatten()]))
     for other in found[1:]:
         assert torch.equal(found[0], other)
+
+
+def test_each_pass_goes_through_the_library_that_the_choice_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[torch.Size] = []
+    onednn = multiply._onednn
+    monkeypatch.setattr(multiply, "_onednn", lambda x, w, b: calls.append(w.shape) or onednn(x, w, b))
+    measured = tuple(product_name(which, 256, 300) for which in range(3))
+    products = Products(Choice("here", measured, (product_name(1, 256, 300),)))
+    x, weight, dy = numbers(4, 256), numbers(300, 256), numbers(4, 300)
+    products.outputs(x, weight, None)
+    products.weight_gradient(dy, x, torch.empty(300, 256))
+    assert calls == []
+    products.input_gradient(dy, weight)
+    assert calls == [torch.Size([256, 300])]
+    products.input_gradient(dy[:, :150], weight[:150])  # half of the layer, as `hybrid` divides it
+    assert len(calls) == 2
+    products.outputs(numbers(4, 700), numbers(301, 700), None)  # another layer, which nobody measured
+    assert len(calls) == 3
+
+
+def test_what_was_measured_is_kept_and_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+    faster = {0: True, 1: False, 2: True}
+    monkeypatch.setattr(measure, "is_onednn_faster", lambda *product: asked.append(product) or faster[product[0]])
+    table = tmp_path / "cache" / "products.json"
+    found = choose({(12, 256, 300)}, table)
+    assert found.processor == processor_name()
+    assert found.onednn == ("outputs 256x300", "weight gradient 256x300")
+    assert len(asked) == len(found.measured) == 3
+    assert choose({(99, 256, 300)}, table) == found  # of other rows
+    assert len(asked) == 3
+    table.write_text('{"torn')
+    assert choose({(12, 256, 300)}, table) == found
+    assert len(asked) == 6
+
+
+def test_a_table_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert len(choose({(2, 128, 128)}, tmp_path / "file" / "products.json").measured) == 3
+    assert choose(set(), tmp_path / "file" / "products.json") == Choice()
+
+
+def test_the_measurement_tells_a_slow_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    onednn = multiply._onednn
+
+    def slow(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
+        for _ in range(50):
+            onednn(x, w, b)
+        return onednn(x, w, b)
+
+    monkeypatch.setattr(multiply, "_onednn", slow)
+    assert not any(is_onednn_faster(which, 8, 256, 256) for which in range(3))
+
+
+def test_a_replica_multiplies_as_it_is_told_and_so_do_its_twins() -> None:
+    model = nn.Sequential(nn.Linear(200, 200), nn.Linear(200, 3))
+    replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))
+    choice = Choice("here", ("outputs 200x200",), ())
+    replica.multiply_as(choice)
+    assert replica.twin().products is replica.products
+    batch = Batch((numbers(6, 200), torch.zeros(6, dtype=torch.int64)), 0, np.arange(6))
+    params = replica.initial_params()
+    replica.gradient(params, batch, torch.zeros_like(params))
+    assert replica.products.choice == choice
+    assert replica.products.seen == {(6, 200, 200)}  # the small layer is not worth a measurement

@@ -20,7 +20,8 @@ from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
 from trainers.models.objective import Loss, Objective, Supervised, Total
-from trainers.models.products import input_gradient, outputs, weight_gradient
+from trainers.models.products.choice import Choice
+from trainers.models.products.multiply import Products
 
 
 @dataclass
@@ -52,19 +53,19 @@ class _LinearIntoSink(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, replica: "Replica") -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parameters, ctx.replica = (weight, bias), replica
-        return outputs(x, weight, bias)
+        return replica.products.outputs(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (dy,) = upstream  # (..., outputs)
         x, weight = ctx.saved_tensors
-        sink, (parameter, bias) = ctx.replica.sink, ctx.parameters
+        sink, products, (parameter, bias) = ctx.replica.sink, ctx.replica.products, ctx.parameters
         rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
+        products.weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
         sink.written.add(id(parameter))
         if bias is not None:
             sink.add(bias, rows.sum(0))
-        dx = input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
+        dx = products.input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
         return dx, None, None, None
 
 
@@ -114,6 +115,7 @@ class Replica:
         self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
         self.is_as_built = True  # until the parameters first point to the caller's memory
         self.sink = Sink({}, set())
+        self.products = Products()
         self.names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.on_use: Callable[[str], None] | None = (
             None  # called with a parameter's name before the forward pass uses it
@@ -129,8 +131,12 @@ class Replica:
         """Another replica of the same model with the same objective, sharing its batch-norm buffers."""
         model, draws = copy.deepcopy((self.model, self.draws))
         twin = Replica(model, self.layout, self.device, draws, self.objective)
-        twin.buffers = self.buffers
+        twin.buffers, twin.products = self.buffers, self.products
         return twin
+
+    def multiply_as(self, choice: Choice) -> None:
+        """Have the products of fully connected layers made as this says."""
+        self.products = Products(choice)
 
     def gradient(
         self,
@@ -331,7 +337,7 @@ def scale_of(weight: float) -> float:
 def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
     def forward(module: nn.Linear, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
-            return outputs(x, module.weight, module.bias)
+            return replica.products.outputs(x, module.weight, module.bias)
         return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
 
     return forward

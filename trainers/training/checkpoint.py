@@ -3,7 +3,7 @@
 model.safetensors      parameters, and the mean of the batch-norm buffers, under their names in `state_dict`
 optimizer.safetensors  `<state>/<parameter>`
 buffers.safetensors    `<virtual rank>/<buffer>`, where the model has any
-position.json          a `Position`, the spec, and the SHA-256 of each of the other files and of this one
+position.json          a `Position`, the spec, the choice of products, and the SHA-256 of each file, this one too
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trainers.disk import writing
 from trainers.errors import DiskFull, SpecRejected
+from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.models.weights import load_weights, save_weights
 from trainers.training.position import Position
 
@@ -39,6 +40,8 @@ class Checkpoint:
     """Name of a rule's state -> parameter -> tensor."""
     buffers: dict[int, Named] = field(default_factory=dict)
     """Virtual rank -> buffer -> tensor."""
+    products: Choice = UNMEASURED
+    """Which library made which product of the fully connected layers."""
 
 
 def mean_buffers(buffers: dict[int, Named]) -> Named:
@@ -75,7 +78,7 @@ def _write_files(part: Path, checkpoint: Checkpoint) -> None:
     if any(checkpoint.buffers.values()):
         rows = {f"{rank}/{name}": t for rank, named in checkpoint.buffers.items() for name, t in named.items()}
         save_weights(part / "buffers.safetensors", rows)
-    about = {"position": asdict(checkpoint.position), "spec": checkpoint.spec}
+    about = {"position": asdict(checkpoint.position), "spec": checkpoint.spec, "products": asdict(checkpoint.products)}
     about["sha256"] = {file.name: _sha256(file) for file in sorted(part.iterdir())}
     (part / ABOUT).write_text(json.dumps(about | {"own_sha256": _own_sha256(about)}))
     for file in part.iterdir():
@@ -144,7 +147,20 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         for key, tensor in load_weights(folder / "buffers.safetensors").items():
             rank, _, name = key.partition("/")
             buffers.setdefault(int(rank), {})[name] = tensor
-    return Checkpoint(Position(**position), spec, load_weights(folder / "model.safetensors"), optimizer, buffers)
+    model = load_weights(folder / "model.safetensors")
+    return Checkpoint(Position(**position), spec, model, optimizer, buffers, _choice(found))
+
+
+def products_of(folder: Path) -> Choice:
+    """Which library made which product in the run that wrote a checkpoint; that of nothing where it does not say."""
+    return _choice(json.loads((folder / ABOUT).read_text()))
+
+
+def _choice(about: dict[str, Any]) -> Choice:
+    found = about.get("products")
+    if found is None:  # written before there was a choice
+        return UNMEASURED
+    return Choice(found["processor"], tuple(found["measured"]), tuple(found["onednn"]))
 
 
 def prune(root: Path, keep_last: int, begin: str | None = None) -> None:

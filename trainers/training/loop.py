@@ -82,6 +82,7 @@ class TrainingLoop:
         self.ranks = range(begin.number, begin.number + 1)  # whose batch-norm buffers it trains
         if self.is_synchronous:
             self.ranks = range(*block(setup.order.num_virtual, endpoint.rank, endpoint.size))
+        setup.replica.multiply_as(begin.products)
         self.statistics = BatchNormState(setup.replica, setup.order.num_virtual, self.ranks)
         self.collectives: Collectives | None = None
         self.store: ParameterStore | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainers.collectives.endpoints import CollectivesEndpoint
 from trainers.metrics import StepMetrics
+from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.training.position import Position
 
@@ -33,6 +34,10 @@ class RunLayout:
     """What is wrong with the checkpoints that the run was to begin from, before the one that it does begin from."""
     chance_loss: float = 0.0
     """The mean loss of guessing; 0: not known."""
+    products: Choice = UNMEASURED
+    """Which library makes which product of the fully connected layers; that of worker 0 counts for all."""
+    other_processor: str = ""
+    """That on which the products of the checkpoint were measured that the run begins from, where it is not this one."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class GenerationStart:
     """The checkpoint to begin from instead of the spec's, where no version is left in any worker's memory."""
     num_virtual: int = 0
     """Virtual workers of a synchronous run while this generation lasts; 0: as in the spec."""
+    products: Choice = UNMEASURED
+    """Which library makes which product of the fully connected layers."""
     incarnation: int = 0
     """How many coordinators of the run had died before this one sent this. A worker that has answered a later
     coordinator refuses what an earlier one had sent before it died."""

@@ -37,6 +37,9 @@ from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
 
+CHECKED = 2
+"""Examples of a spec's first minibatch with which it is tried."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -274,7 +277,7 @@ def check(setup: Setup) -> None:
     setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
     params = setup.replica.initial_params()
-    batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:2])])))
+    batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:CHECKED])])))
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.parameter_server.groups import GroupSlice
 from trainers.training.checkpoint import Checkpoint, Named
 from trainers.training.messages import RunLayout
@@ -102,7 +103,11 @@ def assembled(numel: int, parts: Sequence[VersionPart]) -> tuple[Tensor, dict[st
 
 
 def checkpoint_of(
-    setup: Setup, parts: Sequence[VersionPart], buffers: dict[int, Named], position: Position
+    setup: Setup,
+    parts: Sequence[VersionPart],
+    buffers: dict[int, Named],
+    position: Position,
+    products: Choice = UNMEASURED,
 ) -> Checkpoint:
     """The checkpoint of a version.
 
@@ -111,9 +116,10 @@ def checkpoint_of(
         parts: All of them.
         buffers: Batch-norm buffers by virtual rank and name.
         position: Without what the shards applied, which stands in the parts.
+        products: Which library makes which product.
     """
     params, state = assembled(setup.layout.numel, parts)
     layout, rate = setup.layout, parts[0].learning_rate  # the shards of an asynchronous run may be an update apart
     position = replace(position, learning_rate=rate, applied=tuple(part.applied for part in parts))
     named = {name: layout.named(vector) for name, vector in state.items()}
-    return Checkpoint(position, setup.spec.model_dump(mode="json"), layout.named(params), named, buffers)
+    return Checkpoint(position, setup.spec.model_dump(mode="json"), layout.named(params), named, buffers, products)

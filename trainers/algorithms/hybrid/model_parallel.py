@@ -18,7 +18,6 @@ from trainers.algorithms.base import Context
 from trainers.collectives.reduction_tree import block
 from trainers.models.layout import lay_out_vectors
 from trainers.models.losses import LabelLoss, loss_of_shard
-from trainers.models.products import input_gradient, outputs, weight_gradient
 from trainers.models.split import FullyConnected, Way
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
@@ -171,7 +170,7 @@ class ModelParallelLayers:
         passed = []
         for i, part in enumerate(self.slices):
             weight, bias = self._parameters(part)
-            z = outputs(x, weight, bias)
+            z = self.replica.products.outputs(x, weight, bias)
             if part.way == "inputs":
                 z = self._all_reduce(z)
             with torch.enable_grad():
@@ -193,14 +192,14 @@ class ModelParallelLayers:
                 da = self._all_reduce(da)
             (dz,) = torch.autograd.grad(a, z, da) if part.layer.after else (da,)
             self._accumulate(part, x, dz)
-            da = input_gradient(dz, self.params[f"{part.layer.name}.weight"])
+            da = self.replica.products.input_gradient(dz, self.params[f"{part.layer.name}.weight"])
         self.is_used = False
         return da
 
     def _accumulate(self, part: LayerSlice, x: Tensor, dz: Tensor) -> None:
         """Add a layer's gradient to the flat gradient vector; the product is written there directly."""
         weight, bias = self.gradients[f"{part.layer.name}.weight"], self.gradients.get(f"{part.layer.name}.bias")
-        weight_gradient(dz, x, weight, add=not self.is_used)
+        self.replica.products.weight_gradient(dz, x, weight, add=not self.is_used)
         if bias is not None and bias.numel():
             bias.mul_(0 if self.is_used else 1).add_(dz.sum(0))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from trainers.models.products.choice import Choice
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import node_folder
@@ -67,13 +68,16 @@ class Evaluator(BaseActor):
         del params
         return {name: measure.value for name, measure in found.items()}, time.perf_counter() - begun
 
-    def save(self, folder: str, keep_last: int, parts: list[Any], buffers: list[Any], position: Position) -> None:
+    def save(
+        self, folder: str, keep_last: int, parts: list[Any], buffers: list[Any], position: Position, products: Choice
+    ) -> None:
         """Write a checkpoint and remove the ones that are too old."""
         from trainers.training.checkpoint import prune, write_checkpoint
         from trainers.training.version_parts import checkpoint_of
 
         assert self.setup is not None
-        write_checkpoint(Path(folder), checkpoint_of(self.setup, ray.get(parts), self._rows(buffers), position))
+        kept = checkpoint_of(self.setup, ray.get(parts), self._rows(buffers), position, products)
+        write_checkpoint(Path(folder), kept)
         prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
 
     def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:

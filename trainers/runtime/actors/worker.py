@@ -73,14 +73,19 @@ class Worker(BaseActor):
         limit_threads(self.spec.workers.threads)
         fix_workspace()
         self.note("imports torch")
+        from trainers.training.products import with_products
         from trainers.training.setup import check, set_up
 
         setup = self.setup = set_up(self.spec, self.data_folder, self.note)
         if checks:
             self.note("tries the spec on one minibatch")
             check(setup)
+        layout = setup.run_layout()
+        if checks:
+            self.note("measures which library multiplies faster")
+            layout = with_products(setup, layout)
         self.note("is ready")
-        self.prepared = Prepared(**vars(setup.run_layout()), place=self.place())
+        self.prepared = Prepared(**vars(layout), place=self.place())
         return self.prepared
 
     def initial(self) -> dict[str, np.ndarray]:
@@ -102,6 +107,7 @@ class Worker(BaseActor):
             if begin.incarnation < self.incarnation:  # said by a coordinator that died before it was heard
                 return GenerationEnd(begin.number, Position(), "another coordinator has taken over")
             trainer = self.trainer = TrainingLoop(setup, self.folder, begin, gate, ports, self.version)
+            self.prepared = None if self.prepared is None else replace(self.prepared, products=begin.products)
             self.idle.clear()
         try:
             self.ended = ended = trainer.train()

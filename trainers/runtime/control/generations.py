@@ -43,7 +43,7 @@ class GenerationPlanner:
         first = GenerationStart(
             0, endpoints[0], position,
             resume=self._checkpoint(position), num_virtual=self.config.spec.virtual_for(len(numbers)),
-            incarnation=self.incarnation,
+            incarnation=self.incarnation, products=self.started.prepared.products,
         )  # fmt: skip
         latest = group.latest
         if latest is not None and latest.number in numbers:

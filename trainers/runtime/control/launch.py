@@ -50,6 +50,7 @@ class Launcher:
         self._log_actors(prepared, places)
         for fault in prepared[0].damaged:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
+        self._say_of_products(prepared[0])
         for sentence in advice(spec, prepared[0].num_examples):
             self.parts.log.line("warning", sentence)
         if pool.shards:
@@ -106,6 +107,14 @@ class Launcher:
             raise WorkerDied(f"{name} {why}, and a trial's processes are not replaced")
         if not await died_with(node) and (decision := self.failures.failed(f"{name} {why}")) is not None:
             raise WorkerDied(decision.message)
+
+    def _say_of_products(self, first: Prepared) -> None:
+        self.parts.snapshots.products = products = first.products
+        if products.measured:
+            self.parts.log.line("info", products.sentence)
+        if first.other_processor:
+            told = f"the checkpoint was written on {first.other_processor}, and the products were chosen anew for"
+            self.parts.log.line("warning", f"{told} {products.processor}: bits may differ from those of one run there")
 
     def _log_actors(self, prepared: list[Prepared], shards: list[ActorLocation]) -> None:
         self.parts.log.write("actors", {

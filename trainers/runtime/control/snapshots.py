@@ -13,6 +13,7 @@ import ray
 
 from trainers.errors import DiskFull, RunFailed
 from trainers.events import error_median
+from trainers.models.products.choice import Choice
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.run_log import RunLog
@@ -68,6 +69,7 @@ class Snapshots:
         self.queue: asyncio.Queue[Snapshot] = asyncio.Queue(maxsize=WAITING)
         self.ready: Any = None  # the evaluator's `prepare`
         self.is_busy = False
+        self.products = Choice()  # what checkpoints say of the products
         self.accuracies: list[tuple[int, float]] = []  # epoch and accuracy at the ends of epochs, and at the very end
 
     def restore(self, accuracies: list[tuple[int, float]]) -> None:
@@ -164,8 +166,9 @@ class Snapshots:
     async def _keep(self, snapshot: Snapshot) -> None:
         folder = str(self.run_dir / "checkpoints" / f"{snapshot.position.examples:012d}")
         await self._ask(
-            "save", folder, self.spec.checkpoint.keep_last, snapshot.parts, snapshot.buffers, snapshot.position
-        )
+            "save", folder, self.spec.checkpoint.keep_last, snapshot.parts, snapshot.buffers, snapshot.position,
+            self.products,
+        )  # fmt: skip
         where = {"path": folder, "epoch": snapshot.position.epoch, "examples": snapshot.position.examples}
         self.log.write("checkpoint", where)
 
