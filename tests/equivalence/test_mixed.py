@@ -21,12 +21,12 @@ def spec(count: int, algorithm: dict | None = None, **more: object) -> TrainSpec
     return digits_spec(fields | more)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad", "adam", "adamw"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_one_group_without_staleness_equals_sync(count: int, optimizer: str) -> None:
     """29 minibatches an epoch: its last step has fewer than the group has workers."""
     rule = {"name": optimizer, "weight_decay": 0.001}
-    if optimizer in ("rmsprop", "adagrad"):
+    if optimizer in ("rmsprop", "adagrad", "adam", "adamw"):
         rule["epsilon"] = 0.001
     run = Run(spec(count, optimizer=rule, schedule="cosine"))
     found = run_through_shards(run, lease_size=2 * count)

@@ -51,10 +51,10 @@ def test_parameter_server_form_equals_all_reduce_form(virtual: int, shards: int)
 
 
 @pytest.mark.parametrize("virtual", [3, 5])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad", "adam", "adamw"])
 def test_equals_serial_sgd_on_the_whole_batch(virtual: int, optimizer: str) -> None:
     rule = {"name": optimizer, "weight_decay": 0.001}
-    if optimizer in ("rmsprop", "adagrad"):
+    if optimizer in ("rmsprop", "adagrad", "adam", "adamw"):
         rule["epsilon"] = 0.001  # with a tiny one the first steps are the gradient's sign, which rounding can turn
     run = Run(spec(virtual, 2, optimizer=rule))
     found = run_all_reduce(run)
@@ -74,6 +74,20 @@ def test_with_any_recipe_it_equals_serial_sgd_and_itself_in_every_form(recipe: s
     two = Run(spec(2, 2, **fields))
     assert torch.equal(run_all_reduce(two).params, serial(two, step_batches(two), "sum"))
     assert not torch.equal(run_all_reduce(Run(spec(3, 1, **fields | {"batch": 7}))).params, expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adam_has_the_same_bits_on_any_number_of_workers_and_through_shards(optimizer: str) -> None:
+    """The number of the update moves with the slices; batch norm and biases are exempt from the decay."""
+    fields = {"optimizer": {"name": optimizer, "weight_decay": 0.1, "no_decay": ["batch_norm", "biases"]}}
+    one = Run(spec(3, 1, **fields))
+    expected = run_all_reduce(one).params
+    for count in (2, 3):
+        assert torch.equal(run_all_reduce(Run(spec(3, count, **fields))).params, expected)
+        through = run_through_shards(Run(spec(3, count, "parameter_server", ps=2, **fields)), seed=count).params
+        assert torch.equal(through[: len(expected)], expected)
+    alone = Run(spec(1, 1, **fields))
+    assert torch.equal(run_all_reduce(alone).params, serial(alone, step_batches(alone), "sum"))
 
 
 def test_taken_up_in_the_middle_of_a_warm_up_it_has_the_bits_of_an_undisturbed_run() -> None:

@@ -15,7 +15,16 @@ from trainers.optim.rule import initial_state
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.slices import spans
 from trainers.optim.update import Contribution, SliceUpdate
-from trainers.spec import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
+from trainers.spec import (
+    AdagradSpec,
+    AdamSpec,
+    AdamWSpec,
+    AnyOptimizer,
+    MomentumSpec,
+    NesterovSpec,
+    RmspropSpec,
+    SgdSpec,
+)
 
 CPU = torch.device("cpu")
 DECAY = 0.013
@@ -40,6 +49,11 @@ PAIRS: list[tuple[AnyOptimizer, Torch]] = [
         lambda p: torch.optim.Adagrad(p, 0.1, eps=1e-9, weight_decay=DECAY, foreach=False),
     ),
     (
+        AdamSpec(betas=(0.8, 0.97), epsilon=1e-6, weight_decay=DECAY),
+        lambda p: torch.optim.Adam(p, 0.1, (0.8, 0.97), 1e-6, weight_decay=DECAY, foreach=False),
+    ),
+    (AdamWSpec(weight_decay=DECAY), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=DECAY, foreach=False)),
+    (
         MomentumSpec(equation=10, weight_decay=DECAY),
         lambda p: Written(p, 0.1, DECAY, equation_10, 0.0, momentum=0.9, corrects=True),
     ),
@@ -52,7 +66,18 @@ PAIRS: list[tuple[AnyOptimizer, Torch]] = [
         lambda p: Written(p, 0.1, DECAY, tensorflow_rmsprop, 1.0, decay=0.9, epsilon=1.0),
     ),
 ]
-NAMES = ["sgd", "momentum", "nesterov", "rmsprop", "adagrad", "equation 10", "uncorrected", "tensorflow"]
+NAMES = [
+    "sgd",
+    "momentum",
+    "nesterov",
+    "rmsprop",
+    "adagrad",
+    "adam",
+    "adamw",
+    "equation 10",
+    "uncorrected",
+    "tensorflow",
+]
 NAMED = pytest.mark.parametrize(("spec", "optimizer"), PAIRS, ids=NAMES)
 
 

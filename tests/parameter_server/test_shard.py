@@ -11,7 +11,16 @@ from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.parameter_server.shard import ReceivedPush, Shard, ShardConfig
-from trainers.spec import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
+from trainers.spec import (
+    AdagradSpec,
+    AdamSpec,
+    AdamWSpec,
+    AnyOptimizer,
+    MomentumSpec,
+    NesterovSpec,
+    RmspropSpec,
+    SgdSpec,
+)
 
 NUMEL = 64 * 3 + 7
 RULES = [
@@ -19,6 +28,8 @@ RULES = [
     MomentumSpec(weight_decay=0.01),
     NesterovSpec(),
     RmspropSpec(weight_decay=0.01),
+    AdamSpec(weight_decay=0.01),
+    AdamWSpec(),
     AdagradSpec(),
     MomentumSpec(equation=10, weight_decay=0.01),
     RmspropSpec(form="tensorflow", epsilon=1.0, weight_decay=0.01),

@@ -22,6 +22,9 @@ class UpdateRule(ABC):
     rate_names: tuple[str, ...] = ()
     """The states that contain the learning rate as a factor and must be corrected when it changes."""
 
+    decouples_decay: ClassVar[bool] = False
+    """Whether weight decay shrinks the parameters before an update, and is no part of the gradient."""
+
     @abstractmethod
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read.

@@ -46,6 +46,7 @@ class SliceUpdate:
         self.numel = numel
         self.chunk = CHUNK if device.type == "cpu" else max(numel, 1)
         self.scratch = torch.empty(min(self.chunk, max(numel, 1)), device=device)
+        self.decoupled = torch.empty_like(self.scratch) if rule.decouples_decay and weight_decay else None
         starts = range(0, numel, self.chunk)
         self.exempt = {start: within(exempt, slice(start, start + self.chunk)) for start in starts}
 
@@ -59,6 +60,8 @@ class SliceUpdate:
             newest, target = current.part(chunk), following.part(chunk)
             for contribution in contributions:
                 g = self._mean_gradient(contribution, newest.params, chunk)
+                if self.decoupled is not None:
+                    newest = Buffers(self._decayed(contribution, newest.params, chunk), newest.state)
                 self.rule.apply(newest, g, target, contribution.lr, contribution.correction)
                 newest = target
 
@@ -68,10 +71,19 @@ class SliceUpdate:
         scratch = self.scratch[: chunk.stop - chunk.start]
         if contribution.divisor != 1:
             g = torch.div(g, contribution.divisor, out=scratch)
-        if self.weight_decay:
+        if self.weight_decay and self.decoupled is None:
             g = torch.add(g, w, alpha=self.weight_decay * contribution.decays, out=scratch)
             # Added to every element and then taken back where it is not wanted: whether an element goes through a
             # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
             for part in self.exempt[chunk.start]:
                 torch.div(piece[part], contribution.divisor, out=scratch[part])
         return g
+
+    def _decayed(self, contribution: Contribution, w: Tensor, chunk: slice) -> Tensor:
+        """The parameters w of a chunk after a decay that is no part of the gradient; w itself stays as it is."""
+        assert self.decoupled is not None
+        factor = 1 - contribution.lr * self.weight_decay * contribution.decays
+        decayed = torch.mul(w, factor, out=self.decoupled[: len(w)])
+        for part in self.exempt[chunk.start]:
+            decayed[part] = w[part]
+        return decayed

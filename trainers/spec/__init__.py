@@ -7,7 +7,16 @@ that nothing below this folder needs to know a whole spec. All of them are named
 from trainers.data.config import DataSpec
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
-from trainers.optim.optimizers import AdagradSpec, AnyOptimizer, MomentumSpec, NesterovSpec, RmspropSpec, SgdSpec
+from trainers.optim.optimizers import (
+    AdagradSpec,
+    AdamSpec,
+    AdamWSpec,
+    AnyOptimizer,
+    MomentumSpec,
+    NesterovSpec,
+    RmspropSpec,
+    SgdSpec,
+)
 from trainers.optim.optimizers.config import Exempt
 from trainers.optim.scaling import ScalingSpec
 from trainers.optim.schedules import (
@@ -40,6 +49,8 @@ from trainers.spec.workers import WorkersSpec
 __all__ = [
     "PATH_FIELDS",
     "AdagradSpec",
+    "AdamSpec",
+    "AdamWSpec",
     "AnyOptimizer",
     "AnySchedule",
     "BatchSpec",

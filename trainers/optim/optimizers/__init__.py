@@ -5,12 +5,25 @@ from typing import Annotated
 from pydantic import Field
 
 from trainers.optim.optimizers.adagrad.config import AdagradSpec
+from trainers.optim.optimizers.adam.config import AdamSpec, AdamWSpec
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
 from trainers.optim.optimizers.rmsprop.config import RmspropSpec
 from trainers.optim.optimizers.sgd.config import SgdSpec
 
-AnyOptimizer = Annotated[SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec, Field(discriminator="name")]
+AnyOptimizer = Annotated[
+    SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec | AdamSpec | AdamWSpec,
+    Field(discriminator="name"),
+]
 """Whichever optimizer a spec names. A new one is a new folder here and one more class in this union."""
 
-__all__ = ["AdagradSpec", "AnyOptimizer", "MomentumSpec", "NesterovSpec", "RmspropSpec", "SgdSpec"]
+__all__ = [
+    "AdagradSpec",
+    "AdamSpec",
+    "AdamWSpec",
+    "AnyOptimizer",
+    "MomentumSpec",
+    "NesterovSpec",
+    "RmspropSpec",
+    "SgdSpec",
+]

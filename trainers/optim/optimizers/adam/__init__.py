@@ -1,0 +1,1 @@
+"""Adam, and AdamW with its decoupled weight decay."""
