@@ -316,8 +316,10 @@ def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
             return Written(params, o.lr, decay, tensorflow_rmsprop, 1.0, decay=o.decay, epsilon=o.epsilon)
         case "rmsprop":
             return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
-    rest: dict[str, Callable[..., torch.optim.Optimizer]] = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return rest[o.name](params, eps=o.epsilon, **({} if o.name == "adagrad" else {"betas": o.betas}), **common)
+    if o.name != "adagrad":
+        common["betas"] = o.betas
+    rest = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return rest[o.name](params, eps=o.epsilon, **common)
 
 
 RECIPES = {
