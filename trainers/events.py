@@ -5,7 +5,8 @@
 | `state` | `state`, `reason` (CamelCase), `message`; of the first `by`: who has submitted it, where a service asks |
 | `request` | `action` (`job.cancel`, `job.scale`, ...), `by`, and what was asked for, as in the service's audit |
 | `step` | a `Metrics` over all workers since the last one |
-| `evaluation` | `epoch`, `examples`, `seconds`, each metric of the task as `test_` and its name (`test_loss`;
+| `evaluation` | `epoch` (with its fraction within an epoch), `examples`, `step` of a synchronous run,
+`seconds`, each metric of the task as `test_` and its name (`test_loss`;
 `test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...) |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
@@ -182,7 +183,7 @@ def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
 MEDIAN_EPOCHS = 5
 
 
-def error_median(evaluations: Iterable[tuple[int, float]]) -> float | None:
+def error_median(evaluations: Iterable[tuple[float, float]]) -> float | None:
     """Median test error over the last 5 epochs (paper 4, section 5.1), from pairs of epoch and accuracy."""
     pairs = list(evaluations)
     last = max((epoch for epoch, _ in pairs), default=0)

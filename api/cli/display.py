@@ -124,7 +124,9 @@ def evaluation_line(event: Event) -> str:
     metrics = metrics_of(data)
     first = ("accuracy", "loss")  # then the others as the task names them
     order = [*(name for name in first if name in metrics), *(name for name in metrics if name not in first)]
-    return f"epoch {data['epoch']:g}  " + "  ".join(f"test {_words(name)} {_number(metrics[name])}" for name in order)
+    return f"epoch {_epoch(data['epoch'])}  " + "  ".join(
+        f"test {_words(name)} {_number(metrics[name])}" for name in order
+    )
 
 
 def wide_console(width: int = WIDTH) -> Console:
@@ -151,6 +153,11 @@ def _figures_line(figures: Figures, epochs: int) -> str:
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")
     return "  ".join(parts)
+
+
+def _epoch(epoch: float) -> str:
+    """With its fraction where it was under way."""
+    return f"{epoch:.0f}" if epoch == int(epoch) else f"{epoch:.2f}"
 
 
 def _words(name: str) -> str:

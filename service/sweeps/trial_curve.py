@@ -13,7 +13,8 @@ class TrialCurve:
 
     def __init__(self) -> None:
         self.by_epoch: dict[float, Point] = {}
-        self.accuracies: dict[int, float] = {}
+        self.accuracies: dict[int, float] = {}  # at the ends of epochs
+        self.between: dict[float, float] = {}  # accuracies within epochs
         self.train_loss: float | None = None
         self.seconds = 0.0  # of training: the time between two starts is not counted
         self.last_time: float | None = None
@@ -40,7 +41,10 @@ class TrialCurve:
             case "evaluation":
                 figures = {"test_loss": data["test_loss"]}
                 if "test_accuracy" in data:
-                    self.accuracies[data["epoch"]] = data["test_accuracy"]
+                    if data["epoch"] == int(data["epoch"]):  # the error is that at the ends of epochs
+                        self.accuracies[data["epoch"]] = data["test_accuracy"]
+                    else:
+                        self.between[data["epoch"]] = data["test_accuracy"]
                     figures["test_error"] = 1 - data["test_accuracy"]
                 self._point(data["epoch"], data["examples"], **figures)
                 return True
@@ -50,8 +54,9 @@ class TrialCurve:
 
     @property
     def error(self) -> float | None:
-        """Median test error of the last 5 epochs."""
-        return error_median(self.accuracies.items())
+        """Median test error of the last 5 epochs; where none was evaluated at its end, of what was measured between."""
+        found: dict[int, float] | dict[float, float] = self.accuracies or self.between
+        return error_median(found.items())
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -30,6 +30,8 @@ class MetricsAggregator:
     """Which are added up in `recent`."""
     reached: dict[int, int] = field(default_factory=dict)
     """Examples in the newest version, by worker; of a synchronous run."""
+    steps_before: int = 0
+    """Synchronous steps of the training before this run, where it was resumed."""
     updates: int = 0
     """Of the parameters so far, as far as the workers have reported."""
     learning_rate: float = 0.0
@@ -59,7 +61,7 @@ class MetricsAggregator:
         self.recent, self.recent_reports, self.recent_since_s = StepMetrics(), [], time.monotonic()
         return Metrics(
             **recent.model_dump(include=set(StepCounters.model_fields)),
-            step=self.updates,
+            step=self.steps_before + self.updates,
             epoch=self.examples / self.num_examples,
             examples=self.examples,
             examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),

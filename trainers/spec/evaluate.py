@@ -11,6 +11,10 @@ class EvaluateSpec(Section):
     every_epochs: int = Field(default=1, ge=0)
     """Epochs between evaluations; 0: only at the end of the run."""
 
+    every_steps: int | None = Field(default=None, ge=1)
+    """Steps between further evaluations, counted from the beginning of the training; none: no further ones. Of
+    asynchronous algorithms updates, which the workers report once every `report_every_s`."""
+
     every_s: float | None = Field(default=None, gt=0)
     """Seconds between further evaluations; none: no further ones."""
 
@@ -20,3 +24,9 @@ class EvaluateSpec(Section):
     recompute_statistics: int = Field(default=0, ge=0, le=100_000)
     """Training minibatches over which batch-norm statistics are computed anew before an evaluation (paper 4, figure
     4); 0: the running averages, their mean over virtual workers."""
+
+    def is_due(self, epoch: int, step: int, steps: int) -> bool:
+        """Whether the version after `epoch` epochs of `steps` steps each, and `step` steps of the next one, is to be
+        evaluated."""
+        at_end = step == 0 and bool(self.every_epochs) and epoch % self.every_epochs == 0
+        return at_end or (self.every_steps is not None and (epoch * steps + step) % self.every_steps == 0)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
@@ -27,6 +27,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.habits import counts_steps
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -99,7 +100,7 @@ class TrainSpec(Section):
     elastic: ElasticSpec = ElasticSpec()
     """How the run adapts when machines come and go."""
 
-    evaluate: EvaluateSpec = EvaluateSpec()
+    evaluate: Annotated[EvaluateSpec, AfterValidator(counts_steps)] = EvaluateSpec()
     """When to evaluate."""
 
     checkpoint: CheckpointSpec = CheckpointSpec()

@@ -300,8 +300,9 @@ class TrainingLoop:
     def _snapshot_due(self, place: Position) -> bool:
         if place.epoch == self.spec.epochs:
             return False  # the last one is made when all is done
-        every = [n for n in (self.spec.evaluate.every_epochs, self.spec.checkpoint.every_epochs) if n]
-        return place.step == 0 and any(place.epoch % n == 0 for n in every)
+        kept = self.spec.checkpoint.every_epochs
+        is_kept = place.step == 0 and bool(kept) and place.epoch % kept == 0
+        return is_kept or self.spec.evaluate.is_due(place.epoch, place.step, self.setup.order.steps)
 
     def _snapshot(self) -> None:
         """All workers gather; rank 0 hands it on."""

@@ -158,7 +158,7 @@ class FakeSnapshots:
     async def follow(self) -> None:
         await asyncio.Event().wait()
 
-    def due(self, epoch: int) -> bool:
+    def is_due(self, position: Position) -> bool:
         return False
 
     async def finish(self, last: Snapshot, is_complete: bool) -> Measured:

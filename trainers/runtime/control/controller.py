@@ -264,7 +264,7 @@ class RunController:
         for index in range(len(parts.pool.shards)):
             self._guard(parts.shards.serve(index))
             self._guard(parts.shards.keep_standby(index))
-        self._guard(parts.schedule.follow_epochs(training.progress))
+        self._guard(parts.schedule.follow(training.progress))
         if every_s:
             self._guard(parts.schedule.follow_clock(training.progress, every_s))
         self._guard(self._keep_first_snapshots())

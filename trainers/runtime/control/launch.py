@@ -109,7 +109,8 @@ class Launcher:
             raise WorkerDied(decision.message)
 
     def _say_of_products(self, first: Prepared) -> None:
-        self.parts.snapshots.products = products = first.products
+        self.parts.snapshots.begin(first)
+        products = first.products
         if products.measured:
             self.parts.log.line("info", products.sentence)
         if first.other_processor:

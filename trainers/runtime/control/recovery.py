@@ -44,7 +44,7 @@ class Recovery:
         prepared = [worker.prepared for worker in found.workers if worker.prepared is not None]
         log.show_workers([one.place for one in prepared])
         self.parts.snapshots.restore(before.accuracies)
-        self.parts.snapshots.products = prepared[0].products
+        self.parts.snapshots.begin(prepared[0])
         started = StartedRun(
             prepared[0], groups_of(self.parts, found.workers, prepared), is_new=False, endings=tuple(found.endings)
         )

@@ -42,7 +42,8 @@ def summarise_log(run_dir: Path) -> LogSummary:
     stops = {State.CANCELLING: State.CANCELLED, State.PAUSING: State.PAUSED}
     begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)
     epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
-    accuracies = [(e.data["epoch"], e.data["test_accuracy"]) for e in events[begin:] if "test_accuracy" in e.data]
+    measured = [e.data for e in events[begin:] if "test_accuracy" in e.data]
+    accuracies = [(int(e["epoch"]), e["test_accuracy"]) for e in measured if e["epoch"] == int(e["epoch"])]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
     went_back = 0
     for event in events:

@@ -39,9 +39,11 @@ class RunProgress:
         self.metrics.examples = self.start.examples
         self.epochs_logged = self.start.epoch
         self.epoch_logged = asyncio.Event()
+        self.reported = asyncio.Event()
         self.divergence = DivergenceWatch(prepared.chance_loss)
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
         self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
+        self.metrics.steps_before = self.first_step if spec.algorithm.traits.is_synchronous else 0
         done = already_applied(prepared, self.order, spec)
         if not spec.algorithm.traits.is_synchronous:
             longest, multiple = self._lease_sizes(group_sizes)
@@ -54,6 +56,7 @@ class RunProgress:
         """Count a worker's report."""
         is_first = self.metrics.first_s is None
         self.metrics.add(report)
+        self.reported.set()
         if self.dispatcher is not None:
             for epoch, first, last in report.applied if self.dispatcher.serves(report.number) else ():
                 self.dispatcher.applied(report.number, Lease(epoch, first, last))
@@ -124,20 +127,22 @@ class RunProgress:
         if self.dispatcher is not None:
             epochs, trained = self.dispatcher.epochs_done(), self.dispatcher.trained
             return Position(epochs, updates=self.metrics.updates, examples=trained)
-        steps = self.start.epoch * self.prepared.steps + self.start.step + self.metrics.updates
+        return self.after(self.first_step + self.metrics.updates)
+
+    @property
+    def first_step(self) -> int:
+        """Synchronous steps that were trained before this run."""
+        return self.start.epoch * self.prepared.steps + self.start.step
+
+    def after(self, steps: int) -> Position:
+        """The position of a synchronous run after so many steps of the training."""
         epoch, step = divmod(steps, self.prepared.steps)
         within = min(step * self.spec.global_batch, self.metrics.num_examples)
-        examples = epoch * self.metrics.num_examples + within
-        return Position(epoch, step, self.metrics.updates, examples)
+        return Position(epoch, step, steps - self.first_step, epoch * self.metrics.num_examples + within)
 
     def synchronous_position(self) -> Position:
         """Where the next generation of a synchronous run through shards begins."""
         return replace(self.position(), learning_rate=self.metrics.learning_rate)
-
-    def at_end_of(self, epoch: int) -> Position:
-        """The position of a synchronous run when `epoch` epochs are over."""
-        updates = (epoch - self.start.epoch) * self.prepared.steps - self.start.step
-        return Position(epoch, updates=updates, examples=epoch * self.prepared.num_examples)
 
     def is_complete(self) -> bool:
         """Whether everything is trained."""
@@ -148,6 +153,12 @@ class RunProgress:
         while self.epochs_logged < epoch:
             self.epoch_logged.clear()
             await self.epoch_logged.wait()
+
+    async def wait_until_reported(self, updates: int) -> None:
+        """Wait until the workers have reported so many updates of this run."""
+        while self.metrics.updates < updates:
+            self.reported.clear()
+            await self.reported.wait()
 
     def result(self, job_id: str, state: State, measured: Measured) -> Result:
         """What came of the run so far; it does not know of time, workers and shards."""

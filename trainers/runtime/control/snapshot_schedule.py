@@ -37,24 +37,50 @@ class SnapshotSchedule:
 
     # -- through shards -------------------------------------------------------------------------------------------
 
-    async def follow_epochs(self, progress: RunProgress) -> None:
-        """Take the versions at the ends of epochs from the shards, as the spec asks; the last one aside."""
-        begin = max(progress.start.epoch, progress.epochs_logged)
+    async def follow(self, progress: RunProgress) -> None:
+        """Take the versions from the shards that the spec asks for by epochs and steps; the last one aside."""
+        every = progress.spec.evaluate.every_steps
         if not progress.leases:
-            await self._has_taken(progress.at_end_of(begin).updates)
-        for epoch in range(begin + 1, progress.spec.epochs):
-            if not self.snapshots.due(epoch):
-                continue
-            if progress.leases:
-                await progress.wait_until_logged(epoch)
-                if progress.epochs_logged > epoch and self.snapshots.due(progress.epochs_logged):
-                    continue  # the workers are further already; that version is taken in its turn
-                await self.snapshots.put(await self._from_shards(0, progress.position()))
-            else:
-                await self._take_end_of(progress.at_end_of(epoch))
+            await self._follow_steps(progress)
+        elif every:
+            await asyncio.gather(self._follow_epochs(progress), self._follow_updates(progress, every))
+        else:
+            await self._follow_epochs(progress)
 
-    async def _take_end_of(self, position: Position) -> None:
-        """Take the version of a synchronous run at the end of an epoch, whose workers wait until it is taken."""
+    async def _follow_epochs(self, progress: RunProgress) -> None:
+        """Of an asynchronous run, at the ends of epochs."""
+        begin = max(progress.start.epoch, progress.epochs_logged)
+        for epoch in range(begin + 1, progress.spec.epochs):
+            if not self.snapshots.is_due(Position(epoch)):
+                continue
+            await progress.wait_until_logged(epoch)
+            if progress.epochs_logged > epoch and self.snapshots.is_due(Position(progress.epochs_logged)):
+                continue  # the workers are further already; that version is taken in its turn
+            await self.snapshots.put(await self._from_shards(0, progress.position()))
+
+    async def _follow_updates(self, progress: RunProgress, every: int) -> None:
+        """Take a snapshot of an asynchronous run each time that the workers have reported so many more updates."""
+        while not self.is_closed:
+            await progress.wait_until_reported((progress.metrics.updates // every + 1) * every)
+            snapshot = await self._from_shards(0, progress.position())
+            await self.snapshots.put(replace(snapshot, is_passing=True))
+
+    async def _follow_steps(self, progress: RunProgress) -> None:
+        """Likewise of a synchronous run, at exact steps."""
+        length, every = progress.prepared.steps, progress.spec.evaluate.every_steps
+        logged = progress.epochs_logged * length - progress.first_step
+        taken = max(0, logged, progress.metrics.updates - 1)  # the newest may not have been taken
+        await self._has_taken(taken)
+        step = progress.first_step + taken
+        while step < progress.spec.epochs * length:
+            end = (step // length + 1) * length
+            step = min(end, (step // every + 1) * every) if every else end
+            position = progress.after(step)
+            if position.epoch < progress.spec.epochs and self.snapshots.is_due(position):
+                await self._take(position)
+
+    async def _take(self, position: Position) -> None:
+        """Take a version of a synchronous run, whose workers wait until it is taken."""
         snapshot = await self._from_shards(position.updates, position)
         refs = snapshot.buffers
         await asyncio.to_thread(ray.wait, refs, num_returns=len(refs), fetch_local=False)
@@ -65,8 +91,9 @@ class SnapshotSchedule:
         """Take a snapshot from the shards every so many seconds."""
         while not self.is_closed:
             await asyncio.sleep(seconds)
-            snapshot = await self._from_shards(0, progress.position())
-            await self.snapshots.put(replace(snapshot, is_passing=True))
+            if not self.snapshots.is_busy:
+                snapshot = await self._from_shards(0, progress.position())
+                await self.snapshots.put(replace(snapshot, is_passing=True))
 
     async def _has_taken(self, version: int) -> None:
         async with self.taken:

@@ -13,12 +13,12 @@ import ray
 
 from trainers.errors import DiskFull, RunFailed
 from trainers.events import error_median
-from trainers.models.products.choice import Choice
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.nodes import died_with
 from trainers.spec import TrainSpec
+from trainers.training.messages import RunLayout
 from trainers.training.position import Position
 
 ATTEMPTS = 3
@@ -69,36 +69,44 @@ class Snapshots:
         self.queue: asyncio.Queue[Snapshot] = asyncio.Queue(maxsize=WAITING)
         self.ready: Any = None  # the evaluator's `prepare`
         self.is_busy = False
-        self.products = Choice()  # what checkpoints say of the products
+        self.under_way: asyncio.Future[None] | None = None  # the work on the last snapshot that was taken up
+        self.layout: RunLayout  # from `begin` on
         self.accuracies: list[tuple[int, float]] = []  # epoch and accuracy at the ends of epochs, and at the very end
+
+    def begin(self, layout: RunLayout) -> None:
+        """Workers are ready, and have said what the run is about."""
+        self.layout = layout
 
     def restore(self, accuracies: list[tuple[int, float]]) -> None:
         """Take over what an earlier coordinator has measured."""
         self.accuracies = accuracies
 
     async def put(self, snapshot: Snapshot) -> None:
-        """Have it evaluated and kept; waits while too many are in front of it. One that is only passing is dropped
-        while the evaluator is busy."""
-        if not (snapshot.is_passing and self.is_busy):
-            await self.queue.put(snapshot)
+        """Have it evaluated and kept; waits while too many are in front of it."""
+        await self.queue.put(snapshot)
 
     async def close(self) -> None:
-        """Drop what is queued, so that nobody goes on waiting for room."""
+        """Drop what is queued, so that nobody goes on waiting for room, and what is under way."""
+        if self.under_way is not None:
+            self.under_way.cancel()
+            await asyncio.gather(self.under_way, return_exceptions=True)
         while not self.queue.empty():
             self.queue.get_nowait()
             await asyncio.sleep(0)  # one that waited for room comes in now, and is dropped too
 
-    def due(self, epoch: int) -> bool:
-        """Whether the version at the end of an epoch (1 for the first) is to be evaluated or kept."""
-        return self._evaluates(epoch) or self._keeps(epoch)
+    def is_due(self, position: Position) -> bool:
+        """Whether the version there is to be evaluated or kept. The steps of asynchronous runs are not counted here."""
+        return self._evaluates(position) or self._keeps(position)
 
     async def follow(self) -> None:
-        """Work through the queue until cancelled; only an error ends it by itself."""
-        if self.spec.evaluate.every_epochs or self.spec.evaluate.every_s or self.spec.checkpoint.every_epochs:
+        """Work through the queue until cancelled; only an error ends it by itself. What is under way then goes on."""
+        evaluate = self.spec.evaluate
+        if evaluate.every_epochs or evaluate.every_steps or evaluate.every_s or self.spec.checkpoint.every_epochs:
             with suppress(ray.exceptions.RayActorError):  # whoever needs it will ask for another
                 await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
         while True:
-            await self._work(await self.queue.get())
+            self.under_way = asyncio.ensure_future(self._work(await self.queue.get()))
+            await asyncio.shield(self.under_way)
 
     async def finish(self, last: Snapshot, is_complete: bool) -> Measured:
         """Work through what is still queued; then evaluate the last version and leave it as the finished model.
@@ -108,6 +116,8 @@ class Snapshots:
         Raises:
             DiskFull: There is no room for the finished model, or for that checkpoint.
         """
+        if self.under_way is not None:
+            await self.under_way
         while not self.queue.empty():
             await self._work(self.queue.get_nowait())
         metrics = await self._evaluate(last)
@@ -124,16 +134,17 @@ class Snapshots:
 
     async def _work(self, snapshot: Snapshot) -> None:
         self.is_busy = True
-        epoch = snapshot.position.epoch
+        position = snapshot.position
         try:
-            if snapshot.is_between or self._evaluates(epoch):
+            if snapshot.is_between or self._evaluates(position):
                 await self._evaluate(snapshot)
-            if not snapshot.is_between and self._keeps(epoch):
+            if not snapshot.is_between and self._keeps(position):
                 await self._keep_if_there_is_room(snapshot)
         except ray.exceptions.RayTaskError as error:
             if not isinstance(error.cause, ray.exceptions.RayError):
                 raise
-            lost = f"the version after epoch {epoch} was lost with a process that held it, before it was looked at"
+            which = f"the version after epoch {position.epoch}"
+            lost = f"{which} was lost with a process that held it, before it was looked at"
             self.log.line("warning", lost)
         self.is_busy = False
 
@@ -143,13 +154,21 @@ class Snapshots:
         if "accuracy" in metrics and (snapshot.is_last or not snapshot.is_between):
             self.accuracies.append((snapshot.position.epoch, metrics["accuracy"]))
         self.log.write("evaluation", {
-            "epoch": snapshot.position.epoch,
-            "examples": snapshot.position.examples,
+            **self._place(snapshot),
             **{f"test_{name}": value for name, value in metrics.items()},
             **({"test_error_median": error_median(self.accuracies)} if "accuracy" in metrics else {}),
             "seconds": seconds,
         })  # fmt: skip
         return metrics
+
+    def _place(self, snapshot: Snapshot) -> dict[str, int | float]:
+        """Where in the training a version lies, as events tell it."""
+        position, layout = snapshot.position, self.layout
+        epoch = position.examples / layout.num_examples if snapshot.is_between else position.epoch
+        place = {"epoch": epoch, "examples": position.examples}
+        if not self.spec.algorithm.traits.is_synchronous or self.spec.scales_batch:
+            return place
+        return place | {"step": position.epoch * layout.steps + position.step}
 
     async def _keep_if_there_is_room(self, snapshot: Snapshot) -> None:
         """The run goes on without this checkpoint: the disk may be full for a moment only."""
@@ -167,7 +186,7 @@ class Snapshots:
         folder = str(self.run_dir / "checkpoints" / f"{snapshot.position.examples:012d}")
         await self._ask(
             "save", folder, self.spec.checkpoint.keep_last, snapshot.parts, snapshot.buffers, snapshot.position,
-            self.products,
+            self.layout.products,
         )  # fmt: skip
         where = {"path": folder, "epoch": snapshot.position.epoch, "examples": snapshot.position.examples}
         self.log.write("checkpoint", where)
@@ -196,10 +215,12 @@ class Snapshots:
         await self.ready
         return evaluator
 
-    def _evaluates(self, epoch: int) -> bool:
-        every = self.spec.evaluate.every_epochs
-        return bool(every) and epoch % every == 0
+    def _evaluates(self, position: Position) -> bool:
+        spec, epoch = self.spec, position.epoch
+        if not spec.algorithm.traits.is_synchronous:
+            return bool(spec.evaluate.every_epochs) and epoch % spec.evaluate.every_epochs == 0
+        return spec.evaluate.is_due(epoch, position.step, self.layout.steps)
 
-    def _keeps(self, epoch: int) -> bool:
+    def _keeps(self, position: Position) -> bool:
         every = self.spec.checkpoint.every_epochs
-        return bool(every) and epoch % every == 0
+        return position.step == 0 and bool(every) and position.epoch % every == 0
