@@ -83,6 +83,7 @@ class _Bare:
 
     def serve_as(self, index: int) -> Timing:
         """One shard, until it has applied all that will come; its time counts from the end of the warm-up."""
+        from trainers.optim.optimizer import Optimizer
         from trainers.optim.rule import initial_state
         from trainers.optim.update import SliceUpdate
         from trainers.parameter_server.groups import GroupSlice, parts
@@ -95,7 +96,7 @@ class _Bare:
             params = first[part]
             ring = mapped_ring(self.folder, self.load.workers, self.layout.numel, part)
             ring[0].copy_(params)
-            update = SliceUpdate(rule, 0.0, part.stop - part.start, params.device)
+            update = SliceUpdate(Optimizer(rule), part.stop - part.start, params.device)
             states = [initial_state(rule, params), initial_state(rule, params)]
             pieces[group] = GroupSlice(part, Shard(ShardConfig(update, schedule), ring, states))
         server = ShardServer(self.folder, index, self.layout.numel, pieces)
@@ -128,13 +129,13 @@ class _Bare:
     def _context(self, exchange: dict[str, Any]) -> "Context":
         from trainers.algorithms.base import Context, Start
         from trainers.optim.buffers import Buffers
+        from trainers.optim.optimizer import Optimizer
         from trainers.optim.rule import initial_state
 
         rule, params = self.spec.optimizer.build(), self._start_params()
         return Context(
             replica=self._replica(),
-            rule=rule,
-            weight_decay=0.0,
+            optimizer=Optimizer(rule),
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.load.workers,
             start=Start(Buffers(params, initial_state(rule, params))),

@@ -17,6 +17,7 @@ from tests.contracts.groups import CPU, TIMEOUT_S, in_threads
 from trainers.links.local import LocalWorld
 from trainers.links.rendezvous import Rendezvous
 from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import UpdateRule, initial_state
 from trainers.optim.slices import ALIGN, spans
 from trainers.optim.update import SliceUpdate
@@ -54,7 +55,7 @@ class Setting:
 
     def config(self, cut: slice) -> ShardConfig:
         """Learning rate -1: with SGD a push is added to the parameters, so that they count."""
-        update = SliceUpdate(self.rule, 0.0, cut.stop - cut.start, CPU)
+        update = SliceUpdate(Optimizer(self.rule), cut.stop - cut.start, CPU)
         return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.harmless_staleness)
 
 

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.optim.written import Written, equation_10, tensorflow_rmsprop
+from tests.optim.written import Written, equation_10, lion, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.collectives.local import local_collectives
 from trainers.collectives.protocol import Collectives
@@ -25,8 +26,8 @@ from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
-from trainers.optim.rule import UpdateRule, initial_state
-from trainers.optim.slices import within
+from trainers.optim.optimizer import Optimizer
+from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
@@ -35,6 +36,7 @@ from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model
+from trainers.training.optimizer import group_members, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 
@@ -85,7 +87,7 @@ class Run:
     dataset: Dataset = field(init=False)
     order: Order = field(init=False)
     layout: Layout = field(init=False)
-    exempt: tuple[slice, ...] = field(init=False)
+    optimizer: Optimizer = field(init=False)
     groups: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,12 +102,8 @@ class Run:
         channels_last = spec.model.memory_format == "channels_last"
         model = self.net(spec.seed)
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
-        self.exempt = self.layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
+        self.optimizer = optimizer_of(spec, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
-
-    @property
-    def rule(self) -> UpdateRule:
-        return self.spec.optimizer.build()
 
     def replica(self) -> Replica:
         model = self.net(self.spec.seed)
@@ -113,14 +111,12 @@ class Run:
 
     def start(self) -> Start:
         params = self.replica().initial_params()
-        return Start(Buffers(params, initial_state(self.rule, params)))
+        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
 
     def context(self, **exchange: object) -> Context:
         return Context(
             replica=self.replica(),
-            rule=self.rule,
-            weight_decay=self.spec.batch_scaling.weight_decay,
-            exempt=self.exempt,
+            optimizer=self.optimizer,
             groups=self.groups,
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
@@ -142,8 +138,7 @@ class Run:
     def shard_config(self, cut: slice) -> ShardConfig:
         algorithm = self.spec.algorithm
         quorum = algorithm.traits.quorum(self.order.num_virtual)
-        decay, exempt = self.spec.batch_scaling.weight_decay, within(self.exempt, cut)
-        update = SliceUpdate(self.rule, decay, cut.stop - cut.start, CPU, exempt)
+        update = SliceUpdate(self.optimizer.within(cut), cut.stop - cut.start, CPU)
         schedule = self.spec.learning_rate(self.dataset.num_train)
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
 
@@ -284,7 +279,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             for parameter in model.parameters():
                 parameter.grad /= weight
         for group in optimizer.param_groups:
-            group["lr"] = schedule(seen)
+            group["lr"] = schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
@@ -300,26 +295,50 @@ def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
 
 def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of torch.optim that a spec's rule stands for."""
-    o, exempt, decay = spec.optimizer, exempt_names(model, spec.optimizer.no_decay), spec.batch_scaling.weight_decay
-    plain = {"params": [p for name, p in model.named_parameters() if name in exempt], "weight_decay": 0.0}
-    params = [{"params": [p for name, p in model.named_parameters() if name not in exempt]}, plain]
+    o, decay, params = spec.optimizer, spec.batch_scaling.weight_decay, parameter_groups(spec, model)
     common = {"lr": o.lr, "weight_decay": decay, "foreach": False}
     match o.name:
-        case "sgd":
-            return torch.optim.SGD(params, **common)
-        case "momentum" if o.equation == 10:
-            options = {"momentum": o.momentum, "corrects": o.momentum_correction}
-            return Written(params, o.lr, decay, equation_10, 0.0, **options)
-        case "momentum" | "nesterov":
-            return torch.optim.SGD(params, momentum=o.momentum, nesterov=o.name == "nesterov", **common)
-        case "rmsprop" if o.form == "tensorflow":
-            return Written(params, o.lr, decay, tensorflow_rmsprop, 1.0, decay=o.decay, epsilon=o.epsilon)
-        case "rmsprop":
+        case "sgd" | "nesterov":
+            options = {"momentum": o.momentum, "nesterov": True} if o.name == "nesterov" else {}
+            return torch.optim.SGD(params, **options, **common)
+        case "momentum" if o.equation == 9:
+            return torch.optim.SGD(params, momentum=o.momentum, **common)
+        case "rmsprop" if o.form == "pytorch":
             return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
+        case "momentum" | "rmsprop" | "lion":
+            return written_optimizer(spec, params)
     if o.name != "adagrad":
         common["betas"] = o.betas
     rest = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return rest[o.name](params, eps=o.epsilon, **common)
+
+
+def written_optimizer(spec: TrainSpec, params: list[dict[str, Any]]) -> Written:
+    """Those that torch.optim does not have."""
+    o, decay = spec.optimizer, spec.batch_scaling.weight_decay
+    if o.name == "lion":
+        params = [group | {"decoupled": group["weight_decay"], "weight_decay": 0.0} for group in params]
+        return Written(params, o.lr, 0.0, lion, 0.0, betas=o.betas, decoupled=decay)
+    if o.name == "momentum":
+        return Written(params, o.lr, decay, equation_10, 0.0, momentum=o.momentum, corrects=o.momentum_correction)
+    return Written(params, o.lr, decay, tensorflow_rmsprop, 1.0, decay=o.decay, epsilon=o.epsilon)
+
+
+def parameter_groups(spec: TrainSpec, model: nn.Module) -> list[dict[str, Any]]:
+    """What torch.optim is given: those with weight decay and those without, for the spec's groups and for the rest."""
+    o, named = spec.optimizer, dict(model.named_parameters())
+    exempt, members = exempt_names(model, o.no_decay), group_members(o.groups, list(named))
+    rest = {name for name in named if not any(name in mine for mine in members)}
+    found = []
+    for group, mine in [(None, rest), *zip(o.groups, members, strict=True)]:
+        part = o if group is None else o.of_group(group)
+        options = {"rate": part.lr / o.lr, "weight_decay": replace(spec.batch_scaling, optimizer=part).weight_decay}
+        options |= {name: getattr(part, name) for name in ("momentum", "betas") if hasattr(part, name)}
+        options |= {"eps": part.epsilon} if hasattr(part, "epsilon") else {}
+        options |= {"alpha": part.decay} if hasattr(part, "decay") else {}
+        for names, more in ((mine - exempt, {}), (mine & exempt, {"weight_decay": 0.0})):
+            found.append({"params": [named[name] for name in named if name in names]} | options | more)
+    return found
 
 
 RECIPES = {
@@ -348,6 +367,18 @@ RECIPES = {
         "optimizer": {
             "name": "rmsprop", "form": "tensorflow", "lr": 0.02, "decay": 0.9, "epsilon": 1.0, "weight_decay": 0.01,
             "no_decay": [],
+        },
+    },
+    "groups of parameters": {
+        "batch": {"per_worker": 7, "base": 3},
+        "scaling": {"name": "sqrt", "weight_decay": "exact"},
+        "schedule": "cosine",
+        "optimizer": {
+            "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10,
+            "groups": [
+                {"match": "*.bias", "lr": 0.02, "momentum": 0.5},
+                {"match": ["conv*", "*1.weight"], "lr": 0.004, "weight_decay": 0.1},
+            ],
         },
     },
 }  # fmt: skip

@@ -23,6 +23,7 @@ from trainers.links.local import LocalWorld
 from trainers.models.objective import Total
 from trainers.models.registry import build_model
 from trainers.optim.buffers import Buffers
+from trainers.optim.optimizer import Optimizer
 from trainers.spec import SgdSpec, TrainSpec, field_errors
 from trainers.training.checkpoint import Checkpoint, write_checkpoint
 from trainers.training.position import Position
@@ -121,7 +122,7 @@ def consensus(problem: Quadratic, rho: float, steps: int, rounds: int, lr: float
     config = AdmmConfig(form="consensus", rho=rho, steps=steps)
     first = Start(Buffers(torch.zeros(NUMEL), {}))
     rule = SgdSpec(lr=lr).build()
-    context = Context(problem, rule, 0.0, lambda seen: lr, 3, first, SHARES)  # type: ignore[arg-type]
+    context = Context(problem, Optimizer(rule), lambda seen: lr, 3, first, SHARES)  # type: ignore[arg-type]
     world = LocalWorld()
     groups = local_collectives(world, count)
 

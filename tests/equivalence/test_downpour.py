@@ -26,7 +26,7 @@ def spec(count: int = 1, shards: int = 2, algorithm: dict | None = None, **more:
     return digits_spec(fields | more)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "rmsprop", "adagrad", "adam", "adamw", "lion"])
 @pytest.mark.parametrize("placement", ["balanced", "round_robin"])
 def test_one_worker_is_serial_sgd_bit_for_bit(optimizer: str, placement: str) -> None:
     rule = {"name": optimizer, "weight_decay": 0.001, "lr": 0.01}

@@ -76,8 +76,8 @@ def test_with_any_recipe_it_equals_serial_sgd_and_itself_in_every_form(recipe: s
     assert not torch.equal(run_all_reduce(Run(spec(3, 1, **fields | {"batch": 7}))).params, expected)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_adam_has_the_same_bits_on_any_number_of_workers_and_through_shards(optimizer: str) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion"])
+def test_it_has_the_same_bits_on_any_number_of_workers_and_through_shards(optimizer: str) -> None:
     """The number of the update moves with the slices; batch norm and biases are exempt from the decay."""
     fields = {"optimizer": {"name": optimizer, "weight_decay": 0.1, "no_decay": ["batch_norm", "biases"]}}
     one = Run(spec(3, 1, **fields))

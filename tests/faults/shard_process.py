@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.slices import spans
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice
@@ -58,7 +59,7 @@ def memory_of(setup: Setup, index: int) -> tuple[GroupSlice, ShardJournal]:
     ring = own_ring(plan, numel) if setup.port else mapped_ring(setup.folder, setup.capacity, NUMEL, cut)
     journal = journal_of(plan, 0, ring_is_read=True)
     assert isinstance(journal, ShardJournal)
-    update = SliceUpdate(rule, 0.0, numel, torch.device("cpu"))
+    update = SliceUpdate(Optimizer(rule), numel, torch.device("cpu"))
     config = ShardConfig(update, lambda examples: setup.learning_rate, setup.quorum)
     return GroupSlice(cut, Shard(config, ring, two_states(plan, rule.state_names, numel), journal)), journal
 
@@ -100,7 +101,7 @@ def arm(server: ShardServer | ProcessGroupShardServer, point: str, number: int) 
             os.kill(os.getpid(), signal.SIGKILL)
 
     update, append, commit, acknowledge = shard.config.update, journal.append, journal.commit, server._acknowledge
-    apply, rule = update.apply, update.rule
+    apply, rule = update.apply, update.optimizer.rule
 
     def counted(contributions, current, following):  # type: ignore[no-untyped-def]
         nonlocal updates
@@ -133,7 +134,7 @@ def arm(server: ShardServer | ProcessGroupShardServer, point: str, number: int) 
         acknowledge(applied)
         die_if("reply")
 
-    assert rule is update.rule
+    assert rule is update.optimizer.rule
     update.apply, journal.append, journal.commit = counted, logged, committed  # type: ignore[method-assign]
     server._acknowledge = acknowledged  # type: ignore[method-assign]
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.optim.written import Written, equation_10, tensorflow_rmsprop
+from tests.optim.written import Written, equation_10, lion, tensorflow_rmsprop
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.slices import spans
@@ -20,6 +21,7 @@ from trainers.spec import (
     AdamSpec,
     AdamWSpec,
     AnyOptimizer,
+    LionSpec,
     MomentumSpec,
     NesterovSpec,
     RmspropSpec,
@@ -65,6 +67,10 @@ PAIRS: list[tuple[AnyOptimizer, Torch]] = [
         RmspropSpec(form="tensorflow", decay=0.9, epsilon=1.0, weight_decay=DECAY),
         lambda p: Written(p, 0.1, DECAY, tensorflow_rmsprop, 1.0, decay=0.9, epsilon=1.0),
     ),
+    (
+        LionSpec(betas=(0.8, 0.97), weight_decay=DECAY),
+        lambda p: Written(p, 0.1, 0.0, lion, 0.0, betas=(0.8, 0.97), decoupled=DECAY),
+    ),
 ]
 NAMES = [
     "sgd",
@@ -77,6 +83,7 @@ NAMES = [
     "equation 10",
     "uncorrected",
     "tensorflow",
+    "lion",
 ]
 NAMED = pytest.mark.parametrize(("spec", "optimizer"), PAIRS, ids=NAMES)
 
@@ -112,7 +119,7 @@ def ours(spec: AnyOptimizer, numel: int, steps: int, count: int = 1) -> Tensor:
             size = cut.stop - cut.start
             mine, next_ = now.part(cut), then.part(cut)
             piece = contribution(gradient(numel, step)[cut], step)
-            SliceUpdate(rule, spec.weight_decay, size, CPU).apply([piece], mine, next_)
+            SliceUpdate(Optimizer(rule, spec.weight_decay), size, CPU).apply([piece], mine, next_)
     return versions[steps % 2].params
 
 
@@ -141,7 +148,8 @@ def test_in_place_is_the_same(spec: AnyOptimizer, optimizer: Torch) -> None:
     rule, numel = spec.build(), 101
     mine = Buffers(gradient(numel, 99), initial_state(rule, torch.zeros(numel)))
     for step in range(3):
-        SliceUpdate(rule, spec.weight_decay, numel, CPU).apply([contribution(gradient(numel, step), step)], mine, mine)
+        update = SliceUpdate(Optimizer(rule, spec.weight_decay), numel, CPU)
+        update.apply([contribution(gradient(numel, step), step)], mine, mine)
     assert torch.equal(mine.params, ours(spec, numel, 3))
 
 

@@ -10,6 +10,7 @@ from trainers.collectives.reduction_tree import TreeSum
 from trainers.optim import slices, update
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
 from trainers.optim.slices import aligned, spans, within
 from trainers.optim.update import Contribution, SliceUpdate
@@ -40,7 +41,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         then = Buffers(torch.empty(numel), initial_state(rule, torch.empty(numel)))
         leaves = {(i, i + 1): torch.randn(numel, generator=generator) for i in range(3)}
         more = [Contribution(TreeSum(3, leaves), 9, 0.1), Contribution(TensorGradient(leaves[0, 1]), 1, 0.2, decays=2)]
-        SliceUpdate(rule, 0.01, numel, CPU).apply(more, now, then)
+        SliceUpdate(Optimizer(rule, 0.01), numel, CPU).apply(more, now, then)
         return then
 
     whole = result()
@@ -53,7 +54,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_divided_once_and_decay_added_after() -> None:
     w, g = torch.tensor([2.0]), torch.tensor([10.0])
     then = Buffers(torch.empty(1), {})
-    one = SliceUpdate(SgdSpec().build(), 0.5, 1, CPU)
+    one = SliceUpdate(Optimizer(SgdSpec().build(), 0.5), 1, CPU)
     one.apply([Contribution(TensorGradient(g), divisor=5, lr=1.0)], Buffers(w, {}), then)
     assert then.params.tolist() == [2.0 - (10 / 5 + 0.5 * 2)]
     one.apply([Contribution(TensorGradient(g), divisor=5, lr=1.0, decays=3)], Buffers(w, {}), then)
@@ -63,7 +64,7 @@ def test_divided_once_and_decay_added_after() -> None:
 
 def test_an_empty_slice_is_no_trouble() -> None:
     nothing = Buffers(torch.empty(0), {})
-    update_ = SliceUpdate(SgdSpec().build(), 0.1, 0, CPU)
+    update_ = SliceUpdate(Optimizer(SgdSpec().build(), 0.1), 0, CPU)
     update_.apply([Contribution(TensorGradient(torch.empty(0)), 1, 0.1)], nothing, nothing)
 
 
@@ -81,7 +82,8 @@ def test_exempt_parts_do_not_decay_and_the_cut_does_not_show(seed: int, monkeypa
     def run(decay: float, exempt: list[slice], count: int = 1) -> torch.Tensor:
         out = torch.empty(numel)
         for cut in spans(numel, count):
-            mine = SliceUpdate(SgdSpec().build(), decay, cut.stop - cut.start, CPU, within(exempt, cut))
+            optimizer = Optimizer(SgdSpec().build(), decay, tuple(exempt)).within(cut)
+            mine = SliceUpdate(optimizer, cut.stop - cut.start, CPU)
             parts = [replace(c, gradient=TensorGradient(c.gradient.vector[cut])) for c in contributions]  # type: ignore[attr-defined]
             mine.apply(parts, Buffers(w[cut], {}), Buffers(out[cut], {}))
         return out

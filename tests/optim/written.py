@@ -38,3 +38,11 @@ def tensorflow_rmsprop(p: Tensor, g: Tensor, state: dict[str, Tensor], group: di
     d = group["decay"]
     ms = state["s"].mul_(d).addcmul_(g, g, value=1 - d)
     p.addcdiv_(g, (ms + group["epsilon"]).sqrt(), value=-group["lr"])
+
+
+def lion(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """w <- (1 - lr decay) w - lr sign(b1 m + (1 - b1) g), m <- b2 m + (1 - b2) g (Chen et al. 2023, algorithm 2)."""
+    b1, b2 = group["betas"]
+    direction = state["s"].lerp(g, 1 - b1).sign()
+    p.mul_(1 - group["lr"] * group["decoupled"]).sub_(direction, alpha=group["lr"])
+    state["s"].lerp_(g, 1 - b2)

@@ -12,6 +12,7 @@ import torch
 
 from trainers.data.order import Order
 from trainers.elastic.lease_table import Audit, Lease, LeaseTable
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.parameter_server.shard import ReceivedPush, Shard, ShardConfig
@@ -24,7 +25,7 @@ Message = Callable[[Shard], object]
 def make_shard(quorum: int, backup: int) -> Shard:
     """Zeros to begin with and learning rate -1: what each step adds is its mean."""
     rule = SgdSpec(weight_decay=0).build()
-    update = SliceUpdate(rule, 0.0, NUMEL, torch.device("cpu"))
+    update = SliceUpdate(Optimizer(rule), NUMEL, torch.device("cpu"))
     ring = [torch.zeros(NUMEL) for _ in range(quorum + backup + 2)]
     return Shard(ShardConfig(update, lambda examples: -1.0, quorum, backup), ring, [{}, {}])
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trainers.errors import RunFailed
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server import journal
 from trainers.parameter_server.journal import ShardJournal
@@ -21,7 +22,7 @@ NUMEL = 64 * 3
 def make_shard(folder: Path, quorum: int = 0) -> Shard:
     """In mapped memory; as the memory is, or as it becomes by `begin`."""
     rule, plan = MomentumSpec(weight_decay=0).build(), MemoryPlan(folder, 0, 3, replicas=2)
-    update = SliceUpdate(rule, 0.0, NUMEL, torch.device("cpu"))
+    update = SliceUpdate(Optimizer(rule), NUMEL, torch.device("cpu"))
     config = ShardConfig(update, lambda seen: 0.1 / (1 + seen), quorum)
     states = two_states(plan, rule.state_names, NUMEL)
     return Shard(config, own_ring(plan, NUMEL), states, ShardJournal(folder / "journal", plan.capacity))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.push_identity import PushIdentity
@@ -16,6 +17,7 @@ from trainers.spec import (
     AdamSpec,
     AdamWSpec,
     AnyOptimizer,
+    LionSpec,
     MomentumSpec,
     NesterovSpec,
     RmspropSpec,
@@ -30,6 +32,7 @@ RULES = [
     RmspropSpec(weight_decay=0.01),
     AdamSpec(weight_decay=0.01),
     AdamWSpec(),
+    LionSpec(),
     AdagradSpec(),
     MomentumSpec(equation=10, weight_decay=0.01),
     RmspropSpec(form="tensorflow", epsilon=1.0, weight_decay=0.01),
@@ -39,7 +42,7 @@ RULES = [
 def make_shard(spec: AnyOptimizer, quorum: int = 0, readers: int = 2) -> Shard:
     rule = spec.build()
     params = torch.randn(NUMEL, generator=torch.Generator().manual_seed(0))
-    update = SliceUpdate(rule, spec.weight_decay, NUMEL, torch.device("cpu"))
+    update = SliceUpdate(Optimizer(rule, spec.weight_decay), NUMEL, torch.device("cpu"))
     ring = [params] + [torch.full((NUMEL,), torch.nan) for _ in range(readers + 1)]
     states = [initial_state(rule, params) for _ in range(2)]
     return Shard(ShardConfig(update, lambda seen: 0.1 / (1 + seen), quorum), ring, states)

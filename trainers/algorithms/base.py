@@ -10,7 +10,7 @@ from trainers.data.batches import Batch
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.parameter_server.protocol import ParameterStore
 
@@ -87,8 +87,8 @@ class Context:
     """
 
     replica: Replica
-    rule: UpdateRule
-    weight_decay: float
+    optimizer: Optimizer
+    """Of the flat vector."""
     schedule: Schedule
     num_virtual: int
     start: Start
@@ -96,8 +96,6 @@ class Context:
     """Examples that each virtual worker trains in an epoch, by virtual rank."""
     collectives: Collectives | None = None
     store: ParameterStore | None = None
-    exempt: tuple[slice, ...] = ()
-    """The spans of the flat vector without weight decay."""
     per_worker: int = 0
     """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
     groups: tuple[slice, ...] = ()

@@ -4,6 +4,7 @@ This reads a gradient of many megabytes only once, at the speed of the memory. O
 read and write it again.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
-from trainers.optim.rule import UpdateRule
-from trainers.optim.slices import within
+from trainers.optim.optimizer import Group, Optimizer
+from trainers.optim.slices import ALIGN, aligned, within
 
 CHUNK = 128 * 1024
 """Elements per chunk on a CPU: half a dozen such float32 vectors fit in the shared cache, and the overhead of torch (2
@@ -34,56 +35,92 @@ class Contribution:
     """`momentum_correction` from the last learning rate to `lr`."""
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Adjacent parameters of one group in one chunk."""
+
+    group: Group
+    computed: slice
+    """The piece, extended to multiples of ALIGN: so an element goes through the same vector instructions wherever the
+    vector is cut."""
+    own: int
+    """The first element that is the piece's own."""
+    edges: tuple[slice, ...]
+    """What of `computed` belongs to the neighbours, and stays as they leave it."""
+    exempt: tuple[slice, ...]
+    """Parts of `computed` without weight decay, counted from its start."""
+
+
 class SliceUpdate:
     """Applies contributions to a slice of n elements, one after the other."""
 
-    def __init__(
-        self, rule: UpdateRule, weight_decay: float, numel: int, device: torch.device, exempt: Sequence[slice] = ()
-    ) -> None:
-        """exempt: parts of the slice without weight decay."""
-        self.rule = rule
-        self.weight_decay = weight_decay
-        self.numel = numel
-        self.chunk = CHUNK if device.type == "cpu" else max(numel, 1)
-        self.scratch = torch.empty(min(self.chunk, max(numel, 1)), device=device)
-        self.decoupled = torch.empty_like(self.scratch) if rule.decouples_decay and weight_decay else None
-        starts = range(0, numel, self.chunk)
-        self.exempt = {start: within(exempt, slice(start, start + self.chunk)) for start in starts}
+    def __init__(self, optimizer: Optimizer, numel: int, device: torch.device) -> None:
+        """optimizer: of the slice (`Optimizer.within`)."""
+        self.optimizer = optimizer
+        chunk = CHUNK if device.type == "cpu" else max(numel, 1)
+        self.pieces = [
+            _piece(group, span, slice(start, min(start + chunk, numel)), optimizer.exempt)
+            for start in range(0, numel, chunk)
+            for group in optimizer.by_group(numel)
+            for span in within(group.spans, slice(start, start + chunk))
+        ]
+        self.scratch = torch.empty(min(chunk, max(numel, 1)), device=device)
+        decouples = any(g.rule.decouples_decay and g.weight_decay for g in optimizer.by_group(numel))
+        self.decoupled = torch.empty_like(self.scratch if decouples else self.scratch[:0])
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         """Apply the contributions to `current` and write the result into `following`.
 
         Several contributions in one call give the same bits as one call for each.
         """
-        for start in range(0, self.numel, self.chunk):
-            chunk = slice(start, min(start + self.chunk, self.numel))
-            newest, target = current.part(chunk), following.part(chunk)
-            for contribution in contributions:
-                g = self._mean_gradient(contribution, newest.params, chunk)
-                if self.decoupled is not None:
-                    newest = Buffers(self._decayed(contribution, newest.params, chunk), newest.state)
-                self.rule.apply(newest, g, target, contribution.lr, contribution.correction)
-                newest = target
+        both = zip(current.vectors, following.vectors, strict=True)
+        vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
+        for piece in self.pieces:
+            kept: list[tuple[Tensor, Tensor]] = []
+            for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
+                kept.append((vector[edge], vector[edge].clone()))
+                if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
+                    vector[edge] = vector[piece.own]
+            self._apply(piece, contributions, current.part(piece.computed), following.part(piece.computed))
+            for elements, before in kept:
+                elements.copy_(before)
 
-    def _mean_gradient(self, contribution: Contribution, w: Tensor, chunk: slice) -> Tensor:
-        """The gradient of a chunk, divided by the examples in it, with the weight decay of the parameters w added."""
-        g = piece = contribution.gradient.piece(chunk.start, chunk.stop)
-        scratch = self.scratch[: chunk.stop - chunk.start]
+    def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
+        group = piece.group
+        for contribution in contributions:
+            lr = contribution.lr * group.rate
+            g = self._mean_gradient(piece, contribution, newest.params)
+            if group.rule.decouples_decay and group.weight_decay:
+                decay = lr * group.weight_decay * contribution.decays
+                newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
+            group.rule.apply(newest, g, target, lr, contribution.correction)
+            newest = target
+
+    def _mean_gradient(self, piece: Piece, contribution: Contribution, w: Tensor) -> Tensor:
+        """The gradient of a piece, divided by the examples in it, with the weight decay of the parameters w added."""
+        g = total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
+        scratch, decay = self.scratch[: len(w)], piece.group.weight_decay
         if contribution.divisor != 1:
             g = torch.div(g, contribution.divisor, out=scratch)
-        if self.weight_decay and self.decoupled is None:
-            g = torch.add(g, w, alpha=self.weight_decay * contribution.decays, out=scratch)
+        if decay and not piece.group.rule.decouples_decay:
+            g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)
             # Added to every element and then taken back where it is not wanted: whether an element goes through a
             # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
-            for part in self.exempt[chunk.start]:
-                torch.div(piece[part], contribution.divisor, out=scratch[part])
+            for part in piece.exempt:
+                torch.div(total[part], contribution.divisor, out=scratch[part])
         return g
 
-    def _decayed(self, contribution: Contribution, w: Tensor, chunk: slice) -> Tensor:
-        """The parameters w of a chunk after a decay that is no part of the gradient; w itself stays as it is."""
-        assert self.decoupled is not None
-        factor = 1 - contribution.lr * self.weight_decay * contribution.decays
-        decayed = torch.mul(w, factor, out=self.decoupled[: len(w)])
-        for part in self.exempt[chunk.start]:
+    def _decayed(self, piece: Piece, decay: float, w: Tensor) -> Tensor:
+        """The parameters w of a piece after a decay that is no part of the gradient; w itself stays as it is."""
+        decayed = torch.mul(w, 1 - decay, out=self.decoupled[: len(w)])
+        for part in piece.exempt:
             decayed[part] = w[part]
         return decayed
+
+
+def _piece(group: Group, span: slice, chunk: slice, exempt: Sequence[slice]) -> Piece:
+    """span: counted from the start of the chunk, as the chunk is from that of the slice."""
+    start, stop = chunk.start + span.start, chunk.start + span.stop
+    computed = slice(start // ALIGN * ALIGN, min(aligned(stop), chunk.stop))
+    edges = (slice(computed.start, start), slice(stop, computed.stop))
+    return Piece(group, computed, start, tuple(e for e in edges if e.start < e.stop), within(exempt, computed))

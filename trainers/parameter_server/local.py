@@ -182,4 +182,4 @@ class LocalStore(ParameterStore):
 def local_shard(config: ShardConfig, params: Tensor, num_readers: int) -> Shard:
     """A shard in private memory that starts from `params` (n,) and serves so many readers."""
     ring = [params.clone()] + [torch.zeros_like(params) for _ in range(num_readers + 1)]
-    return Shard(config, ring, [initial_state(config.update.rule, params) for _ in range(2)])
+    return Shard(config, ring, [initial_state(config.update.optimizer.rule, params) for _ in range(2)])

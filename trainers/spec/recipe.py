@@ -3,10 +3,13 @@
 Imports neither torch nor Ray. Learning rates are those of the schedule itself, so the recipe shows what will run.
 """
 
+from dataclasses import replace
+
 from pydantic import BaseModel, ConfigDict
 
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
+from trainers.optim.optimizers.groups import GroupSpec
 from trainers.optim.schedules import drops
 from trainers.spec import (
     CosineSchedule,
@@ -128,7 +131,15 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
             value=spec.batch_scaling.weight_decay, formula=decay[scaling.weight_decay], source=decay_source
         ),
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
-    }
+    } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
+
+
+def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:
+    part = replace(spec.batch_scaling, optimizer=spec.optimizer.of_group(group))
+    others = {name: value for name, value in group.options.items() if name not in ("lr", "weight_decay")}
+    options = "".join(f", {name} {value}" for name, value in others.items())
+    which = f"learning rate of {', '.join(group.patterns)}: its lr x {factor}"
+    return Quantity(value=part.learning_rate, formula=f"{which}; weight_decay {part.weight_decay:g}{options}")
 
 
 def _course(spec: TrainSpec) -> dict[str, Quantity]:

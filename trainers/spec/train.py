@@ -159,7 +159,8 @@ class TrainSpec(Section):
     @classmethod
     def _decay_is_defined(cls, scaling: ScalingSpec, info: ValidationInfo) -> ScalingSpec:
         optimizer = info.data.get("optimizer")
-        if scaling.weight_decay == "exact" and optimizer is not None and optimizer.lr * optimizer.weight_decay >= 1:
+        parts = [] if optimizer is None else [optimizer, *map(optimizer.of_group, optimizer.groups)]
+        if scaling.weight_decay == "exact" and any(part.lr * part.weight_decay >= 1 for part in parts):
             raise ValueError("the exact weight decay needs lr x weight_decay below 1; make one smaller, or use sqrt")
         return scaling
 

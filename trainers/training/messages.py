@@ -28,6 +28,8 @@ class RunLayout:
     """Where the run begins."""
     exempt: tuple[tuple[int, int], ...] = ()
     """The spans of the flat vector without weight decay."""
+    parameter_groups: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """The spans of each of `optimizer.groups`."""
     groups: tuple[tuple[int, int], ...] = ()
     """The spans of the groups of parameters that are pushed and fetched by themselves; none: the vector is one."""
     damaged: tuple[str, ...] = ()

@@ -23,8 +23,8 @@ from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.optim.buffers import Buffers, State
-from trainers.optim.decay import exempt_names
-from trainers.optim.rule import UpdateRule, initial_state
+from trainers.optim.optimizer import Optimizer
+from trainers.optim.rule import initial_state
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
@@ -33,6 +33,7 @@ from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
+from trainers.training.optimizer import build_optimizer, ends, optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,9 @@ class Setup:
     task: Task
     order: Order
     replica: Replica
-    rule: UpdateRule
+    optimizer: Optimizer
+    """Of the flat vector."""
     schedule: Schedule
-    exempt: tuple[slice, ...]
-    """Parts of the flat vector without weight decay."""
     groups: tuple[slice, ...]
     """Groups of parameters that are pushed and fetched by themselves."""
     whole: dict[str, Path] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Setup:
         found = read_checkpoint(self.whole[resume])
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
-        state = initial_state(self.rule, params)
+        state = initial_state(self.optimizer.rule, params)
         state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
         state |= self._private(found)
         newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
@@ -95,18 +95,20 @@ class Setup:
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
-        return Start(Buffers(params, initial_state(self.rule, params)))
+        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
 
     def following(self, num_virtual: int) -> "Setup":
         """The same while there are so many virtual workers."""
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        return replace(self, spec=spec, order=build_order(spec, num), schedule=spec.learning_rate(num))
+        optimizer = build_optimizer(spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups])
+        order, schedule = build_order(spec, num), spec.learning_rate(num)
+        return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
     def _private(self, found: Checkpoint) -> State:
         """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
-        names = self.spec.algorithm.private_names(self.rule.state_names, self.order.num_virtual)
+        names = self.spec.algorithm.private_names(self.optimizer.state_names, self.order.num_virtual)
         if not any(name in found.optimizer for name in names):
             return {}
         theirs = TrainSpec.model_validate(found.spec)
@@ -153,13 +155,11 @@ class Setup:
         """What the algorithm needs on this worker, but for its way to the others."""
         return Context(
             replica=self.replica,
-            rule=self.rule,
-            weight_decay=self.spec.batch_scaling.weight_decay,
+            optimizer=self.optimizer,
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
             partition_sizes=self.order.partition_sizes,
-            exempt=self.exempt,
             per_worker=self.order.per_worker,
             groups=self.groups,
         )
@@ -175,8 +175,9 @@ class Setup:
             shards=tuple((cut.start, cut.stop) for cut in self.layout.shards),
             device=place_name(self.replica.device),
             position=position,
-            exempt=tuple((part.start, part.stop) for part in self.exempt),
-            groups=tuple((span.start, span.stop) for span in self.groups),
+            exempt=ends(self.optimizer.exempt),
+            parameter_groups=tuple(ends(group.spans) for group in self.optimizer.groups),
+            groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
         )
@@ -228,9 +229,8 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         task=task,
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task),
-        rule=spec.optimizer.build(),
+        optimizer=optimizer_of(spec, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
-        exempt=layout.spans_of(exempt_names(model, spec.optimizer.no_decay)),
         groups=groups,
     )
 

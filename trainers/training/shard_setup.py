@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from trainers.errors import ShardLost
-from trainers.optim.slices import within
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.memory import MemoryPlan, journal_of, own_ring, read_journal, two_states
@@ -16,6 +15,7 @@ from trainers.parameter_server.shard import Shard, ShardConfig
 from trainers.parameter_server.shared_memory import mapped_ring
 from trainers.spec import TrainSpec
 from trainers.training.messages import RunLayout
+from trainers.training.optimizer import build_optimizer
 from trainers.training.version_parts import VersionPart
 
 
@@ -74,9 +74,8 @@ class ShardSetup:
     def config(self, span: slice) -> ShardConfig:
         """How a part of the vector is updated."""
         spec, algorithm = self.spec, self.spec.algorithm
-        exempt = within([slice(*part) for part in self.layout.exempt], span)
-        numel, cpu = span.stop - span.start, torch.device("cpu")
-        update = SliceUpdate(spec.optimizer.build(), spec.batch_scaling.weight_decay, numel, cpu, exempt)
+        optimizer = build_optimizer(spec, self.layout.exempt, self.layout.parameter_groups)
+        update = SliceUpdate(optimizer.within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)

@@ -32,7 +32,7 @@ class AveragingAdmm(Algorithm):
     def __init__(self, context: Context) -> None:
         assert context.collectives is not None
         self.context, self.replica = context, context.replica
-        self.names = context.rule.state_names
+        self.names = context.optimizer.state_names
         self.numel = context.replica.layout.numel
         start = context.start.buffers
         first = start.params.new_empty(1 + len(self.names), self.numel)  # parameters, then each state
@@ -42,7 +42,7 @@ class AveragingAdmm(Algorithm):
         self.average.begin(first.flatten())
         self.gradient = self.average.newest.new_zeros(self.numel)
         device = self.gradient.device
-        self.update = SliceUpdate(context.rule, context.weight_decay, self.numel, device, context.exempt)
+        self.update = SliceUpdate(context.optimizer, self.numel, device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
     def step(self, work: Work) -> StepReport:
@@ -125,12 +125,12 @@ class ConsensusAdmm(Algorithm):
         self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
         self.average.begin(context.start.buffers.params)
         collectives, z = self.average.collectives, self.average.newest
-        self.names = agent_names(context.rule.state_names)
+        self.names = agent_names(context.optimizer.state_names)
         self.ranks = range(*block(context.num_virtual, collectives.rank, collectives.size))
         self.own = z.new_zeros(len(self.ranks), len(self.names), z.numel())
         self.agents = dict(zip(self.ranks, map(self._agent, self.ranks, self.own), strict=True))
         self.gradient = z.new_zeros(z.numel())
-        self.update = SliceUpdate(context.rule, context.weight_decay, z.numel(), z.device, context.exempt)
+        self.update = SliceUpdate(context.optimizer, z.numel(), z.device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
     def step(self, work: Work) -> StepReport:
@@ -150,7 +150,7 @@ class ConsensusAdmm(Algorithm):
         rows = gather_rows(collectives, num_virtual, self.own.flatten(1))
         if collectives.rank:
             return Buffers(z, {})
-        names = self.config.private_names(self.context.rule.state_names, num_virtual)
+        names = self.config.private_names(self.context.optimizer.state_names, num_virtual)
         private = dict(zip(names, rows.view(-1, z.numel()), strict=True))
         means = rows.view(-1, len(self.names), z.numel()).mean(0)  # (names, P)
         return Buffers(z, private | dict(zip(self.names[2:], means[2:], strict=True)))

@@ -11,7 +11,6 @@ from trainers.links.handle import Handle
 from trainers.models.split import Split
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
-from trainers.optim.slices import within
 from trainers.optim.update import Contribution, SliceUpdate
 
 
@@ -33,13 +32,13 @@ class DataParallelLayers:
         self.parts = self.collectives.parts(self.reduction)
         self.scratch = Scratch(self.parts[0])
         self.span = self.collectives.span(numel)
-        exempt = within(self.layout.spans_of(model.names_in(*context.exempt)), self.span)
+        optimizer = context.optimizer.moved(lambda spans: self.layout.spans_of(model.names_in(*spans)))
         width = self.span.stop - self.span.start
-        self.slice_update = SliceUpdate(context.rule, context.weight_decay, width, self.parts[0].device, exempt)
+        self.slice_update = SliceUpdate(optimizer.within(self.span), width, self.parts[0].device)
         self.versions = [
             Buffers(
                 self.collectives.replicated(f"params-{i}", numel),
-                {name: self.collectives.replicated(f"{name}-{i}", numel) for name in context.rule.state_names},
+                {name: self.collectives.replicated(f"{name}-{i}", numel) for name in context.optimizer.state_names},
             )
             for i in (0, 1)
         ]

@@ -93,13 +93,14 @@ class ModelParallelLayers:
     def __init__(self, context: Context, slices: Sequence[Sequence[LayerSlice]]) -> None:
         """slices: those of all workers, by rank."""
         assert context.collectives is not None
-        self.collectives, self.replica, self.rule = context.collectives, context.replica, context.rule
+        self.collectives, self.replica, self.rule = context.collectives, context.replica, context.optimizer.rule
         self.all_slices, self.slices = slices, slices[self._rank]
         self.layouts = [lay_out_vectors(shapes(own)) for own in slices]
         self.layout = self.layouts[self._rank]
         device, numel = context.replica.device, self.layout.numel
-        exempt = self.layout.spans_of(context.replica.layout.names_in(*context.exempt))
-        self.update_slice = SliceUpdate(context.rule, context.weight_decay, numel, device, exempt)
+        model = context.replica.layout
+        optimizer = context.optimizer.moved(lambda spans: self.layout.spans_of(model.names_in(*spans)))
+        self.update_slice = SliceUpdate(optimizer, numel, device)
         ranks, count = ([self._rank], 1) if not self.collectives.survives_worker else (range(self.collectives.size), 2)
         self.visible = {k: [self._memory(k, i) for i in range(count)] for k in ranks}  # rank -> its versions
         self.versions = self.visible[self._rank]

@@ -32,7 +32,7 @@ class ParallelSgd(Algorithm):
     def __init__(self, config: ParallelSgdConfig, context: Context) -> None:
         assert context.collectives is not None
         self.config, self.context, self.replica = config, context, context.replica
-        self.names = ("x", *context.rule.state_names)
+        self.names = ("x", *context.optimizer.state_names)
         self.numel = context.replica.layout.numel
         start = context.start.buffers
         first = start.params.new_empty(len(self.names), self.numel)  # x, then each state
@@ -45,11 +45,11 @@ class ParallelSgd(Algorithm):
         self.own = self.average.newest.new_zeros(len(ranks), first.numel())
         self.rows = dict(zip(ranks, self.own, strict=True))
         self.gradient = self.own.new_zeros(self.numel)
-        self.update = SliceUpdate(context.rule, context.weight_decay, self.numel, device, context.exempt)
+        self.update = SliceUpdate(context.optimizer, self.numel, device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
         self.trained: dict[int, int] = {}  # virtual worker -> examples since the last average; empty right after it
         self.all_trained = 0
-        self.diverged = any(name in start.state for name in config.private_names(context.rule.state_names, 1))
+        self.diverged = any(name in start.state for name in config.private_names(context.optimizer.state_names, 1))
         self._restore()
 
     def step(self, work: Work) -> StepReport:

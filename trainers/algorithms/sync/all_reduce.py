@@ -15,7 +15,6 @@ from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.scaling import momentum_correction
-from trainers.optim.slices import within
 from trainers.optim.update import Contribution, SliceUpdate
 
 
@@ -42,13 +41,12 @@ class SyncAllReduce(Algorithm):
         self.weight = StepWeight(
             self.replica.objective.weight_per_example, self.collectives, context.num_virtual, device
         )
-        exempt = within(context.exempt, self.updated)
-        self.update = SliceUpdate(context.rule, context.weight_decay, width, device, exempt)
+        self.update = SliceUpdate(context.optimizer.within(self.updated), width, device)
         self.scratch = Scratch(self.parts[0])
         self.versions = [
             Buffers(
                 self.collectives.replicated(f"params-{i}", numel),
-                {name: self.collectives.replicated(f"{name}-{i}", numel) for name in context.rule.state_names},
+                {name: self.collectives.replicated(f"{name}-{i}", numel) for name in context.optimizer.state_names},
             )
             for i in (0, 1)
         ]

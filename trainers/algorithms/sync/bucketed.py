@@ -14,7 +14,6 @@ from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
-from trainers.optim.slices import within
 from trainers.optim.update import Contribution, SliceUpdate
 
 BUCKET_BYTES = 2**20
@@ -36,7 +35,7 @@ class SyncBucketed(Algorithm):
         self.buckets = gathered(layout.buckets(1), config.bucket_bytes or BUCKET_BYTES)
         initial = Buffers(
             start.buffers.params.to(self.collectives.device),
-            {name: start.buffers.state[name].to(self.collectives.device) for name in context.rule.state_names},
+            {name: start.buffers.state[name].to(self.collectives.device) for name in context.optimizer.state_names},
         )
         self.reducer = build_bucket_reducer(
             self.collectives, initial.params, config.all_reduce or "auto", config.in_flight or IN_FLIGHT
@@ -136,11 +135,10 @@ class SyncBucketed(Algorithm):
     def _update(self, share: ReducedSpan, span: slice, lr: float) -> None:
         """Write this worker's part of the next version. May be called from several threads, for different spans."""
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
-        key, context = (span.start, span.stop), self.context
+        key = (span.start, span.stop)
         if key not in self.updates:
-            exempt, device = within(context.exempt, span), current.params.device
-            numel = span.stop - span.start
-            self.updates[key] = SliceUpdate(context.rule, context.weight_decay, numel, device, exempt)
+            numel, device = span.stop - span.start, current.params.device
+            self.updates[key] = SliceUpdate(self.context.optimizer.within(span), numel, device)
         correction = momentum_correction(self.learning_rate, lr)
         contribution = Contribution(share.gradient, self.divisor, lr, correction=correction)
         self.updates[key].apply([contribution], current.part(span), following.part(span))

@@ -6,13 +6,14 @@ from pydantic import Field
 
 from trainers.optim.optimizers.adagrad.config import AdagradSpec
 from trainers.optim.optimizers.adam.config import AdamSpec, AdamWSpec
+from trainers.optim.optimizers.lion.config import LionSpec
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
 from trainers.optim.optimizers.rmsprop.config import RmspropSpec
 from trainers.optim.optimizers.sgd.config import SgdSpec
 
 AnyOptimizer = Annotated[
-    SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec | AdamSpec | AdamWSpec,
+    SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec | AdamSpec | AdamWSpec | LionSpec,
     Field(discriminator="name"),
 ]
 """Whichever optimizer a spec names. A new one is a new folder here and one more class in this union."""
@@ -22,6 +23,7 @@ __all__ = [
     "AdamSpec",
     "AdamWSpec",
     "AnyOptimizer",
+    "LionSpec",
     "MomentumSpec",
     "NesterovSpec",
     "RmspropSpec",

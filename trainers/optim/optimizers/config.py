@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from trainers.optim.optimizers.groups import GroupSpec
 from trainers.section import Section
 
 if TYPE_CHECKING:
@@ -32,6 +33,22 @@ class OptimizerSpec(Section, ABC):
     no_decay: tuple[Exempt, ...] = ("batch_norm",)
     """Parameters without weight decay: gamma and beta of batch normalisation (paper 4, section 5.1), and all biases on
     request. An empty list: none."""
+
+    groups: tuple[GroupSpec, ...] = Field(default=(), max_length=100)
+    """Parameters with hyperparameters of their own, by the patterns of their names."""
+
+    @model_validator(mode="after")
+    def _groups_set_what_there_is(self) -> Self:
+        for index, group in enumerate(self.groups):
+            if unknown := sorted(set(group.options) - set(type(self).model_fields)):
+                name = type(self).model_fields["name"].default
+                raise ValueError(f"groups.{index}: {name} has no {unknown[0]}; leave it out")
+            self.of_group(group)
+        return self
+
+    def of_group(self, group: GroupSpec) -> Self:
+        """The optimizer of one of the groups."""
+        return type(self).model_validate(self.model_dump(exclude={"groups"}) | group.options)
 
     @property
     @abstractmethod

@@ -1,0 +1,60 @@
+"""How a vector of parameters is updated: by one rule, and parts of it with hyperparameters of their own."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trainers.optim.rule import UpdateRule
+from trainers.optim.slices import within
+
+Spans = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some of the parameters, with hyperparameters of their own (`optimizer.groups`)."""
+
+    rule: UpdateRule
+    """Of the same class as the other parameters', so with the same state."""
+    weight_decay: float
+    rate: float
+    """Their learning rate as a multiple of the other parameters'."""
+    spans: Spans
+    """Where they lie in the vector."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What updates a vector, or a slice of it."""
+
+    rule: UpdateRule
+    weight_decay: float = 0.0
+    exempt: Spans = ()
+    """Parts of the vector without weight decay, whatever their group."""
+    groups: tuple[Group, ...] = ()
+    """They do not overlap; what is in none has `rule` and `weight_decay`."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The states that the rule keeps for each parameter."""
+        return self.rule.state_names
+
+    def within(self, cut: slice) -> "Optimizer":
+        """What updates the slice `cut` of the vector."""
+        return self.moved(lambda spans: within(spans, cut))
+
+    def moved(self, move: Callable[[Spans], Spans]) -> "Optimizer":
+        """The same for parameters that lie elsewhere; move: says where those of some spans do."""
+        groups = tuple(replace(group, spans=move(group.spans)) for group in self.groups)
+        return replace(self, exempt=move(self.exempt), groups=groups)
+
+    def by_group(self, numel: int) -> list[Group]:
+        """The vector of `numel` elements divided into groups, those in no other group first."""
+        others = complement([span for group in self.groups for span in group.spans], numel)
+        return [Group(self.rule, self.weight_decay, 1.0, others), *self.groups]
+
+
+def complement(spans: Iterable[slice], numel: int) -> Spans:
+    """What is left of [0, numel) without these spans, which do not overlap."""
+    ordered: Sequence[slice] = sorted(spans, key=lambda span: span.start)
+    starts, stops = [0, *(span.stop for span in ordered)], [*(span.start for span in ordered), numel]
+    return tuple(slice(a, b) for a, b in zip(starts, stops, strict=True) if a < b)

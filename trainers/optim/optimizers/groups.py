@@ -1,0 +1,45 @@
+"""Parameters with hyperparameters of their own. Imports no torch."""
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trainers.section import Section
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class GroupSpec(Section):
+    """Some of the parameters, as `param_groups` of torch.optim: what is left out here is as in `optimizer`."""
+
+    match: Pattern | tuple[Pattern, ...]
+    """Which: patterns of names as in `state_dict`, with `*`, `?` and `[...]`. A parameter belongs to the first group
+    that matches it."""
+    lr: float | None = Field(default=None, gt=0, le=1000)
+    """Its learning rate, which scaling, warm-up and schedule change by the same factors as the others'."""
+    weight_decay: float | None = Field(default=None, ge=0, le=1)
+    """Its weight decay; parameters in `no_decay` have none in any group."""
+    momentum: Share | None = None
+    """Of `momentum` and `nesterov`."""
+    decay: Share | None = None
+    """Of `rmsprop`."""
+    betas: tuple[Share, Share] | None = None
+    """Of `adam`, `adamw` and `lion`."""
+    epsilon: float | None = Field(default=None, gt=0, le=10)
+    """Of those that have one."""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """At least one."""
+        return (self.match,) if isinstance(self.match, str) else self.match
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it sets of the optimizer's fields."""
+        return self.model_dump(exclude={"match"}, exclude_none=True)
+
+    def matches(self, name: str) -> bool:
+        """Whether it takes the parameter of this name, if none before it does."""
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns)

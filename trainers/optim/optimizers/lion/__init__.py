@@ -1,0 +1,1 @@
+"""Lion: updates by the sign of a mean of gradients."""

@@ -1,0 +1,76 @@
+"""From a spec to what updates its parameters."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from trainers.errors import SpecRejected
+from trainers.models.layout import Layout
+from trainers.optim.decay import exempt_names
+from trainers.optim.optimizer import Group, Optimizer
+from trainers.optim.optimizers.groups import GroupSpec
+from trainers.spec import TrainSpec
+
+Ends = tuple[tuple[int, int], ...]
+"""Start and stop of each of some spans."""
+
+
+def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer:
+    """What updates the parameters of this model.
+
+    Raises:
+        SpecRejected: A group has no parameter.
+    """
+    owners = group_members(spec.optimizer.groups, layout.names)
+    exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
+    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners])
+
+
+def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set[str]]:
+    """The names of the parameters in each group: each belongs to the first that matches it.
+
+    Raises:
+        SpecRejected: A group has no parameter.
+    """
+    found: list[set[str]] = []
+    for index, group in enumerate(groups):
+        taken = set().union(*found)
+        mine = {name for name in names if name not in taken and group.matches(name)}
+        if not mine:
+            some = ", ".join(list(names)[:6]) + (", ..." if len(names) > 6 else "")
+            left = " that no group before it has" if any(map(group.matches, names)) else ""
+            raise SpecRejected(
+                f"optimizer.groups.{index}.match: {', '.join(group.patterns)} is the name of no parameter{left}; "
+                f"the model has {some}"
+            )
+        found.append(mine)
+    return found
+
+
+def build_optimizer(spec: TrainSpec, exempt: Ends, groups: Sequence[Ends]) -> Optimizer:
+    """What updates a vector in which these are the parts without weight decay, and those of each of the spec's groups.
+
+    All weight decays are scaled to the batch (`BatchScaling`).
+    """
+    scaling, own = spec.batch_scaling, spec.optimizer
+    parts = [own.of_group(group) for group in own.groups]
+    return Optimizer(
+        own.build(),
+        scaling.weight_decay,
+        slices(exempt),
+        tuple(
+            Group(part.build(), replace(scaling, optimizer=part).weight_decay, part.lr / own.lr, slices(span))
+            for part, span in zip(parts, groups, strict=True)
+        ),
+    )
+
+
+def ends(spans: Iterable[slice]) -> Ends:
+    """What a message says of spans."""
+    return tuple((span.start, span.stop) for span in spans)
+
+
+def slices(spans: Iterable[tuple[int, int]]) -> tuple[slice, ...]:
+    """The spans of which a message tells."""
+    return tuple(slice(*span) for span in spans)
