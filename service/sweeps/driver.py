@@ -25,6 +25,7 @@ from service.sweeps.log import SweepLog
 from service.sweeps.search import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
 from service.sweeps.trial_curve import read_curve
+from service.sweeps.trial_process import end_orphans, forget_processes
 from service.sweeps.trial_store import SWEEP_CANCELLED, Ending, TrialRow, TrialState, TrialStore
 from trainers import State, cleanup_run, remove_files
 
@@ -96,6 +97,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         self._tick()
         tuner(trainable, self.searcher, scheduler(self.store, self.spec), self).fit()
         remove_shared_files(self.store.get("id"))
+        forget_processes(self.store)
         assert self.final is not None
         self.log.changes()
         self.log.progress(at_once=True)
@@ -268,6 +270,8 @@ def wait_for_exit(sweep_id: str) -> None:
 
 def recover(store: TrialStore) -> None:
     """Clean up after a dead driver: store the ends of trials that ended unseen, and queue the others again."""
+    store.new_driver()
+    end_orphans(store)
     cleanup_run(store.get("id"), but="driver")
     for row in store.trials():
         if row.state is not TrialState.RUNNING:

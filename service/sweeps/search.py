@@ -23,6 +23,7 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         """growth: What the cluster may become: trials are handed out that make it grow."""
         super().__init__()
         self.store = store
+        self.driver = store.driver
         self.growth = growth
         self.is_open = is_open
         """Whether more trials may start."""
@@ -46,7 +47,7 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         row = self._next() if self.is_open() else None
         if row is not None:
             self.handed_out[trial_id] = (row.id, needs(row.job_spec.train))
-            return {"folder": str(self.store.folder), "trial": row.id}
+            return {"folder": str(self.store.folder), "trial": row.id, "driver": self.driver}
         return Searcher.FINISHED if not self.handed_out and self.close() else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

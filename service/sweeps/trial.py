@@ -13,6 +13,7 @@ from ray import tune
 from service.status import Status, append_status
 from service.storage.checkpoints import resuming
 from service.sweeps.trial_curve import TrialCurve, read_curve
+from service.sweeps.trial_process import TrialProcess
 from service.sweeps.trial_store import Ending, TrialRow, TrialStore
 from trainers import EventLogReader, MillraceError, Run, State, TrainSpec, WarmRunner
 
@@ -29,6 +30,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
 
     runner: WarmRunner | None = None
     """Runs the trials of this process, whose workers stay warm in between."""
+    process: TrialProcess
     store: TrialStore
     trial: str
     spec: TrainSpec
@@ -54,6 +56,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the first trial."""
+        self.process = TrialProcess(TrialStore(Path(config["folder"])), config["driver"])
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -100,6 +103,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         return WarmRunner(f"{sweep}/{self.trial}", sweep, ray.util.get_current_placement_group())
 
     def _begin(self, config: dict[str, Any]) -> None:
+        self.process.check()
         self.store = TrialStore(Path(config["folder"]))
         self.trial = config["trial"]
         self.spec = _row(config).job_spec.train

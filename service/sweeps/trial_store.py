@@ -209,6 +209,19 @@ class TrialStore:
             self._set(db, lost=lost)
             return lost
 
+    def new_driver(self) -> int:
+        """Number a driver that begins to run the sweep, from 1. Returns the number."""
+        with self._write() as db:
+            number = self._driver(db) + 1
+            self._set(db, driver=number)
+            return number
+
+    @property
+    def driver(self) -> int:
+        """The number of the driver that has begun last; 0 before the first."""
+        with self._open() as db:
+            return self._driver(db)
+
     def use(self, seconds: float) -> float:
         """Add to the time that the sweep has run. Returns the sum."""
         with self._write() as db:
@@ -338,6 +351,10 @@ class TrialStore:
         found = [dict(zip(names, row, strict=True)) for row in rows]
         return [TrialRow(**row | {"settings": json.loads(row["settings"]), "job": json.loads(row["job"])})
                 for row in found]  # fmt: skip
+
+    def _driver(self, db: sqlite3.Connection) -> int:
+        row = db.execute("SELECT value FROM sweep WHERE name = 'driver'").fetchone()
+        return 0 if row is None else int(json.loads(row[0]))
 
     def _get(self, db: sqlite3.Connection, name: str) -> Any:
         (value,) = db.execute("SELECT value FROM sweep WHERE name = ?", (name,)).fetchone()
