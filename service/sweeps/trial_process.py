@@ -9,9 +9,11 @@ late to be found ends by itself.
 import fcntl
 import os
 import shutil
-import signal
 import time
 from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 from service.sweeps.trial_store import TrialStore
 
@@ -51,11 +53,10 @@ class TrialProcess:
 
 def end_orphans(store: TrialStore) -> None:
     """Kill the processes of trials that a dead driver has left on this node, and wait until they are gone."""
-    for path in (store.folder / FOLDER).glob("*"):
+    for path in (store.folder / FOLDER).glob("[0-9]*"):
         with path.open("a") as file:
             while not _locked(file.fileno()):
-                with suppress(ProcessLookupError):
-                    os.kill(int(path.name), signal.SIGKILL)
+                _kill(path)
                 time.sleep(POLL_S)
         path.unlink(missing_ok=True)
 
@@ -63,6 +64,15 @@ def end_orphans(store: TrialStore) -> None:
 def forget_processes(store: TrialStore) -> None:
     """Remove what the processes of a sweep that has ended were found by."""
     shutil.rmtree(store.folder / FOLDER, ignore_errors=True)
+
+
+def _kill(path: Path) -> None:
+    """Kill the process that a file is named after, if it holds the file. Where the folder lies on shared storage, the
+    holder may live on another host, and its number may be somebody else's here; then Ray ends the holder."""
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        process = psutil.Process(int(path.name))
+        if str(path.resolve()) in {file.path for file in process.open_files()}:
+            process.kill()
 
 
 def _locked(file: int) -> bool:

@@ -1,5 +1,6 @@
 """A trial's process that outlives its driver: killed where it can be found, and ended by itself where it is late."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,21 @@ def test_a_new_driver_kills_what_the_dead_one_left_before_it_goes_on(store: Tria
         assert orphan.wait() == -9
     assert not list((store.folder / FOLDER).iterdir())
     end_orphans(store)  # there is none
+
+
+def test_a_process_that_only_has_the_number_of_one_elsewhere_is_left_alone(
+    store: TrialStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
+        path = store.folder / FOLDER / str(innocent.pid)
+        path.parent.mkdir()
+        held = path.open("w")  # as on another host
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr("service.sweeps.trial_process.time.sleep", lambda _: held.close())
+        end_orphans(store)
+        assert innocent.communicate(b"\n") == (None, None)
+    assert innocent.returncode == 0
+    assert not path.exists()
 
 
 def test_a_process_that_starts_after_its_driver_was_replaced_begins_no_trial(store: TrialStore) -> None:
