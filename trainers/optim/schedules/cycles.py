@@ -75,7 +75,8 @@ class RestartsSchedule(ScheduleSection):
         return share
 
     def marks(self, run: RunLength) -> list[Mark]:
-        found, begin, length = [], self.first * run.epoch, self.first * run.epoch
+        found: list[Mark] = []
+        begin = length = self.first * run.epoch
         while begin < run.total and len(found) < MOST_CYCLES:
             found.append(Mark(f"restart {len(found) + 1}", begin, "1"))
             length *= self.factor

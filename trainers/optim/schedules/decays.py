@@ -104,14 +104,15 @@ class WsdSchedule(ScheduleSection):
 
     def course(self, run: RunLength) -> Course:
         begin, length, final = (1 - self.decay) * run.total, self.decay * run.total, self.final
-        left = {
-            "linear": lambda x: 1 - x,
-            "sqrt": lambda x: 1 - math.sqrt(x),
-            "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
-        }[self.shape]
-        return lambda seen: final + (1 - final) * left(min(max(seen - begin, 0) / length, 1.0))
+        return lambda seen: final + (1 - final) * self._left(min(max(seen - begin, 0) / length, 1.0))
 
     def marks(self, run: RunLength) -> list[Mark]:
         begin, at = (1 - self.decay) * run.total, self.course(run)
         half = begin + self.decay * run.total / 2
         return [Mark("decay", begin, "1"), Mark("half of the decay", half, f"{at(half):g}")]
+
+    def _left(self, over: float) -> float:
+        """over: the part of the fall that is over."""
+        if self.shape == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * over))
+        return 1 - (over if self.shape == "linear" else math.sqrt(over))
