@@ -20,7 +20,18 @@ if TYPE_CHECKING:
         SpecRejected,
         UserCodeFailed,
     )
-    from trainers.events import NO_ROOM, RETRYING, Event, Metrics, Result, State, error_median, headline_of, metrics_of
+    from trainers.events import (
+        NO_ROOM,
+        RETRYING,
+        Event,
+        Metrics,
+        Result,
+        State,
+        error_median,
+        headline_of,
+        last_median,
+        metrics_of,
+    )
     from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
     from trainers.models.objective import Loss, Supervised
@@ -60,7 +71,8 @@ _HOME = {
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "metrics_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "last_median",
+        "metrics_of",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.export": ("Exported", "export_model"),
@@ -83,15 +95,15 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event",
-    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
-    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
-    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
-    "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
-    "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "known_examples",
-    "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "refuse_given",
-    "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
-    "total_resources", "train",
+    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss", "LossNotFinite",
+    "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup", "Perplexity", "Recipe",
+    "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised", "Task", "TimingPlan",
+    "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "cleanup_run",
+    "cluster_is_open", "detach", "embedded", "error_median", "explain", "export_model", "field_errors", "find_run",
+    "has_room", "headline_of", "images_of", "is_given", "known_examples", "last_median", "metrics_of",
+    "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "refuse_given", "remove_files",
+    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
+    "train",
 ]  # fmt: skip
 
 
