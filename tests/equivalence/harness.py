@@ -36,7 +36,7 @@ from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model
-from trainers.training.optimizer import group_members, optimizer_of
+from trainers.training.optimizer import freeze, group_members, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 
@@ -100,13 +100,18 @@ class Run:
         self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
-        model = self.net(spec.seed)
+        model = self.model()
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
         self.optimizer = optimizer_of(spec, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
-    def replica(self) -> Replica:
+    def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
+        freeze(model, self.spec.optimizer.groups)
+        return model
+
+    def replica(self) -> Replica:
+        model = self.model()
         return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.task)
 
     def start(self) -> Start:
@@ -257,7 +262,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
     """
     spec = run.spec
     written = written or (lambda model, batch: (written_loss(spec, model(batch.images), batch.labels), len(batch)))
-    model = run.net(spec.seed)
+    model = run.model()
     if run.layout.channels_last:
         model = model.to(memory_format=torch.channels_last)
     draws = replace_dropout(model, spec.seed)
@@ -277,7 +282,8 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             (loss / weight if reduction == "mean" else loss).backward()
         if reduction == "sum":
             for parameter in model.parameters():
-                parameter.grad /= weight
+                if parameter.requires_grad:
+                    parameter.grad /= weight
         for group in optimizer.param_groups:
             group["lr"] = schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
@@ -376,6 +382,7 @@ RECIPES = {
         "optimizer": {
             "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10,
             "groups": [
+                {"match": "norm.weight", "frozen": True},
                 {"match": "*.bias", "lr": 0.02, "momentum": 0.5},
                 {"match": ["conv*", "*1.weight"], "lr": 0.004, "weight_decay": 0.1},
             ],

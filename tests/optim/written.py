@@ -19,6 +19,8 @@ class Written(torch.optim.Optimizer):
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
+                if p.grad is None:
+                    continue
                 state = self.state[p]
                 state.setdefault("s", torch.full_like(p, self.first, memory_format=torch.preserve_format))
                 g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad

@@ -26,7 +26,7 @@ LARGE = 64 * SHARD_ALIGN
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and offsets (in elements) of all parameters in a vector of `numel` float32; the gaps stay 0."""
+    """Names, shapes and offsets (in elements) of all trained parameters in a vector of `numel` float32; the gaps stay 0."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -118,7 +118,7 @@ def lay_out(
     placement: Literal["balanced", "round_robin"] = "balanced",
     channels_last: bool = False,
 ) -> Layout:
-    """The layout of a model's parameters for S shards.
+    """The layout of those of a model's parameters that are trained, for S shards.
 
     `balanced` cuts the vector into equal parts. `round_robin` assigns whole variables to the shards in turn (paper 3,
     section IV.C); the variables of a shard are then adjacent in the vector.
@@ -126,7 +126,7 @@ def lay_out(
     Raises:
         ValueError: The model is too small for so many shards.
     """
-    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
     if placement == "round_robin" and num_shards > 1:
         return _round_robin(parameters, num_shards, channels_last)
     layout = _contiguous(parameters, num_shards, channels_last)

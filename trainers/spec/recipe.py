@@ -135,6 +135,8 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:
+    if group.frozen:
+        return Quantity(value=0, formula=f"{', '.join(group.patterns)}: frozen, neither sent nor updated")
     part = replace(spec.batch_scaling, optimizer=spec.optimizer.of_group(group))
     others = {name: value for name, value in group.options.items() if name not in ("lr", "weight_decay")}
     options = "".join(f", {name} {value}" for name, value in others.items())

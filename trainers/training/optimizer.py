@@ -22,9 +22,23 @@ def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer
     Raises:
         SpecRejected: A group has no parameter.
     """
-    owners = group_members(spec.optimizer.groups, layout.names)
+    owners = group_members(spec.optimizer.groups, [name for name, _ in model.named_parameters()])
     exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
     return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners])
+
+
+def freeze(model: nn.Module, groups: Sequence[GroupSpec]) -> None:
+    """Have no gradient computed of the parameters in frozen groups: so they are in no layout, and nothing is sent.
+
+    Raises:
+        SpecRejected: A group has no parameter, or no parameter is left to train.
+    """
+    named = dict(model.named_parameters())
+    for group, names in zip(groups, group_members(groups, list(named)), strict=True):
+        for name in names if group.frozen else ():
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise SpecRejected("optimizer.groups: all parameters are frozen; leave frozen out of one of the groups")
 
 
 def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set[str]]:

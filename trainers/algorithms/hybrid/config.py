@@ -67,6 +67,18 @@ class HybridConfig(AlgorithmConfig):
         from trainers.models.split import choose_ways, split_model
 
         head = split_model(model).head
+        divided = {name for layer in head for name in layer.parameters}
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        if frozen & divided:
+            raise SpecRejected(
+                f"optimizer.groups: hybrid divides {min(frozen & divided)} among workers and cannot freeze it; "
+                "freeze layers below, or use algorithm sync"
+            )
+        if frozen and frozen == dict(model.named_parameters()).keys() - divided:
+            raise SpecRejected(
+                "optimizer.groups: with all layers below the fully connected ones frozen, hybrid has nothing to train "
+                "by data parallelism; use algorithm sync"
+            )
         for layer, way in zip(head, choose_ways(head, self.split == "pairs"), strict=True):
             if way == "outputs" and layer.outputs < num_workers:
                 raise SpecRejected(
