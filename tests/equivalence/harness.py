@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.optim.written import Written, equation_10, lion, tensorflow_rmsprop
+from tests.optim.written import Written, equation_10, lamb, lars, lion, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.collectives.local import local_collectives
 from trainers.collectives.protocol import Collectives
@@ -101,7 +101,7 @@ class Run:
         shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
         model = self.model()
-        self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
+        self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
         self.optimizer = optimizer_of(spec, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
@@ -311,7 +311,7 @@ def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.SGD(params, momentum=o.momentum, **common)
         case "rmsprop" if o.form == "pytorch":
             return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
-        case "momentum" | "rmsprop" | "lion":
+        case "momentum" | "rmsprop" | "lion" | "lars" | "lamb":
             return written_optimizer(spec, params)
     if o.name != "adagrad":
         common["betas"] = o.betas
@@ -322,6 +322,11 @@ def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
 def written_optimizer(spec: TrainSpec, params: list[dict[str, Any]]) -> Written:
     """Those that torch.optim does not have."""
     o, decay = spec.optimizer, spec.batch_scaling.weight_decay
+    if o.name in ("lars", "lamb"):
+        params = [g | {"own_decay": g["weight_decay"], "weight_decay": 0.0} for g in params]
+        if o.name == "lamb":
+            return Written(params, o.lr, 0.0, lamb, 0.0)
+        return Written(params, o.lr, 0.0, lars, 0.0, trust=o.trust)
     if o.name == "lion":
         params = [group | {"decoupled": group["weight_decay"], "weight_decay": 0.0} for group in params]
         return Written(params, o.lr, 0.0, lion, 0.0, betas=o.betas, decoupled=decay)
@@ -342,8 +347,9 @@ def parameter_groups(spec: TrainSpec, model: nn.Module) -> list[dict[str, Any]]:
         options |= {name: getattr(part, name) for name in ("momentum", "betas") if hasattr(part, name)}
         options |= {"eps": part.epsilon} if hasattr(part, "epsilon") else {}
         options |= {"alpha": part.decay} if hasattr(part, "decay") else {}
-        for names, more in ((mine - exempt, {}), (mine & exempt, {"weight_decay": 0.0})):
-            found.append({"params": [named[name] for name in named if name in names]} | options | more)
+        for names, more in ((mine - exempt, {}), (mine & exempt, {"weight_decay": 0.0, "exempt": True})):
+            chosen = [named[name] for name in named if name in names]
+            found.append({"params": chosen, "exempt": False} | options | more)
     return found
 
 
@@ -382,7 +388,7 @@ RECIPES = {
         "optimizer": {
             "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10,
             "groups": [
-                {"match": "norm.weight", "frozen": True},
+                {"match": ["norm.bias", "backbone.1.bias"], "frozen": True},
                 {"match": "*.bias", "lr": 0.02, "momentum": 0.5},
                 {"match": ["conv*", "*1.weight"], "lr": 0.004, "weight_decay": 0.1},
             ],

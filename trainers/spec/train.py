@@ -155,6 +155,14 @@ class TrainSpec(Section):
             raise ValueError(f"{problem}; set workers.virtual to a multiple of workers.count, or 0")
         return elastic
 
+    @field_validator("optimizer")
+    @classmethod
+    def _has_whole_parameters(cls, optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOptimizer:
+        algorithm = info.data.get("algorithm")
+        if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
+            raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
+        return optimizer
+
     @field_validator("scaling")
     @classmethod
     def _decay_is_defined(cls, scaling: ScalingSpec, info: ValidationInfo) -> ScalingSpec:

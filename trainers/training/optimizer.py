@@ -10,6 +10,8 @@ from trainers.models.layout import Layout
 from trainers.optim.decay import exempt_names
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.groups import GroupSpec
+from trainers.optim.parameter import Parameter
+from trainers.optim.roles import hidden_matrices
 from trainers.spec import TrainSpec
 
 Ends = tuple[tuple[int, int], ...]
@@ -24,7 +26,8 @@ def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer
     """
     owners = group_members(spec.optimizer.groups, [name for name, _ in model.named_parameters()])
     exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
-    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners])
+    parameters = layout.parameters(hidden_matrices(model)) if spec.optimizer.whole else ()
+    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters)
 
 
 def freeze(model: nn.Module, groups: Sequence[GroupSpec]) -> None:
@@ -62,8 +65,11 @@ def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set
     return found
 
 
-def build_optimizer(spec: TrainSpec, exempt: Ends, groups: Sequence[Ends]) -> Optimizer:
-    """What updates a vector in which these are the parts without weight decay, and those of each of the spec's groups.
+def build_optimizer(
+    spec: TrainSpec, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...] = ()
+) -> Optimizer:
+    """What updates a vector in which these are the parts without weight decay, those of each of the spec's groups, and
+    the parameters, where they are updated one by one.
 
     All weight decays are scaled to the batch (`BatchScaling`).
     """
@@ -77,6 +83,7 @@ def build_optimizer(spec: TrainSpec, exempt: Ends, groups: Sequence[Ends]) -> Op
             Group(part.build(), replace(scaling, optimizer=part).weight_decay, part.lr / own.lr, slices(span))
             for part, span in zip(parts, groups, strict=True)
         ),
+        parameters,
     )
 
 

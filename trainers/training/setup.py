@@ -122,7 +122,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups])
+        optimizer = build_optimizer(
+            spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups], self.optimizer.parameters
+        )
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -198,6 +200,7 @@ class Setup:
             position=position,
             exempt=ends(self.optimizer.exempt),
             parameter_groups=tuple(ends(group.spans) for group in self.optimizer.groups),
+            parameters=self.optimizer.parameters,
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
@@ -236,8 +239,9 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     model = build_task_model(task, spec.model, spec.seed)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
+    whole = spec.optimizer.whole
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
+        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last", whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)

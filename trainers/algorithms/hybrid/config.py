@@ -60,7 +60,13 @@ class HybridConfig(AlgorithmConfig):
 
     @property
     def traits(self) -> Traits:
-        return Traits(is_synchronous=True, uses_parameter_server=False, uses_collectives=True, objective="labels")
+        return Traits(
+            is_synchronous=True,
+            uses_parameter_server=False,
+            uses_collectives=True,
+            objective="labels",
+            divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
+        )
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from trainers.optim.optimizers.adagrad.config import AdagradSpec
 from trainers.optim.optimizers.adam.config import AdamSpec, AdamWSpec
+from trainers.optim.optimizers.lamb.config import LambSpec
+from trainers.optim.optimizers.lars.config import LarsSpec
 from trainers.optim.optimizers.lion.config import LionSpec
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
@@ -13,7 +15,16 @@ from trainers.optim.optimizers.rmsprop.config import RmspropSpec
 from trainers.optim.optimizers.sgd.config import SgdSpec
 
 AnyOptimizer = Annotated[
-    SgdSpec | MomentumSpec | NesterovSpec | RmspropSpec | AdagradSpec | AdamSpec | AdamWSpec | LionSpec,
+    SgdSpec
+    | MomentumSpec
+    | NesterovSpec
+    | RmspropSpec
+    | AdagradSpec
+    | AdamSpec
+    | AdamWSpec
+    | LionSpec
+    | LarsSpec
+    | LambSpec,
     Field(discriminator="name"),
 ]
 """Whichever optimizer a spec names. A new one is a new folder here and one more class in this union."""
@@ -23,6 +34,8 @@ __all__ = [
     "AdamSpec",
     "AdamWSpec",
     "AnyOptimizer",
+    "LambSpec",
+    "LarsSpec",
     "LionSpec",
     "MomentumSpec",
     "NesterovSpec",

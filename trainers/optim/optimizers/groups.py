@@ -22,11 +22,11 @@ class GroupSpec(Section):
     weight_decay: float | None = Field(default=None, ge=0, le=1)
     """Its weight decay; parameters in `no_decay` have none in any group."""
     momentum: Share | None = None
-    """Of `momentum` and `nesterov`."""
+    """Of `momentum`, `nesterov` and `lars`."""
     decay: Share | None = None
     """Of `rmsprop`."""
     betas: tuple[Share, Share] | None = None
-    """Of `adam`, `adamw` and `lion`."""
+    """Of `adam`, `adamw`, `lion` and `lamb`."""
     epsilon: float | None = Field(default=None, gt=0, le=10)
     """Of those that have one."""
     frozen: bool = False
