@@ -1,5 +1,7 @@
 """What updating parameters as wholes rests on: cuts between them, norms on any number of threads, who is exempt."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -26,7 +28,7 @@ from trainers.spec import LambSpec, LarsSpec
     ],
 )
 def test_cuts_are_as_near_to_equal_as_the_places_allow(places: list[int], count: int, expected: list[int]) -> None:
-    assert cuts_at(places, count) == [slice(a, b) for a, b in zip(expected, expected[1:], strict=False)]
+    assert cuts_at(places, count) == [slice(a, b) for a, b in itertools.pairwise(expected)]
 
 
 def net() -> nn.Module:
@@ -79,7 +81,7 @@ def updated(rule: ParameterRule, w: list[float], g: list[float], decay: float, i
 
 
 def test_trust_ratios_by_hand() -> None:
-    """|w| = 5, |g| = 2, decay 0.2: LARS has r = 0.1 5 / (2 + 0.2 5); LAMB's first direction is the sign, |u| = sqrt 2."""
+    """|w| = 5, |g| = 2, decay 0.2: LARS has r = 0.1 5 / (2 + 0.2 5); LAMB begins with the sign, |u| = sqrt 2."""
     lars = LarsSpec(trust=0.1, epsilon=1e-12).build()
     assert isinstance(lars, ParameterRule)
     r = 0.1 * 5 / 3

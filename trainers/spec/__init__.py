@@ -16,9 +16,11 @@ from trainers.optim.optimizers import (
     LarsSpec,
     LionSpec,
     MomentumSpec,
+    MuonSpec,
     NesterovSpec,
     RmspropSpec,
     SgdSpec,
+    TorchSpec,
 )
 from trainers.optim.optimizers.config import Exempt
 from trainers.optim.scaling import ScalingSpec
@@ -73,6 +75,7 @@ __all__ = [
     "LossName",
     "ModelSpec",
     "MomentumSpec",
+    "MuonSpec",
     "NesterovSpec",
     "ParameterServerSpec",
     "PolynomialSchedule",
@@ -81,6 +84,7 @@ __all__ = [
     "Section",
     "SgdSpec",
     "StepSchedule",
+    "TorchSpec",
     "TrainSpec",
     "TransportName",
     "WarmupSpec",
