@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.optim.written import Written, equation_10, lamb, lars, lion, tensorflow_rmsprop
+from tests.optim.written import Written, equation_10, lamb, lars, lion, muon, tensorflow_rmsprop
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.collectives.local import local_collectives
 from trainers.collectives.protocol import Collectives
@@ -27,6 +27,8 @@ from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
 from trainers.optim.optimizer import Optimizer
+from trainers.optim.optimizers.torch_optim.rule import torch_class
+from trainers.optim.roles import hidden_matrices
 from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
@@ -311,19 +313,24 @@ def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.SGD(params, momentum=o.momentum, **common)
         case "rmsprop" if o.form == "pytorch":
             return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
-        case "momentum" | "rmsprop" | "lion" | "lars" | "lamb":
-            return written_optimizer(spec, params)
+        case "momentum" | "rmsprop" | "lion" | "lars" | "lamb" | "muon":
+            return written_optimizer(spec, model, params)
+        case "torch":
+            return torch_class(o.optimizer)(params, lr=o.lr, weight_decay=decay, **o.kwargs)  # type: ignore[call-arg]
     if o.name != "adagrad":
         common["betas"] = o.betas
     rest = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return rest[o.name](params, eps=o.epsilon, **common)
 
 
-def written_optimizer(spec: TrainSpec, params: list[dict[str, Any]]) -> Written:
+def written_optimizer(spec: TrainSpec, model: nn.Module, params: list[dict[str, Any]]) -> Written:
     """Those that torch.optim does not have."""
     o, decay = spec.optimizer, spec.batch_scaling.weight_decay
-    if o.name in ("lars", "lamb"):
+    if o.name in ("lars", "lamb", "muon"):
         params = [g | {"own_decay": g["weight_decay"], "weight_decay": 0.0} for g in params]
+        if o.name == "muon":
+            hidden = [model.get_parameter(name) for name in hidden_matrices(model)]
+            return Written(params, o.lr, 0.0, muon, 0.0, hidden=hidden, adamw_lr=o.adamw_lr / o.lr)
         if o.name == "lamb":
             return Written(params, o.lr, 0.0, lamb, 0.0)
         return Written(params, o.lr, 0.0, lars, 0.0, trust=o.trust)

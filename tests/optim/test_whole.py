@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from trainers.errors import SpecRejected
 from trainers.models.gpt import Gpt
 from trainers.models.layout import lay_out
 from trainers.optim.buffers import Buffers
@@ -14,7 +15,23 @@ from trainers.optim.parameter import Parameter
 from trainers.optim.roles import hidden_matrices
 from trainers.optim.rule import ParameterRule, ParameterStep, norm
 from trainers.optim.slices import cuts_at
-from trainers.spec import LambSpec, LarsSpec
+from trainers.spec import (
+    AdagradSpec,
+    AdamSpec,
+    AdamWSpec,
+    AnyOptimizer,
+    LambSpec,
+    LarsSpec,
+    LionSpec,
+    MomentumSpec,
+    MuonSpec,
+    NesterovSpec,
+    RmspropSpec,
+    SgdSpec,
+    TrainSpec,
+)
+
+USUAL = (SgdSpec(), MomentumSpec(), NesterovSpec(), RmspropSpec(), AdagradSpec(), AdamSpec(), AdamWSpec(), LionSpec())
 
 
 @pytest.mark.parametrize(
@@ -92,3 +109,41 @@ def test_trust_ratios_by_hand() -> None:
     assert isinstance(lamb, ParameterRule)
     assert updated(lamb, [3, 4], [2, -7], 0.0, False) == pytest.approx([3 - 0.5 * 5 / 2**0.5, 4 + 0.5 * 5 / 2**0.5])
     assert updated(lamb, [3, 4], [2, -7], 0.0, True) == pytest.approx([2.5, 4.5])
+
+
+@pytest.mark.parametrize("spec", [*USUAL, LarsSpec(), LambSpec(), MuonSpec()], ids=lambda spec: spec.name)
+def test_the_memory_told_is_that_of_the_states(spec: AnyOptimizer) -> None:
+    assert spec.num_states == len(spec.build().state_names)
+    assert spec.whole == isinstance(spec.build(), ParameterRule)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ({"name": "torch.optim:LBFGS"}, "LBFGS does not make a step"),
+        ({"name": "torch.optim:NAdam", "kwargs": {"colour": 1}}, "NAdam does not make a step.*colour"),
+        ({"name": "torch.nn:Linear"}, "is no torch.optim.Optimizer"),
+        ({"name": "tests.optim.test_whole:Restless"}, "changes its own options"),
+        ({"name": "tests.optim.test_whole:Large"}, "state 'all' that is no number"),
+    ],
+)
+def test_a_class_that_cannot_be_kept_is_refused(optimizer: dict[str, object], said: str) -> None:
+    spec = TrainSpec.model_validate({"optimizer": optimizer}).optimizer
+    with pytest.raises(SpecRejected, match=said):
+        spec.build()
+
+
+class Restless(torch.optim.SGD):
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.param_groups[0]["distance"] = 1.0
+
+
+class Large(torch.optim.SGD):
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        (parameter,) = self.param_groups[0]["params"]
+        self.state[parameter]["all"] = torch.zeros(100)
+
+
+def test_arguments_that_stand_elsewhere_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"lr is not given here; set optimizer\.lr"):
+        TrainSpec.model_validate({"optimizer": {"name": "torch.optim:SGD", "kwargs": {"lr": 1}}})

@@ -69,3 +69,29 @@ def lamb(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
     of_w, of_u = float(p.double().norm()), float(u.double().norm())
     r = of_w / of_u if of_w > 0 and of_u > 0 and not group["exempt"] else 1.0
     p.sub_(u, alpha=group["lr"] * r)
+
+
+def muon(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """Jordan et al. 2024: of a matrix its orthogonalised momentum, with Nesterov's; of all else AdamW's step."""
+    if not any(p is matrix for matrix in group["hidden"]):
+        adamw(p, g, state, group | {"lr": group["lr"] * group["adamw_lr"]})
+        return
+    p.mul_(1 - group["lr"] * group["own_decay"])
+    u = state["s"].mul_(0.95).add_(g, alpha=0.05)
+    x = (0.05 * g + 0.95 * u).flatten(1)
+    rows, columns = x.shape
+    x = x / x.norm()
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x - 4.7750 * a @ x + 2.0315 * a @ a @ x
+    p.sub_(x.view_as(p), alpha=group["lr"] * max(1, rows / columns) ** 0.5)
+
+
+def adamw(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """Loshchilov and Hutter 2019, algorithm 2."""
+    b1, b2 = group["betas"]
+    t = state["t"] = state.get("t", 0) + 1  # type: ignore[assignment, operator]
+    m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
+    s = state["v"] = b2 * state.get("v", 0) + (1 - b2) * g * g
+    p.mul_(1 - group["lr"] * group["own_decay"])
+    p.sub_((m / (1 - b1**t)) / ((s / (1 - b2**t)).sqrt() + group["eps"]), alpha=group["lr"])

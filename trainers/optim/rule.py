@@ -19,7 +19,7 @@ from trainers.optim.parameter import Parameter
 class Rule:
     """What both kinds have in common."""
 
-    state_names: ClassVar[tuple[str, ...]] = ()
+    state_names: tuple[str, ...] = ()
     first_value: float = 0.0
     """Value of every element of the state before the first update."""
     rate_names: tuple[str, ...] = ()

@@ -14,8 +14,6 @@ from trainers.optim.schedules import drops
 from trainers.spec import (
     CosineSchedule,
     DataSpec,
-    MomentumSpec,
-    NesterovSpec,
     PolynomialSchedule,
     TrainSpec,
 )
@@ -115,13 +113,14 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
     o, scaling = spec.optimizer, spec.scaling
     factor = {"none": "1", "sqrt": "sqrt(factor)", "linear": "factor"}[scaling.name]
     decay = {"keep": "w", "sqrt": "sqrt(factor) w", "exact": "(1 - (1 - lr w)^factor) / (sqrt(factor) lr)"}
-    momentum = o.momentum if isinstance(o, MomentumSpec | NesterovSpec) else None
+    momentum = getattr(o, "momentum", None)
     formula, source = o.formula
     exempt = " and ".join(kind.replace("_", " ") for kind in o.no_decay)
     decay_source = "paper 4, section 3" if scaling.weight_decay == "keep" else SCALING["sqrt"]
     return {
         "optimizer": Quantity(value=o.name, formula=formula, source=source),
         "momentum": Quantity(value=momentum),
+        "optimizer_state": _state(spec),
         "base_rate": Quantity(value=o.lr, formula="lr, at the base batch"),
         "rate_factor": Quantity(value=spec.batch_scaling.rate_factor, formula=factor, source=SCALING[scaling.name]),
         "learning_rate": Quantity(
@@ -132,6 +131,17 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         ),
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
+
+
+def _state(spec: TrainSpec) -> Quantity:
+    """How much memory the optimizer's state takes, and who has it."""
+    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
+    holders = "each worker's copy" if traits.steps_alone else "all workers of a node together"
+    if traits.uses_parameter_server:
+        holders = f"{spec.ps.shards} shards together"
+    known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    cut = ", cut between parameters" if spec.optimizer.whole else ""
+    return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

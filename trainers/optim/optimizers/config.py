@@ -30,6 +30,9 @@ class OptimizerSpec(Section, ABC):
     whole: ClassVar[bool] = False
     """Whether it updates parameters as wholes, so that no cut may go through one (`ParameterRule`)."""
 
+    num_states: ClassVar[int | None] = 0
+    """Vectors of the parameters' size that it keeps beside them; None: that is known when it is built."""
+
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Coefficient of the L2 term, which is part of the loss: g <- g + weight_decay w, once after the reduction."""
 

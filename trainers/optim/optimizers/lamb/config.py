@@ -17,6 +17,7 @@ class LambSpec(OptimizerSpec):
     """w <- w - lr (|w| / |u|) u, where u is Adam's direction and weight_decay w, of each parameter."""
 
     whole: ClassVar[bool] = True
+    num_states: ClassVar[int | None] = 3
 
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=0.001, gt=0, le=1000)

@@ -16,6 +16,7 @@ class LarsSpec(OptimizerSpec):
     """v <- momentum v + lr r (g + weight_decay w), w <- w - v, with a trust ratio r of each parameter."""
 
     whole: ClassVar[bool] = True
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["lars"] = "lars"
     lr: float = Field(default=1.0, gt=0, le=1000)

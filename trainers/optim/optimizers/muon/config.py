@@ -18,6 +18,7 @@ class MuonSpec(OptimizerSpec):
     orthogonalises; AdamW on embeddings, the output layer and whatever is no matrix."""
 
     whole: ClassVar[bool] = True
+    num_states: ClassVar[int | None] = 3
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=0.02, gt=0, le=1000)

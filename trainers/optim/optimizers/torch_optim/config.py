@@ -18,12 +18,13 @@ class TorchSpec(OptimizerSpec):
     """A `torch.optim.Optimizer` by its class: torch's, or one of your own in `code`."""
 
     whole: ClassVar[bool] = True
+    num_states: ClassVar[int | None] = None
 
     name: Literal["torch"] = "torch"
     """Or the class itself: `optimizer: torch.optim:NAdam`."""
     optimizer: str = Field(pattern=r"^[\w.]+:\w+$", max_length=200)
     """Its class, `module:Class`."""
-    kwargs: dict[str, JsonValue] = {}
+    kwargs: dict[str, JsonValue] = Field(default={}, max_length=100)
     """Arguments of the class, but for `lr` and `weight_decay`, which stand beside this."""
     lr: float = Field(default=0.001, gt=0, le=1000)
     """Learning rate, at the base batch where `batch.base` gives one."""

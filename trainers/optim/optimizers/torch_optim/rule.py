@@ -55,9 +55,8 @@ class TorchRule(ParameterRule):
     def _made(self, parameter: nn.Parameter, lr: float, decay: float) -> torch.optim.Optimizer:
         if decay and not self.takes_decay:
             raise SpecRejected(f"optimizer.weight_decay: {self.kind.__name__} has none; leave it out")
-        options = {"weight_decay": decay} if self.takes_decay else {}
-        made: torch.optim.Optimizer = self.kind([parameter], lr=lr, **options, **self.kwargs)  # type: ignore[call-arg]
-        return made
+        options = self.kwargs | {"lr": lr} | ({"weight_decay": decay} if self.takes_decay else {})
+        return self.kind([parameter], **options)
 
     def _form(self, shape: tuple[int, ...]) -> States:
         """States as they are after a first step of a parameter of this shape."""
