@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 
 from trainers.optim.optimizers.config import Formula, OptimizerSpec
 
@@ -24,7 +24,7 @@ class TorchSpec(OptimizerSpec):
     """Or the class itself: `optimizer: torch.optim:NAdam`."""
     optimizer: str = Field(pattern=r"^[\w.]+:\w+$", max_length=200)
     """Its class, `module:Class`."""
-    kwargs: dict[str, JsonValue] = Field(default={}, max_length=100)
+    kwargs: dict[str, Any] = Field(default={}, max_length=100)
     """Arguments of the class, but for `lr` and `weight_decay`, which stand beside this."""
     lr: float = Field(default=0.001, gt=0, le=1000)
     """Learning rate, at the base batch where `batch.base` gives one."""
@@ -33,7 +33,7 @@ class TorchSpec(OptimizerSpec):
 
     @field_validator("kwargs")
     @classmethod
-    def _are_not_ours(cls, kwargs: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _are_not_ours(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
         for name in OURS:
             if name in kwargs:
                 raise ValueError(f"{name} is not given here; set optimizer.{name}, or leave it out")
