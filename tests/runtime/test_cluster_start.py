@@ -71,7 +71,7 @@ def test_a_head_that_ends_is_started_once_more(tmp_path: Path, monkeypatch: pyte
 def test_what_ray_says_of_actors_that_end_does_not_reach_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`millrace run -o json` is read by programs; and an actor that was ended for cause is no case for the OOM killer."""
+    """`millrace run -o json` is read by programs; one that was ended for cause is no case for the OOM killer."""
     from ray._private import worker
 
     monkeypatch.setattr(worker, "_worker_logs_enabled", True)
