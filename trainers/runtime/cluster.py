@@ -332,8 +332,8 @@ def _init(**options: Any) -> ClusterInfo:
 
 
 def _hush_raylet() -> None:
-    """Leave out what Ray prints on stdout of each actor that ends, even where nothing is to be logged: common causes are
-    the OOM killer and SIGSEGV. The run's own log says why, and stdout may be a program's to read."""
+    """Leave out what Ray prints on stdout of each actor that ends, even where nothing is to be logged: that the OOM
+    killer is a common cause. The run's own log says why, and stdout may be a program's to read."""
     from ray._private import worker  # Ray has no public way
 
     worker._worker_logs_enabled = False
