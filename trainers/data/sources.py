@@ -15,8 +15,8 @@ from trainers import user_code
 from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
-from trainers.data.objects import ObjectSource
 from trainers.data.records.columns import Columns
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
