@@ -245,7 +245,11 @@ def test_new_virtual_workers_begin_with_the_mean_of_the_statistics() -> None:
         views = buffers.views(rows[rank])
         views["running_mean"].copy_(torch.tensor(mean))
         views["num_batches_tracked"].fill_(seen)
-    for num, means, counts in [(2, [[1, 4], [3, 8]], [5, 7]), (1, [[1, 4]], [5]), (3, [[1, 4], [3, 8], [2, 6]], [5, 7, 5])]:
+    for num, means, counts in [
+        (2, [[1, 4], [3, 8]], [5, 7]),
+        (1, [[1, 4]], [5]),
+        (3, [[1, 4], [3, 8], [2, 6]], [5, 7, 5]),
+    ]:
         found = [buffers.views(row) for row in buffers.fitted(rows, num)]
         assert [views["running_mean"].tolist() for views in found] == means
         assert [int(views["num_batches_tracked"]) for views in found] == counts

@@ -100,8 +100,4 @@ class Evaluator(BaseActor):
             with suppress(ray.exceptions.RayError):  # a worker that has died since
                 found.append(ray.get(reference))
         numbered = self.spec.algorithm.traits.is_synchronous
-        return {
-            rank if numbered else place: named
-            for place, rows in enumerate(found)
-            for rank, named in rows.items()
-        }
+        return {rank if numbered else place: named for place, rows in enumerate(found) for rank, named in rows.items()}
