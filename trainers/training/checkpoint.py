@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from trainers.disk import writing
 from trainers.errors import DiskFull, SpecRejected
 from trainers.models.module_buffers import Named

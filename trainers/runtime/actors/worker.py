@@ -22,6 +22,7 @@ from trainers.training.position import Position
 from trainers.training.step_gate import StepGate
 
 if TYPE_CHECKING:
+    from trainers.models.module_buffers import Named
     from trainers.training.loop import ModelVersion, TrainingLoop
 
 GROUPS = {"train": 1, "control": 4}
