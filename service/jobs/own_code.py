@@ -8,5 +8,6 @@ MESSAGE = "this is code of your own, which your role may not run; use a name tha
 
 def own_code(spec: JobSpec) -> list[FieldError]:
     """The fields through which a job would run the caller's own code on the cluster."""
-    named = {"/code": spec.code is not None, "/data/name": ":" in spec.data.name, "/model/name": ":" in spec.model.name}
+    named = {"/code": spec.code is not None, "/data/name": ":" in spec.data.name, "/task/name": ":" in spec.task.name}
+    named["/model/name"] = ":" in spec.model.name and not spec.model.name.startswith("hf:")
     return [FieldError(pointer=pointer, message=MESSAGE) for pointer, is_code in named.items() if is_code]

@@ -8,7 +8,7 @@ from service.jobs.own_code import MESSAGE, own_code
 from service.sweeps.spec import SweepSpec, escaped
 from trainers import FieldError
 
-SECTIONS = ("code", "data", "model")
+SECTIONS = ("code", "task", "data", "model")
 
 
 def own_code_of_sweep(spec: SweepSpec) -> list[FieldError]:

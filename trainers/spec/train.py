@@ -18,7 +18,7 @@ from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, is_local_path
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import AnySchedule, ConstantSchedule, Schedule, WarmupSpec, build_schedule, warms_up
@@ -295,6 +295,10 @@ class TrainSpec(Section):
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        kind, _, source = self.model.name.partition(":")
+        if kind == "hf" and is_local_path(source):
+            model = update.get("model", self.model)
+            update["model"] = model.model_copy(update={"name": f"hf:{absolute(source, base)}"})
         return self.model_copy(update=update)
 
 
