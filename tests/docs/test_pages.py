@@ -108,6 +108,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     whole = read_spec((ROOT / "examples/shakespeare-gpt.yaml").read_bytes()).train
     assert (told.task, told.model) == (whole.task, whole.model)
     assert told.data == whole.data.model_copy(update={"limit": None})
+    masked = read_spec(shown.pop(("tasks", "Models of transformers"))).train
+    assert (masked.task.kwargs["head"], masked.model.name) == ("MaskedLM", "hf:bert")
     elastic = read_spec(shown.pop(("elasticity", "Scaling while the job trains"))).train
     assert (elastic.workers.num_virtual, elastic.most_workers, elastic.elastic.follow_cluster) == (8, 8, True)
     follows = read_spec(shown.pop(("elasticity", "A batch that follows the workers"))).train

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 NO_CLASS = 255
 """The class of a pixel that does not count, as in torchvision's references."""
 

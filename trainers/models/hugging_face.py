@@ -81,7 +81,9 @@ def _configuration(transformers: Any, source: str, kwargs: Mapping[str, Any], fa
         plain = make()
         for name in kwargs:
             if not hasattr(plain, name):
-                near = ", ".join(difflib.get_close_matches(name, plain.to_dict())) or ", ".join(list(plain.to_dict())[:8])
+                near = ", ".join(difflib.get_close_matches(name, plain.to_dict())) or ", ".join(
+                    list(plain.to_dict())[:8]
+                )
                 raise SpecRejected(f"model.kwargs: the configuration of {source} has no {name!r}; did you mean {near}?")
         sizes = {name: value for name, value in _sizes(facts).items() if hasattr(plain, name) and name not in kwargs}
         return make(**{"use_cache": False, **sizes, **kwargs} if hasattr(plain, "use_cache") else {**sizes, **kwargs})
@@ -109,7 +111,9 @@ def _constructor(transformers: Any, source: str, head: str, config: Any) -> Any:
     if not head:
         named = (config.architectures or [""])[0]
         if not hasattr(transformers, named):
-            raise SpecRejected(f"task.kwargs: the configuration of {source} names no class; set head, as in head: CausalLM")
+            raise SpecRejected(
+                f"task.kwargs: the configuration of {source} names no class; set head, as in head: CausalLM"
+            )
         return getattr(transformers, named)
     auto = getattr(transformers, f"AutoModelFor{head}", None)
     if auto is None:

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 
 class UNet(nn.Module):
-    """Images (B, C, H, W) to logits (B, classes, H, W), after Ronneberger et al. 2015 in small: two poolings, batch norm,
-    convolutions that keep the size, so that sides of any length do."""
+    """Images (B, C, H, W) to logits (B, classes, H, W), after Ronneberger et al. 2015 in small: two poolings, batch
+    norm, convolutions that keep the size, so that sides of any length do."""
 
     def __init__(self, num_classes: int, image_shape: tuple[int, ...], width: int = 16) -> None:
         super().__init__()

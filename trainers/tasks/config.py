@@ -20,11 +20,19 @@ TASKS: Mapping[str, str] = MappingProxyType(
 """Name and one line each."""
 
 OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"classification": ("label_smoothing",), "regression": ("loss",), "language_model": (), "segmentation": ("aux_weight",), "transformers": ("head",)}
+    {
+        "classification": ("label_smoothing",),
+        "regression": ("loss",),
+        "language_model": (),
+        "segmentation": ("aux_weight",),
+        "transformers": ("head",),
+    }
 )
 """What `task.kwargs` may hold."""
 
-USUAL_MODEL: Mapping[str, str] = MappingProxyType({"regression": "mlp", "language_model": "gpt", "segmentation": "unet"})
+USUAL_MODEL: Mapping[str, str] = MappingProxyType(
+    {"regression": "mlp", "language_model": "gpt", "segmentation": "unet"}
+)
 """The model of a spec that names none; `lenet5` for the others, and that of its own for a task of the user's."""
 
 
@@ -32,8 +40,8 @@ class TaskSpec(Section):
     """What is learned."""
 
     name: str = "classification"
-    """`classification`, `regression`, `language_model`, `segmentation`, `transformers`, or a subclass of `trainers.Task`
-    of your own as `module:Class`."""
+    """`classification`, `regression`, `language_model`, `segmentation`, `transformers`, or a subclass of
+    `trainers.Task` of your own as `module:Class`."""
 
     kwargs: dict[str, bool | int | float | str] = Field(default={})
     """Arguments passed on to the task: `label_smoothing` of `classification`, `loss` (`mse`, `mae` or `huber`) of

@@ -10,8 +10,8 @@ from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName, is_hugging_face
 from trainers.models.hugging_face import build_hugging_face, gives_logits
+from trainers.models.names import LossName, is_hugging_face
 from trainers.models.pixels import build_pixel_model
 from trainers.models.registry import build_model_for
 from trainers.tasks.base import Task

@@ -38,8 +38,8 @@ class Segmentation(Supervised, Task):
     def check(self, facts: DataFacts) -> None:
         if not facts.pixel_classes:
             raise ValueError(
-                "segmentation needs images (N, C, H, W) with a class for each pixel, (N, H, W) of integers, and these data "
-                "have none; give both by a function of your own"
+                "segmentation needs images (N, C, H, W) with a class for each pixel, (N, H, W) of integers, and these "
+                "data have none; give both by a function of your own"
             )
 
     def inputs(self, data: Data) -> Tensor:
@@ -82,7 +82,9 @@ def logits_of(outputs: Any, classes: Tensor) -> Tensor:
     logits = outputs.get("out") if isinstance(outputs, Mapping) else outputs
     if not isinstance(logits, Tensor) or logits.ndim != 4:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(outputs).__name__
-        raise ValueError(f"the model gives {shape}; it must give logits of shape (B, classes, H, W), or a dict with `out`")
+        raise ValueError(
+            f"the model gives {shape}; it must give logits of shape (B, classes, H, W), or a dict with `out`"
+        )
     return _sized(logits, classes)
 
 
@@ -99,6 +101,6 @@ def _classes(data: Data) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
-    """Summed over the pixels that count. Pixel by pixel, for the sum over images has no deterministic kernel on a GPU."""
+    """Summed over the pixels that count. Of a row a pixel, for that of images has no deterministic kernel on a GPU."""
     rows = logits.permute(0, 2, 3, 1).reshape(-1, logits.shape[1])
     return F.cross_entropy(rows, classes.reshape(-1), ignore_index=NO_CLASS, reduction="sum")

@@ -20,8 +20,8 @@ class Transformers(Task):
     """The loss is the one that the model's own forward pass returns.
 
     The data are dicts by the names of its arguments, `labels` among them. A model returns the mean over its units, so
-    the sum is that times how many they are: the labels of tokens or pixels that are not -100 (of a causal language model
-    those from the second on, since each predicts the next), and otherwise the rows.
+    the sum is that times how many they are: the labels of tokens or pixels that are not -100 (of a causal language
+    model those from the second on, since each predicts the next), and otherwise the rows.
     """
 
     def __init__(self, head: str = "") -> None:
@@ -35,19 +35,21 @@ class Transformers(Task):
 
     def check(self, facts: DataFacts) -> None:
         if facts.vocabulary:
-            raise ValueError("transformers needs dicts by the names of the model's arguments; take language_model for text")
+            raise ValueError(
+                "transformers needs dicts by the names of the model's arguments; take language_model for text"
+            )
 
     def loss(self, model: Model, data: Data) -> Loss:
         return self._loss(model, data, self._outputs(model, data))
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         outputs = self._outputs(model, data)
-        loss, kind = self._loss(model, data, outputs), _kind(model)
+        loss, kind = self._loss(model, data, outputs), type(model).__name__
         total = float(loss.total)
         found: dict[str, Measure] = {"loss": Mean(total, loss.weight)}
-        if kind in ("ForCausalLM", "ForMaskedLM"):
+        if _is_causal(model) or kind.endswith("ForMaskedLM"):
             found["perplexity"] = Perplexity(total, loss.weight)
-        labels = data["labels"]
+        labels: Tensor = data["labels"]
         if kind.endswith("Classification") and not labels.is_floating_point():
             counted = labels != IGNORED
             right = (outputs.logits.argmax(-1) == labels) & counted
@@ -69,15 +71,14 @@ class Transformers(Task):
         return Loss(outputs.loss * units, units)
 
     def _units(self, model: Model, labels: Tensor) -> int:
-        if labels.is_floating_point() or labels.ndim == 1:
-            return int((labels != IGNORED).sum()) if not labels.is_floating_point() else len(labels)
-        seen = labels[:, 1:] if _kind(model) == "ForCausalLM" else labels
-        return int((seen != IGNORED).sum())
+        if labels.is_floating_point():
+            return len(labels)
+        return int(((labels[:, 1:] if _is_causal(model) else labels) != IGNORED).sum())
 
 
-def _kind(model: Model) -> str:
-    """As transformers names the kind of a loss: `ForCausalLM`, `ForMaskedLM`, `ForSequenceClassification` ..."""
-    return getattr(model, "loss_type", None) or ""
+def _is_causal(model: Model) -> bool:
+    """Whether the model learns from each token the next one, and so shifts the labels itself."""
+    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def _taken(value: Tensor) -> Tensor:
