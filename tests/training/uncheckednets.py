@@ -8,8 +8,8 @@ CALLS = [0]
 
 
 class Careless(nn.Module):
-    """How: `counts` in an attribute, `shares` a global variable, `draws` from a generator of its own, `unseeded` from one
-    that nobody seeded, or `well`, from torch's."""
+    """How: `counts` in an attribute, `shares` a global variable, `draws` from a generator of its own, `unseeded` from
+    one that nobody seeded, or `well`, from torch's."""
 
     def __init__(self, classes: int, how: str) -> None:
         super().__init__()
