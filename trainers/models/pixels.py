@@ -9,8 +9,8 @@ from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
+from trainers.models.networks.unet import UNet
 from trainers.models.registry import check_arguments, user_model
-from trainers.models.unet import UNet
 from trainers.models.weights import initialise
 
 

@@ -12,11 +12,11 @@ from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
-from trainers.models.gpt import Gpt
 from trainers.models.initialisation import he_initialise, zero_gamma
-from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.names import is_hugging_face
-from trainers.models.small import ConvNet, LeNet5, Mlp
+from trainers.models.networks.gpt import Gpt
+from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 
 Shape = tuple[int, ...]
