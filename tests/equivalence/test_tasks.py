@@ -115,8 +115,8 @@ def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
         "language model": {"task": "language_model", "model": GPT, "data": words},
         "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},
         "contrastive": {"task": "tests.equivalence.usertasks:Pairs", "data": DIGITS["data"]},
-        "segmentation": {"task": "segmentation", "model": UNET, "data": "tests.equivalence.usersets:shapes_in_images"},
-        "transformers": {"task": HIDDEN, "model": BERT, "data": "tests.equivalence.usersets:sentences"},
+        "segmentation": {"task": "segmentation", "model": UNET, "data": "tests.tasks.usersets:shapes_in_images"},
+        "transformers": {"task": HIDDEN, "model": BERT, "data": "tests.tasks.usersets:sentences"},
     }
 
 

@@ -9,10 +9,10 @@ import torch
 from tests.equivalence.harness import Run, run_all_reduce
 from trainers.spec import TrainSpec
 
-IMAGES = {"data": "tests.equivalence.usersets:small_images"}
+IMAGES = {"data": "tests.tasks.usersets:small_images"}
 WORDS = {
     "task": {"name": "transformers", "kwargs": {"head": "MaskedLM"}},
-    "data": "tests.equivalence.usersets:sentences",
+    "data": "tests.tasks.usersets:sentences",
 }
 TINY = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16}
 VISION = {
