@@ -91,6 +91,8 @@ def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
     if "epochs=many" in sets:
         sets.remove("epochs=many")
         sets.remove("workers.count=-1")
+    if path == "mine/job.yaml":  # which millrace init has just written
+        return
     assert (ROOT / path).is_file()
     read_any(ROOT / path, sets)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import is_local_path
+from trainers.models.names import local_source
 from trainers.models.weights import initialise_from, read_weights
 
 
@@ -67,7 +67,7 @@ def _library() -> Any:
 
 def _configuration(transformers: Any, source: str, kwargs: Mapping[str, Any], facts: DataFacts) -> Any:
     kinds = transformers.CONFIG_MAPPING
-    if is_local_path(source):
+    if local_source(f"hf:{source}"):
         if not Path(source).exists():
             problem = f"there is neither a folder nor a config.json at {source}, and Millrace downloads none"
             raise SpecRejected(f"model: {problem}; fetch it first, or name a type of model")

@@ -48,9 +48,10 @@ def is_hugging_face(name: str) -> bool:
     return name.startswith("hf:")
 
 
-def is_local_path(source: str) -> bool:
-    """Whether what stands after `hf:` is a folder or a file, and not a type of model."""
-    return "/" in source or source.startswith((".", "~")) or source.endswith(".json")
+def local_source(name: str) -> str:
+    """The folder or file that stands after `hf:`; empty where that is a type of model, or the name is another."""
+    source = name.removeprefix("hf:") if is_hugging_face(name) else ""
+    return source if "/" in source or source.startswith((".", "~")) or source.endswith(".json") else ""
 
 
 def model_names() -> tuple[str, ...]:
