@@ -13,11 +13,11 @@ class DataSpec(Section):
 
     name: str = "digits"
     """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`, `text`,
-    `csv`) or a function of your own as `module:function`."""
+    `csv`, `parquet`) or a function of your own as `module:function`."""
 
     root: str = "data"
-    """The folder in torchvision's layout, or the file of `text` and `csv`; a relative one is taken from where the job
-    is submitted."""
+    """The folder in torchvision's layout, or the file of `text`, `csv` and `parquet`, or a folder of such; a relative
+    one is taken from where the job is submitted."""
 
     download: bool = False
     """Whether a dataset that is not in `root` may be fetched from its home on the network."""
@@ -60,11 +60,23 @@ class DataSpec(Section):
     """Of `text`: T, the tokens of one window. An example is a window, and each token of it learns the next one."""
 
     target: str = ""
-    """Of `csv`: the column that is learned."""
+    """Of `csv` and `parquet`: the column that is learned."""
+
+    columns: tuple[str, ...] = ()
+    """Of `csv` and `parquet`: the columns that are read as inputs; none: all but the target."""
+
+    categories: tuple[str, ...] = ()
+    """Of `csv` and `parquet`: columns of numbers that stand for categories; the target too, if its numbers are labels.
+    A column of words need not be named."""
+
+    encoding: Literal["one_hot", "codes"] | None = None
+    """Of `csv` and `parquet`: what a category becomes. `one_hot`: a 0 or 1 for each of its values; `codes`: the number
+    of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
+    else `one_hot`."""
 
     validation: float = Field(default=0.1, gt=0, lt=1)
-    """Of `text` and `csv`: the part that is kept for evaluation: the last of a text, random rows of a table, always the
-    same ones."""
+    """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
+    always the same ones."""
 
     @field_validator("resize")
     @classmethod

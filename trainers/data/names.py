@@ -10,8 +10,13 @@ DATASETS: dict[str, str] = {
     "image_folder": "your own photographs: root/train/<class>/... and root/val/<class>/...",
     "text": "a text file, or a folder of them, as windows of bytes or characters",
     "csv": "a table with a line of names: numbers and categories, one column the target",
+    "parquet": "the same in a Parquet file, or a folder of them",
 }
 """Name and one line each."""
+
+TABLES = ("csv", "parquet")
+RECORDS = ("text", *TABLES)
+"""Sets that are no images."""
 
 NUM_TRAIN: dict[str, int] = {
     "digits": 1437,

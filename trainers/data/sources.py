@@ -15,6 +15,7 @@ from trainers import user_code
 from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
+from trainers.data.names import TABLES
 from trainers.data.records.columns import Columns
 from trainers.data.records.table import read_table
 from trainers.data.user import IMAGENET, read_user
@@ -29,7 +30,7 @@ def read_any(data: DataSpec) -> Source | Columns:
     if user_code.is_user_name(data.name):
         source = read_user(data)
         return source if isinstance(source, Columns) else _limited(source, data.limit)
-    if data.name == "csv":
+    if data.name in TABLES:
         return read_table(data)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,

@@ -16,6 +16,7 @@ from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
+from trainers.data.names import TABLES
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
@@ -139,6 +140,18 @@ class TrainSpec(Section):
             algorithm.check_workers(workers.count)
             algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
+
+    @field_validator("data")
+    @classmethod
+    def _codes_are_read(cls, data: DataSpec, info: ValidationInfo) -> DataSpec:
+        model = info.data.get("model")
+        if model is None or data.name not in TABLES:
+            return data
+        if model.name == "tabular" and data.encoding == "one_hot":
+            raise ValueError("the model tabular embeds categories by their codes; leave encoding out, or take mlp")
+        if model.name != "tabular" and ":" not in model.name and data.encoding == "codes":
+            raise ValueError(f"{model.name} takes no codes; leave encoding out, or take the model tabular")
+        return data.model_copy(update={"encoding": "codes"}) if model.name == "tabular" else data
 
     @field_validator("elastic")
     @classmethod

@@ -50,6 +50,8 @@ class Launcher:
         self._log_actors(prepared, places)
         for fault in prepared[0].damaged:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
+        for sentence in prepared[0].data:
+            self.parts.log.line("info", f"data: {sentence}")
         self._say_of_products(prepared[0])
         for sentence in advice(spec, prepared[0].num_examples):
             self.parts.log.line("warning", sentence)
