@@ -3,9 +3,15 @@
 import itertools
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
+import transformers
+from pydantic import ValidationError
 
+from trainers.errors import SpecRejected
 from trainers.spec import ScalingSpec, TrainSpec, WarmupSpec
 
 
@@ -58,6 +64,7 @@ def test_polynomial_falls_to_the_last_value_and_stays() -> None:
 
 
 SCHEDULES = ["constant", "step", "krizhevsky", "cosine", {"name": "polynomial", "power": 1.5, "final": 0.2}]
+SCHEDULES += ["wsd", "restarts"]
 
 
 def scaled(warmup: object, schedule: object = "step", k: int = 256, epochs: int = 90, base: int = 256) -> TrainSpec:
@@ -121,3 +128,94 @@ def test_with_nothing_new_the_rates_keep_their_bits() -> None:
         plain = spec(schedule).learning_rate(100)
         scaled = spec(schedule).model_copy(update={"scaling": ScalingSpec(name="linear")}).learning_rate(100)
         assert all(plain(seen) == scaled(seen) for seen in range(1200))
+
+
+# -- against the schedules that users know --------------------------------------------------------------------------
+
+STEPS, BATCH = 200, 8
+"""Updates of the runs below, and the examples of each."""
+
+
+def rates(schedule: object, warmup: object = "none") -> list[float]:
+    """The rate of every update of a run of 10 epochs of 20 updates each."""
+    fields = {"schedule": schedule, "warmup": warmup, "epochs": 10, "optimizer": {"name": "sgd", "lr": 0.4}}
+    fields |= {"workers": {"count": 1, "virtual": 2}, "batch": BATCH // 2}
+    found = TrainSpec.model_validate(fields).learning_rate(STEPS * BATCH // 10)
+    return [found(step * BATCH) for step in range(STEPS)]
+
+
+def torchs(build: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]) -> list[float]:
+    """The rates of one of torch's or of transformers' schedulers, from the same rate 0.4."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
+    scheduler, found = build(optimizer), []
+    for _ in range(STEPS):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+WARMUPS = [{"name": "linear", "steps": 40}, {"name": "linear", "share": 0.2}, {"name": "linear", "epochs": 2}]
+
+
+@pytest.mark.parametrize("warmup", WARMUPS, ids=str)
+def test_linear_is_that_of_transformers(warmup: object) -> None:
+    expected = torchs(lambda o: transformers.get_linear_schedule_with_warmup(o, 40, STEPS))
+    assert rates("linear", warmup) == pytest.approx(expected)
+
+
+def test_inverse_sqrt_is_that_of_transformers() -> None:
+    expected = torchs(lambda o: transformers.get_inverse_sqrt_schedule(o, 40))
+    assert rates("inverse_sqrt", WARMUPS[0]) == pytest.approx(expected)
+    expected = torchs(lambda o: transformers.get_inverse_sqrt_schedule(o, 0, timescale=10_000))
+    assert rates("inverse_sqrt") == pytest.approx(expected)
+    expected = torchs(lambda o: transformers.get_inverse_sqrt_schedule(o, 0, timescale=30))
+    assert rates({"name": "inverse_sqrt", "timescale": 30}) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "sqrt"])
+def test_wsd_is_that_of_transformers(shape: str) -> None:
+    """But for its warm-up, which begins at the last rate there, and at nothing here."""
+    options = {"num_warmup_steps": 40, "num_decay_steps": 50, "num_stable_steps": 110, "min_lr_ratio": 0.1}
+    kind = {"sqrt": "1-sqrt"}.get(shape, shape)
+    expected = torchs(lambda o: transformers.get_wsd_schedule(o, decay_type=kind, **options))
+    found = rates({"name": "wsd", "decay": 0.25, "shape": shape, "final": 0.1}, WARMUPS[0])
+    assert found[40:] == pytest.approx(expected[40:])
+    assert found[:40] == pytest.approx([0.4 * step / 40 for step in range(40)])
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear"])
+def test_one_cycle_is_torchs(shape: str) -> None:
+    """Torch counts the rate after the last update as one of its steps, and its top as one step early."""
+    options: dict[str, Any] = {"anneal_strategy": {"cosine": "cos"}.get(shape, shape), "cycle_momentum": False}
+    options |= {"total_steps": STEPS + 1, "pct_start": 61 / (STEPS + 1)}
+    expected = torchs(lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.4, **options))
+    assert rates({"name": "one_cycle", "shape": shape}) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_restarts_are_torchs(factor: int) -> None:
+    build = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
+    expected = torchs(lambda o: build(o, T_0=20, T_mult=factor, eta_min=0.04))
+    assert rates({"name": "restarts", "first": 1, "factor": factor, "final": 0.1}) == pytest.approx(expected)
+
+
+def refused(**fields: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        TrainSpec.model_validate(fields)
+    return str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
+    assert "leave this one out" in refused(schedule="one_cycle", warmup="linear")
+    assert "given twice, by steps and share" in refused(warmup={"name": "linear", "steps": 3, "share": 0.1})
+    scaled = {"elastic": {"mode": "scale_batch"}, "batch": {"base": 32}, "workers": {"count": 1, "max": 2}}
+    assert "use warmup.epochs" in refused(warmup={"name": "linear", "steps": 3}, **scaled)
+    with pytest.raises(SpecRejected, match="a warm-up of 201 updates does not end within a run of 10 epochs"):
+        rates("constant", {"name": "linear", "steps": 201})
+
+
+def test_a_warmup_in_steps_reads_back_as_it_was_written() -> None:
+    """A resize writes the whole section, in which the epochs have their default."""
+    given = TrainSpec.model_validate({"warmup": {"name": "linear", "steps": 3}})
+    assert TrainSpec.model_validate(given.model_dump()) == given

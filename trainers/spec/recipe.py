@@ -10,26 +10,17 @@ from pydantic import BaseModel, ConfigDict
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.optimizers.groups import GroupSpec
-from trainers.optim.schedules import drops
+from trainers.optim.schedules import run_length
 from trainers.spec import (
-    CosineSchedule,
     DataSpec,
     MomentumSpec,
     NesterovSpec,
-    PolynomialSchedule,
     TrainSpec,
 )
 from trainers.spec.advice import advice
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
-SCHEDULES = {
-    "constant": "",
-    "step": "paper 4, section 5.1",
-    "krizhevsky": "paper 1, section 5",
-    "cosine": "Loshchilov and Hutter 2017",
-    "polynomial": "You et al. 2017",
-}
-WARMUP = "paper 4, section 2.2"
+WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
 
 
 class Explained(BaseModel):
@@ -145,12 +136,12 @@ def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:
 def _course(spec: TrainSpec) -> dict[str, Quantity]:
     name = spec.warmup.name
     warmup = "the base rate throughout" if name == "constant" else "a constant increment an iteration"
-    warmup = "" if name == "none" else f"{spec.warmup.epochs:g} epochs, {warmup}"
+    warmup = "" if name == "none" else f"{spec.warmup.length}, {warmup}"
     if name != "none" and not spec.warms_up:
         warmup = "does nothing: scaling does not raise the rate"
     return {
-        "warmup": Quantity(value=name, formula=warmup, source="" if name == "none" else WARMUP),
-        "schedule": Quantity(value=spec.schedule.name, source=SCHEDULES[spec.schedule.name]),
+        "warmup": Quantity(value=name, formula=warmup, source=WARMUPS.get(name, "")),
+        "schedule": Quantity(value=spec.schedule.name, source=spec.schedule.source),
     }
 
 
@@ -185,39 +176,22 @@ def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:
 
 
 def _phases(spec: TrainSpec, order: Order) -> list[Phase]:
-    schedule, num, source = spec.learning_rate(order.num_examples), order.num_examples, SCHEDULES[spec.schedule.name]
+    schedule, num, source = spec.learning_rate(order.num_examples), order.num_examples, spec.schedule.source
+    run = run_length(spec.warmup, spec.batch_scaling, spec.epochs, num)
 
     def phase(name: str, examples: float, formula: str, source: str) -> Phase:
         seen = -int(-examples // 1)  # rounded up: the first update that lies completely in the phase
         rate = schedule(seen)
         return Phase(name=name, epoch=seen / num, examples=seen, learning_rate=rate, formula=formula, source=source)
 
-    warm, rule = spec.warms_up, SCALING[spec.scaling.name]
+    rule, warmup = SCALING[spec.scaling.name], WARMUPS.get(spec.warmup.name, "")
     scaled = "learning_rate" if spec.batch.base else "lr"
-    found = [phase("start", 0, "lr, the base rate" if warm else scaled, WARMUP if warm else rule)]
-    begin = spec.warmup.epochs if warm else 0.0
-    if warm:
-        found.append(phase("end of warm-up", begin * num, f"{scaled} by the schedule", WARMUP))
-    edges, _ = drops(spec.schedule, spec.epochs)
-    for count, edge in enumerate(sorted(edges), 1):
-        if begin < edge < spec.epochs:
-            found.append(phase(f"drop {count}", edge * num, _formula(spec, scaled, count), source))
-    for quarter in (1, 2, 3):
-        if isinstance(spec.schedule, CosineSchedule | PolynomialSchedule) and quarter * spec.epochs / 4 > begin:
-            part = quarter / 4
-            found.append(phase(f"{part:.0%}", part * spec.epochs * num, _formula(spec, scaled, part), source))
+    first = "0" if spec.warmup.name == "linear" else "lr, the base rate"
+    found = [phase("start", 0, first if run.warmup else scaled, warmup if run.warmup else rule)]
+    if run.warmup:
+        found.append(phase("end of warm-up", run.warmup, f"{scaled} by the schedule", warmup))
+    marks = [mark for mark in spec.schedule.marks(run) if run.warmup < mark.examples < run.total]
+    found += [phase(mark.name, mark.examples, f"{scaled} x {mark.formula}", source) for mark in marks]
     is_synchronous = spec.algorithm.traits.is_synchronous
     size = order.step_size(order.steps - 1) if is_synchronous else order.size(order.minibatches - 1)
     return [*found, phase("last update", spec.epochs * num - size, "", source)]
-
-
-def _formula(spec: TrainSpec, scaled: str, at: float) -> str:
-    """The schedule's formula at drop number `at`, or at that fraction of the run."""
-    match spec.schedule:
-        case CosineSchedule(final=final):
-            return f"{scaled} x ({final:g} + {1 - final:g} (1 + cos({at:g} pi)) / 2)"
-        case PolynomialSchedule(power=power, final=final):
-            return f"{scaled} x ({final:g} + {1 - final:g} (1 - {at:g})^{power:g})"
-        case _:
-            factor = "250^(-1/3)" if spec.schedule.name == "krizhevsky" else f"{drops(spec.schedule, spec.epochs)[1]:g}"
-            return f"{scaled} x ({factor})^{at:g}"

@@ -111,7 +111,7 @@ class TrainSpec(Section):
     """Passes over the training set."""
 
     warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
-    """How the learning rate begins: `none`, `constant` or `gradual`."""
+    """How the learning rate begins: `none`, `constant`, `gradual` or `linear`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Determines every random draw of the run: weights, order, augmentation, dropout."""
@@ -180,10 +180,19 @@ class TrainSpec(Section):
     @field_validator("warmup")
     @classmethod
     def _warmup_ends(cls, warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
-        epochs = info.data.get("epochs")
-        if warmup.name != "none" and epochs is not None and warmup.epochs >= epochs:
-            problem = f"a warm-up of {warmup.epochs:g} epochs does not end within a run of {epochs}"
-            raise ValueError(f"{problem}; set warmup.epochs below that")
+        epochs, schedule = info.data.get("epochs"), info.data.get("schedule")
+        if warmup.name == "none" or epochs is None or schedule is None or "elastic" not in info.data:
+            return warmup
+        if schedule.warms_up:
+            raise ValueError(f"the schedule {schedule.name} begins with a warm-up of its own; leave this one out")
+        if warmup.steps is not None and info.data["elastic"].mode == "scale_batch":
+            raise ValueError(
+                "warmup.steps counts steps of one size, and with elastic.mode: scale_batch a step is as large as the "
+                "workers are many; use warmup.epochs or warmup.share"
+            )
+        if warmup.steps is None and warmup.share is None and warmup.epochs >= epochs:
+            problem = f"a warm-up of {warmup.length} does not end within a run of {epochs}"
+            raise ValueError(f"{problem}; set warmup.epochs below that, or give warmup.steps or warmup.share")
         return warmup
 
     @field_validator("device")
