@@ -116,6 +116,10 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert [(group.patterns, group.lr) for group in groups] == [(("*.bias",), 0.08), (("fc*", "classifier.*"), 0.01)]
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
+    told = read_spec(shown.pop(("records", "A table"))).train
+    whole = read_spec((ROOT / "examples/tables/flats.yaml").read_bytes()).train
+    assert (told.task, told.model.name) == (whole.task, whole.model.name)
+    assert told.data.model_copy(update={"columns": ()}) == whole.data
     assert not shown
 
 
