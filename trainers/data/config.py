@@ -56,6 +56,9 @@ class DataSpec(Section):
     """Of `text`: what a token is. Bytes are read where they lie, however large the text is; characters are those that
     occur in it."""
 
+    tokenizer: str | None = None
+    """Of `text`: a file of the library `tokenizers`, as `tokenizer.json`, whose tokens are taken instead."""
+
     context: int = Field(default=256, ge=1, le=2**20)
     """Of `text`: T, the tokens of one window. An example is a window, and each token of it learns the next one."""
 
@@ -84,6 +87,13 @@ class DataSpec(Section):
         if resize and info.data.get("random_resized_crop"):
             raise ValueError("random_resized_crop gives the side already; leave one of them out")
         return resize
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _is_what_a_token_is(cls, tokenizer: str | None, info: ValidationInfo) -> str | None:
+        if tokenizer is not None and info.data.get("tokens") == "characters":
+            raise ValueError("a tokenizer says what a token is; leave tokens out, or the tokenizer")
+        return tokenizer
 
     @field_validator("name")
     @classmethod

@@ -20,7 +20,9 @@ class DataFacts:
     padded: bool = False
     """Whether some targets may not count."""
     unit: str = ""
-    """What a token is: `byte` or `character`."""
+    """By what texts are compared: `byte` or `character`."""
+    units_per_token: float = 1.0
+    """How many of these a token of the test set stands for, on average."""
 
     def sentence(self, num_train: int, num_test: int) -> str:
         """What the log of a run says of a set of so many examples."""

@@ -311,7 +311,7 @@ class TrainSpec(Section):
         return self.model_copy(update=update)
 
 
-PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
 
 
