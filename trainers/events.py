@@ -116,6 +116,8 @@ class Metrics(StepCounters):
     """Updates made so far (synchronous steps, or pushes)."""
     epoch: float
     """Passes over the training set so far, with its fraction."""
+    run_epochs: float = 0.0
+    """Passes that the whole run makes; 0 in logs that do not tell it."""
     examples: int
     """Examples trained so far."""
     examples_per_s: float

@@ -84,7 +84,7 @@ class Progress(BaseModel):
         """0 to 1: how much of the training is done."""
         if self.state is State.SUCCEEDED:
             return 1.0
-        return min(1.0, self.metrics.epoch / epochs) if self.metrics else 0.0
+        return min(1.0, self.metrics.epoch / (self.metrics.run_epochs or epochs)) if self.metrics else 0.0
 
     def eta_s(self, epochs: float, now: float | None = None) -> float | None:
         """Seconds until the last epoch ends, at the mean pace so far; none while that is not known."""
@@ -95,7 +95,8 @@ class Progress(BaseModel):
         if done <= 0 or elapsed_s <= 0:
             return None
         since_s = (time.time() if now is None else now) - self.metrics_time
-        return max(0.0, (epochs - self.metrics.epoch) * elapsed_s / done - since_s)
+        left = (self.metrics.run_epochs or epochs) - self.metrics.epoch
+        return max(0.0, left * elapsed_s / done - since_s)
 
     def result_so_far(self, job_id: str, spec: dict[str, Any]) -> Result:
         """The run's own result, or one with the same fields for a run that has none (yet)."""

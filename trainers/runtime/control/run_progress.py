@@ -42,12 +42,15 @@ class RunProgress:
         self.reported = asyncio.Event()
         self.divergence = DivergenceWatch(prepared.chance_loss)
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+        self.extent = spec.extent(prepared.num_examples)
+        self.metrics.run_epochs = self.extent.examples / prepared.num_examples
         self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
         self.metrics.steps_before = self.first_step if spec.algorithm.traits.is_synchronous else 0
         done = already_applied(prepared, self.order, spec)
         if not spec.algorithm.traits.is_synchronous:
             longest, multiple = self._lease_sizes(group_sizes)
-            self.dispatcher = LeaseDispatcher(LeaseTable(self.order, spec.epochs, longest, done, multiple))
+            table = LeaseTable(self.order, self.extent.epochs, longest, done, multiple, rest=self.extent.minibatches)
+            self.dispatcher = LeaseDispatcher(table)
             self.metrics.examples = self.dispatcher.trained
 
     # -- what workers did -----------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class RunProgress:
 
     def is_complete(self) -> bool:
         """Whether everything is trained."""
-        return self.metrics.examples >= self.spec.epochs * self.metrics.num_examples
+        return self.metrics.examples >= self.extent.examples
 
     async def wait_until_logged(self, epoch: int) -> None:
         """Wait until the end of an epoch is in the log."""
@@ -201,7 +204,7 @@ class RunProgress:
         Raises:
             Diverged: The run learns nothing, and the spec wants it to fail then.
         """
-        while self.epochs_logged < self.spec.epochs and self._epoch_is_done(self.epochs_logged):
+        while self.epochs_logged < self.extent.epochs and self._epoch_is_done(self.epochs_logged):
             loss = self.metrics.train_loss(self.epochs_logged)
             self.log.write("epoch", {
                 "epoch": self.epochs_logged + 1, "examples": self.metrics.examples, "train_loss": loss,
@@ -213,7 +216,7 @@ class RunProgress:
 
     def _look_at_loss(self, loss: float | None) -> None:
         said = self.divergence.warning is not None
-        warning = self.divergence.epoch(self.epochs_logged, loss, self.epochs_logged == self.spec.epochs)
+        warning = self.divergence.epoch(self.epochs_logged, loss, self.epochs_logged == self.extent.epochs)
         if warning is not None and self.spec.on_divergence == "fail":
             raise Diverged(warning)
         if warning is not None and not said:
