@@ -192,6 +192,8 @@ class Setup:
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
             data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
+            headline=self.task.headline,
+            higher_is_better=self.task.higher_is_better,
         )
 
     def hold(self, ranks: range, position: Position) -> None:
