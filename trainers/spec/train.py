@@ -16,7 +16,6 @@ from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
-from trainers.data.names import TABLES
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
@@ -38,7 +37,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps
+from trainers.spec.habits import codes_for_its_model, counts_steps
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -89,7 +88,7 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(codes_for_its_model)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
@@ -159,18 +158,6 @@ class TrainSpec(Section):
             algorithm.check_workers(workers.count)
             algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
-
-    @field_validator("data")
-    @classmethod
-    def _codes_are_read(cls, data: DataSpec, info: ValidationInfo) -> DataSpec:
-        model = info.data.get("model")
-        if model is None or data.name not in TABLES:
-            return data
-        if model.name == "tabular" and data.encoding == "one_hot":
-            raise ValueError("the model tabular embeds categories by their codes; leave encoding out, or take mlp")
-        if model.name != "tabular" and ":" not in model.name and data.encoding == "codes":
-            raise ValueError(f"{model.name} takes no codes; leave encoding out, or take the model tabular")
-        return data.model_copy(update={"encoding": "codes"}) if model.name == "tabular" else data
 
     @field_validator("elastic")
     @classmethod
