@@ -84,7 +84,11 @@ def read_any(path: Path, sets: list[str]) -> None:
         read_spec(path.read_bytes(), sets)
 
 
-@pytest.mark.parametrize("words", [w for _, w in LINES if any(x.endswith(".yaml") for x in w)], ids=" ".join)
+SPECS = [w for _, w in LINES if any(x.endswith(".yaml") and not x.startswith("mine/") for x in w)]
+"""Commands with a spec that is there, not one that `millrace init` has yet to write."""
+
+
+@pytest.mark.parametrize("words", SPECS, ids=" ".join)
 def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
     (path,) = (word for word in words if word.endswith(".yaml"))
     sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
