@@ -139,7 +139,7 @@ def test_images_that_have_the_size_keep_their_pixels(photographs: Path) -> None:
         assert isinstance(dataset, StreamedDataset)
         (loaded,) = [dataset._train[(0, np.array([7]))]]
         assert not isinstance(loaded, MillraceError)
-        assert torch.equal(loaded[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
+        assert torch.equal(loaded.data[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 def test_halves_with_different_classes_are_refused(photographs: Path) -> None:
@@ -216,6 +216,6 @@ def test_a_loader_whose_parent_died_while_it_started_ends() -> None:
     """It has ended by the time that the loader looks."""
     with subprocess.Popen(["true"]) as gone:
         pass
-    code = "from trainers.data.streamed import _end_with_parent as end; import time; end({}, 0); time.sleep(1000)"
+    code = "from trainers.data.loader import _end_with_parent as end; import time; end({}, 0); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code.format(gone.pid)]) as loader:
         assert loader.wait(120) == 1
