@@ -117,7 +117,9 @@ class LocalRun:
     def _table(self) -> LeaseTable:
         order, spec = self.setups[0].order, self.spec
         size = 1 if spec.algorithm.traits.num_backup else 2 * max(map(len, self.groups))
-        return LeaseTable(order, spec.epochs, size, already_applied(self.setups[0].run_layout(), order, spec), size)
+        extent = spec.extent(order.num_examples)
+        done = already_applied(self.setups[0].run_layout(), order, spec)
+        return LeaseTable(order, extent.epochs, size, done, size, rest=extent.minibatches)
 
     def _shards(self) -> list[dict[int, GroupSlice]]:
         found, whole, layout = [], self.start.buffers, self.setups[0].run_layout()

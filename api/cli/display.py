@@ -99,11 +99,10 @@ class BarDisplay:
         elif (line := log_line(event)) is not None:
             self.say(line)
         figures = self.figures
-        epoch = figures.metrics.epoch if figures.metrics else 0.0
         self.bars.update(
             self.task,
             completed=figures.fraction(self.epochs),
-            description=f"epoch {epoch:.2f}/{self.epochs}" if figures.metrics else str(figures.state).lower(),
+            description=_place(figures, self.epochs) if figures.metrics else str(figures.state).lower(),
             figures=_figures_line(figures, self.epochs),
         )
 
@@ -114,8 +113,13 @@ class BarDisplay:
 
 def step_line(figures: Figures, epochs: int) -> str:
     """Where a run is, on one line."""
+    return f"{_place(figures, epochs)}  {_figures_line(figures, epochs)}"
+
+
+def _place(figures: Figures, epochs: int) -> str:
+    """How far a run is that has begun to train; epochs: of its spec."""
     assert figures.metrics is not None
-    return f"epoch {figures.metrics.epoch:.2f}/{epochs}  {_figures_line(figures, epochs)}"
+    return f"epoch {figures.metrics.epoch:.2f}/{figures.metrics.run_epochs or epochs:g}"
 
 
 def evaluation_line(event: Event) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.status import Status
-from trainers import RETRYING, Event, Metrics, Result, State, metrics_of
+from trainers import RETRYING, Event, Metrics, Result, State, headline_of, metrics_of
 
 LOST = "CoordinatorLost"
 """The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""
@@ -84,7 +84,7 @@ class Progress(BaseModel):
         """0 to 1: how much of the training is done."""
         if self.state is State.SUCCEEDED:
             return 1.0
-        return min(1.0, self.metrics.epoch / epochs) if self.metrics else 0.0
+        return min(1.0, self.metrics.epoch / (self.metrics.run_epochs or epochs)) if self.metrics else 0.0
 
     def eta_s(self, epochs: float, now: float | None = None) -> float | None:
         """Seconds until the last epoch ends, at the mean pace so far; none while that is not known."""
@@ -95,13 +95,15 @@ class Progress(BaseModel):
         if done <= 0 or elapsed_s <= 0:
             return None
         since_s = (time.time() if now is None else now) - self.metrics_time
-        return max(0.0, (epochs - self.metrics.epoch) * elapsed_s / done - since_s)
+        left = (self.metrics.run_epochs or epochs) - self.metrics.epoch
+        return max(0.0, left * elapsed_s / done - since_s)
 
     def result_so_far(self, job_id: str, spec: dict[str, Any]) -> Result:
         """The run's own result, or one with the same fields for a run that has none (yet)."""
         if self.result is not None:
             return self.result.model_copy(update={"state": self.state, "message": self.message or self.result.message})
         metrics, evaluation = self.metrics, self.evaluation or {}
+        headline = headline_of(evaluation)
         return Result(
             job_id=job_id,
             state=self.state,
@@ -111,6 +113,8 @@ class Progress(BaseModel):
             test_loss=evaluation.get("test_loss"),
             test_error_median=evaluation.get("test_error_median"),
             metrics=metrics_of(evaluation),
+            headline=None if headline is None else headline[0],
+            higher_is_better=None if headline is None else headline[1],
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
             wall_s=(self.ended or 0.0) - (self.started or 0.0),

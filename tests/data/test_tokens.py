@@ -9,11 +9,10 @@ import torch
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from trainers.data import extras, kept
 from trainers.data.batches import Dataset
 from trainers.data.config import DataSpec
 from trainers.data.datasets import open_dataset
-from trainers.data.records import text_files
+from trainers.data.records import extras, kept, text_files
 from trainers.errors import DataNotFound, SpecRejected
 from trainers.tasks.language_model import LanguageModel
 

@@ -9,6 +9,18 @@ from numpy.typing import NDArray
 from trainers.data.draws import permutation
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How much of the order a run trains."""
+
+    epochs: int
+    """Whole ones."""
+    minibatches: int
+    """Of the epoch after these; 0 where the run ends with an epoch."""
+    examples: int
+    """In all."""
+
+
 @dataclass
 class Order:
     """One random permutation per epoch, divided among all workers (paper 4, remark 4).
@@ -48,6 +60,22 @@ class Order:
             self._permutations = {e: p for e, p in self._permutations.items() if e >= epoch - 1}
             permuted = self._permutations[epoch] = self._permuted(epoch)
         return permuted[index * self.per_worker : (index + 1) * self.per_worker]
+
+    def extent(self, epochs: int, per_step: int, max_steps: int | None, max_examples: int | None) -> Extent:
+        """How much is trained in so many epochs, steps or examples, whichever end first.
+
+        per_step: Minibatches of a step. A step is not divided: the one that reaches `max_examples` is the last.
+        """
+        ends = epochs, 0
+        if max_steps is not None:
+            whole, steps = divmod(max_steps, -(-self.minibatches // per_step))
+            ends = min(ends, (whole, steps * per_step))
+        if max_examples is not None:
+            whole, rest = divmod(max_examples, self.num_examples)
+            minibatches = -(-rest // (self.per_worker * per_step)) * per_step
+            ends = min(ends, (whole, minibatches) if minibatches < self.minibatches else (whole + 1, 0))
+        examples = ends[0] * self.num_examples + min(ends[1] * self.per_worker, self.num_examples)
+        return Extent(*ends, examples)
 
     def partition_size(self, virtual_rank: int) -> int:
         """Examples that a virtual worker trains in an epoch of a synchronous run."""

@@ -50,12 +50,19 @@ class LeaseTable:
     run that is to be stopped by hand is given a hundred thousand."""
 
     def __init__(
-        self, order: Order, epochs: int, lease_size: int, done: Iterable[Lease] = (), multiple: int = 1
+        self,
+        order: Order,
+        epochs: int,
+        lease_size: int,
+        done: Iterable[Lease] = (),
+        multiple: int = 1,
+        rest: int = 0,
     ) -> None:
         """lease_size: The longest lease, in minibatches. multiple: The length of every lease but an epoch's last is a
-        multiple of this."""
+        multiple of this. rest: Minibatches of the epoch after the whole ones."""
         self.order = order
         self.epochs = epochs
+        self.rest = rest
         self.lease_size = lease_size
         self.multiple = multiple
         self.counts: list[bytearray] = []  # times applied, by epoch and minibatch
@@ -82,13 +89,14 @@ class LeaseTable:
 
     def has_more(self) -> bool:
         """Whether anything is left to lease."""
-        while not self.free and self.begun < self.epochs:
-            self.free.extend(self._left(Lease(self.begun, 0, self.order.minibatches - 1)))
+        while not self.free and self.begun < self.epochs + (self.rest > 0):
+            minibatches = self.order.minibatches if self.begun < self.epochs else self.rest
+            self.free.extend(self._left(Lease(self.begun, 0, minibatches - 1)))
             self.begun += 1
         return bool(self.free)
 
     def _fair(self, num_holders: int) -> int:
-        remaining = sum(map(len, self.free)) + (self.epochs - self.begun) * self.order.minibatches
+        remaining = sum(map(len, self.free)) + (self.epochs - self.begun) * self.order.minibatches + self.rest
         fair = min(self.lease_size, remaining // (SHARES * num_holders))
         return max(fair // self.multiple, 1) * self.multiple
 

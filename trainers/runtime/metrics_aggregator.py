@@ -15,6 +15,8 @@ class MetricsAggregator:
 
     num_examples: int
     """Training examples an epoch."""
+    run_epochs: float = 0.0
+    """How long the run is."""
     examples: int = 0
     """In the newest version, since the beginning, with those before a resume."""
     first_s: float | None = None
@@ -63,6 +65,7 @@ class MetricsAggregator:
             **recent.model_dump(include=set(StepCounters.model_fields)),
             step=self.steps_before + self.updates,
             epoch=self.examples / self.num_examples,
+            run_epochs=self.run_epochs,
             examples=self.examples,
             examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),
             loss=recent.loss / recent.weight if recent.weight else 0.0,

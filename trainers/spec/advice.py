@@ -3,7 +3,7 @@
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
-from trainers.spec.train import TrainSpec
+from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
 HEAVY_MOMENTUM = 0.9
 """From here on, momentum on top of asynchrony is known to cost accuracy."""
@@ -12,7 +12,19 @@ HEAVY_MOMENTUM = 0.9
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    return [*_division(spec, order), *_asynchrony(spec), *_scaling(spec)]
+    return [*_length(spec, num_examples), *_division(spec, order), *_asynchrony(spec), *_scaling(spec)]
+
+
+def _length(spec: TrainSpec, num_examples: int) -> list[str]:
+    """Limits that the run does not come to."""
+    found, unlimited = [], {"max_steps": None, "max_examples": None}
+    whole = spec.model_copy(update=unlimited).extent(num_examples).examples
+    for name in unlimited:
+        limit = getattr(spec, name)
+        longer = spec.model_copy(update=unlimited | {name: limit, "epochs": MOST_EPOCHS})
+        if limit is not None and longer.extent(num_examples).examples > whole:
+            found.append(f"{name}: the run ends after {spec.epochs} epochs, before it comes to {limit}; raise epochs")
+    return found
 
 
 def _division(spec: TrainSpec, order: Order) -> list[str]:

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.optimizers.groups import GroupSpec
-from trainers.optim.schedules import run_length
 from trainers.spec import (
     DataSpec,
     MomentumSpec,
@@ -171,13 +170,22 @@ def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:
         "examples": Quantity(value=order.num_examples, formula="training examples an epoch"),
         "steps_per_epoch": Quantity(value=steps, formula=formula),
         "epochs": Quantity(value=spec.epochs, formula="the same at every batch", source="paper 4, section 5.1"),
-        "steps": Quantity(value=steps * spec.epochs, formula="steps an epoch x epochs"),
+        "steps": _steps(spec, order, steps),
     }
+
+
+def _steps(spec: TrainSpec, order: Order, per_epoch: int) -> Quantity:
+    extent = spec.extent(order.num_examples)
+    if (extent.epochs, extent.minibatches) == (spec.epochs, 0):
+        return Quantity(value=per_epoch * spec.epochs, formula="steps an epoch x epochs")
+    rest = extent.minibatches // spec.minibatches_per_step
+    limit = "max_steps" if extent.epochs * per_epoch + rest == spec.max_steps else "max_examples"
+    return Quantity(value=extent.epochs * per_epoch + rest, formula=f"ends before the epochs do, by {limit}")
 
 
 def _phases(spec: TrainSpec, order: Order) -> list[Phase]:
     schedule, num, source = spec.learning_rate(order.num_examples), order.num_examples, spec.schedule.source
-    run = run_length(spec.warmup, spec.batch_scaling, spec.epochs, num)
+    run = spec.run_length(num)
 
     def phase(name: str, examples: float, formula: str, source: str) -> Phase:
         seen = -int(-examples // 1)  # rounded up: the first update that lies completely in the phase
@@ -192,6 +200,11 @@ def _phases(spec: TrainSpec, order: Order) -> list[Phase]:
         found.append(phase("end of warm-up", run.warmup, f"{scaled} by the schedule", warmup))
     marks = [mark for mark in spec.schedule.marks(run) if run.warmup < mark.examples < run.total]
     found += [phase(mark.name, mark.examples, f"{scaled} x {mark.formula}", source) for mark in marks]
-    is_synchronous = spec.algorithm.traits.is_synchronous
-    size = order.step_size(order.steps - 1) if is_synchronous else order.size(order.minibatches - 1)
-    return [*found, phase("last update", spec.epochs * num - size, "", source)]
+    return [*found, phase("last update", run.total - _last_update(spec, order), "", source)]
+
+
+def _last_update(spec: TrainSpec, order: Order) -> int:
+    """Its examples."""
+    per_step = order.num_virtual if spec.algorithm.traits.is_synchronous else 1
+    end = spec.extent(order.num_examples).minibatches or order.minibatches
+    return sum(order.size(index) for index in range((end - 1) // per_step * per_step, end))

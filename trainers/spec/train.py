@@ -16,19 +16,28 @@ from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
-from trainers.data.names import TABLES
+from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
-from trainers.optim.schedules import AnySchedule, ConstantSchedule, Schedule, WarmupSpec, build_schedule, warms_up
+from trainers.optim.schedules import (
+    AnySchedule,
+    ConstantSchedule,
+    RunLength,
+    Schedule,
+    WarmupSpec,
+    build_schedule,
+    run_length,
+    warms_up,
+)
 from trainers.section import Section, shorthand
 from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps
+from trainers.spec.habits import codes_for_its_model, counts_steps
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -36,6 +45,8 @@ from trainers.tasks.config import TaskSpec
 Device = Literal["auto", "cpu", "cuda"]
 MOST_ERRORS = 50
 """Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
+
+MOST_EPOCHS = 1_000_000
 
 TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
 
@@ -77,7 +88,7 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(codes_for_its_model)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
@@ -107,8 +118,15 @@ class TrainSpec(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to write a checkpoint, and which to start from."""
 
-    epochs: int = Field(default=5, ge=1, le=1_000_000)
+    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
     """Passes over the training set."""
+
+    max_steps: int | None = Field(default=None, ge=1, le=10**12)
+    """Ends the run after so many steps, if it has not ended before: of all workers together for a synchronous
+    algorithm, else of one worker or group, each an update."""
+
+    max_examples: int | None = Field(default=None, ge=1, le=10**15)
+    """Ends the run with the step that reaches so many examples, if it has not ended before."""
 
     warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
     """How the learning rate begins: `none`, `constant`, `gradual` or `linear`."""
@@ -124,8 +142,8 @@ class TrainSpec(Section):
     between workers and shards through Ray's; between workers as `auto`."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
-    """What happens when the loss stays at chance, or above twice its start, for three epochs or at the end: the log and
-    the result say so, or the run fails."""
+    """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
+    than six, or at the end: the log and the result say so, or the run fails."""
 
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""
@@ -140,18 +158,6 @@ class TrainSpec(Section):
             algorithm.check_workers(workers.count)
             algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
-
-    @field_validator("data")
-    @classmethod
-    def _codes_are_read(cls, data: DataSpec, info: ValidationInfo) -> DataSpec:
-        model = info.data.get("model")
-        if model is None or data.name not in TABLES:
-            return data
-        if model.name == "tabular" and data.encoding == "one_hot":
-            raise ValueError("the model tabular embeds categories by their codes; leave encoding out, or take mlp")
-        if model.name != "tabular" and ":" not in model.name and data.encoding == "codes":
-            raise ValueError(f"{model.name} takes no codes; leave encoding out, or take the model tabular")
-        return data.model_copy(update={"encoding": "codes"}) if model.name == "tabular" else data
 
     @field_validator("elastic")
     @classmethod
@@ -194,6 +200,14 @@ class TrainSpec(Section):
             problem = f"a warm-up of {warmup.length} does not end within a run of {epochs}"
             raise ValueError(f"{problem}; set warmup.epochs below that, or give warmup.steps or warmup.share")
         return warmup
+
+    @field_validator("max_steps", "max_examples")
+    @classmethod
+    def _steps_have_one_size(cls, given: int | None, info: ValidationInfo) -> int | None:
+        elastic = info.data.get("elastic")
+        if given is not None and elastic is not None and elastic.mode == "scale_batch":
+            raise ValueError("with elastic.mode: scale_batch steps differ in size; give epochs only")
+        return given
 
     @field_validator("device")
     @classmethod
@@ -295,9 +309,27 @@ class TrainSpec(Section):
         """Whether there is a warm-up: there is none where scaling does not raise the rate."""
         return warms_up(self.warmup, self.batch_scaling)
 
+    def extent(self, num_examples: int) -> Extent:
+        """How much is trained with `num_examples` training examples per epoch."""
+        order = Order(num_examples, self.batch.per_worker, self.workers.num_virtual, self.seed)
+        return order.extent(self.epochs, self.minibatches_per_step, self.max_steps, self.max_examples)
+
+    @property
+    def minibatches_per_step(self) -> int:
+        """Of all workers of a synchronous algorithm, of those whose mean is an update of an asynchronous one."""
+        num_virtual, traits = self.workers.num_virtual, self.algorithm.traits
+        return num_virtual if traits.is_synchronous else traits.minibatches_per_update(num_virtual)
+
     def learning_rate(self, num_examples: int) -> Schedule:
         """The learning rate over a run with `num_examples` training examples per epoch."""
-        return build_schedule(self.schedule, self.warmup, self.batch_scaling, self.epochs, num_examples)
+        return build_schedule(self.schedule, self.warmup, self.batch_scaling, self.run_length(num_examples))
+
+    def run_length(self, num_examples: int) -> RunLength:
+        """How long the run is, as schedule and warm-up measure it.
+
+        Raises SpecRejected where the warm-up does not end within it.
+        """
+        return run_length(self.warmup, self.batch_scaling, num_examples, self.extent(num_examples).examples)
 
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""

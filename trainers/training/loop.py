@@ -73,6 +73,7 @@ class TrainingLoop:
         self.setup = setup = setup.following(begin.num_virtual or setup.order.num_virtual)
         self.folder = folder
         self.spec = setup.spec
+        self.extent = setup.spec.extent(setup.dataset.num_train)
         self.begin = begin
         self.endpoint = endpoint = begin.endpoint
         self.gate = gate
@@ -268,7 +269,7 @@ class TrainingLoop:
         if not self.spec.algorithm.traits.is_synchronous:
             return self._leased(GroupPosition(self.begin.number, self.endpoint.rank, self.endpoint.size))
         begin = (position.epoch, position.first + position.step * setup.order.num_virtual)
-        return synchronous(setup.dataset, setup.order, self.ranks, self.spec.epochs, begin)
+        return synchronous(setup.dataset, setup.order, self.ranks, self.extent.epochs, begin, self.extent.minibatches)
 
     def _leased(self, place: GroupPosition) -> Iterator[Work]:
         """Until there are no more leases. What is dropped after the last one was asked for is asked for again."""
@@ -298,7 +299,7 @@ class TrainingLoop:
         )
 
     def _snapshot_due(self, place: Position) -> bool:
-        if place.epoch == self.spec.epochs:
+        if place.examples == self.extent.examples:
             return False  # the last one is made when all is done
         kept = self.spec.checkpoint.every_epochs
         is_kept = place.step == 0 and bool(kept) and place.epoch % kept == 0

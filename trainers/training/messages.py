@@ -38,6 +38,10 @@ class RunLayout:
     """The mean loss of guessing; 0: not known."""
     data: tuple[str, ...] = ()
     """What the data are, in sentences without their ends."""
+    headline: str = "loss"
+    """The metric of the task by which runs are compared."""
+    higher_is_better: bool = False
+    """Of that."""
     products: Choice = UNMEASURED
     """Which library makes which product of the fully connected layers; that of worker 0 counts for all."""
     other_processor: str = ""

@@ -106,6 +106,13 @@ class Setup:
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
+    def _is_behind(self, position: Position) -> bool:
+        """Whether all that the run would train is trained at this position."""
+        extent = self.spec.extent(self.dataset.num_train)
+        if position.within_epoch and position.epoch >= extent.epochs:
+            return position.examples >= extent.examples
+        return position.epoch >= extent.epochs + (extent.minibatches > 0)
+
     def _private(self, found: Checkpoint) -> State:
         """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
         names = self.spec.algorithm.private_names(self.optimizer.state_names, self.order.num_virtual)
@@ -126,8 +133,12 @@ class Setup:
         if missing := set(self.layout.names) - set(found.model):
             raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
         position = found.position
-        if position.epoch >= self.spec.epochs:
-            raise SpecRejected(f"epochs: the checkpoint has {position.epoch} behind it; set more than that")
+        if self._is_behind(position):
+            limits = [name for name in ("max_steps", "max_examples") if getattr(self.spec, name) is not None]
+            raise SpecRejected(
+                f"epochs: the checkpoint has {position.epoch} behind it; set more than that"
+                + "".join(f", and a larger {name}" for name in limits)
+            )
         if not position.within_epoch:  # the set, and with it the examples an epoch, may have changed
             return replace(position, examples=position.epoch * self.dataset.num_train)
         mine, theirs = (resume_key(spec) for spec in (self.spec, TrainSpec.model_validate(found.spec)))
@@ -181,6 +192,8 @@ class Setup:
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
             data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
+            headline=self.task.headline,
+            higher_is_better=self.task.higher_is_better,
         )
 
     def hold(self, ranks: range, position: Position) -> None:

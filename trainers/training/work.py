@@ -31,14 +31,18 @@ ALONE = GroupPosition()
 
 
 def synchronous(
-    dataset: Dataset, order: Order, ranks: range, epochs: int, start: tuple[int, int] = (0, 0)
+    dataset: Dataset, order: Order, ranks: range, epochs: int, start: tuple[int, int] = (0, 0), rest: int = 0
 ) -> Iterator[Work]:
     """The work of the worker that computes the virtual `ranks`, from (epoch, minibatch) `start` to the end of the
-    run."""
+    run.
+
+    rest: Minibatches of the epoch after the whole ones.
+    """
 
     def steps() -> Iterator[tuple[int, int]]:
-        for epoch in range(start[0], epochs):
-            for first in range(start[1] if epoch == start[0] else 0, order.minibatches, order.num_virtual):
+        for epoch in range(start[0], epochs + (rest > 0)):
+            stop = order.minibatches if epoch < epochs else rest
+            for first in range(start[1] if epoch == start[0] else 0, stop, order.num_virtual):
                 yield epoch, first
 
     def plan() -> Plan:

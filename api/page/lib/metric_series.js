@@ -37,6 +37,7 @@ export class Curves {
     this.marks = [];
     this.begin = null;
     this.at = { epoch: 0, examples: 0, step: 0, time: 0 };
+    this.runEpochs = 0; // that the whole run makes; 0 until it says so
     this.staleness = {};
   }
 
@@ -46,6 +47,7 @@ export class Curves {
     this.at.time = event.time - this.begin;
     if (event.type === "step") {
       for (const axis of ["epoch", "examples", "step"]) this.at[axis] = event.data[axis];
+      this.runEpochs = event.data.run_epochs;
       this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}) });
     } else if (event.type === "evaluation") {
       for (const name of Object.keys(event.data))

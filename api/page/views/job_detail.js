@@ -273,7 +273,7 @@ class JobPage {
   }
 
   #showLive(epochs, examples, metrics) {
-    setText(this.live.epochs, `${figure(epochs)} of ${this.job.spec.epochs}`);
+    setText(this.live.epochs, `${figure(epochs)} of ${figure(this.curves.runEpochs || this.job.spec.epochs)}`);
     setText(this.live.examples, count(examples));
     setText(this.live.metrics, metricsText(metrics));
   }
@@ -287,7 +287,7 @@ class JobPage {
     const last = names.map((name) => [name.replace("test_", ""), this.curves.evaluations[name].at(-1)]);
     this.#showLive(epoch, examples, Object.fromEntries(last));
     const since = (performance.now() - this.looked) / 1000;
-    const share = Math.max(job.progress, Math.min(1, this.curves.at.epoch / job.spec.epochs));
+    const share = Math.max(job.progress, Math.min(1, this.curves.at.epoch / (this.curves.runEpochs || job.spec.epochs)));
     setProgress(this.bar, share, job.eta_s === null ? null : Math.max(0, job.eta_s - since));
   }
 

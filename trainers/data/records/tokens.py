@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from trainers.data.config import DataSpec
-from trainers.data.extras import need
-from trainers.data.kept import check_room, digest_of, kept, on_disk
 from trainers.data.node_lock import Note
+from trainers.data.records.extras import need
+from trainers.data.records.kept import check_room, digest_of, kept, on_disk
 from trainers.data.records.text_files import TokenArray, code_points, parts, pieces, text_files
 from trainers.errors import DataNotFound, DiskFull, SpecRejected
 

@@ -55,27 +55,20 @@ __all__ = [
 ]
 
 
-def run_length(warmup: WarmupSpec, scaling: BatchScaling, epochs: float, num_examples: int) -> RunLength:
-    """The length of a run with `num_examples` training examples an epoch.
+def run_length(warmup: WarmupSpec, scaling: BatchScaling, epoch: int, total: int) -> RunLength:
+    """The length of a run of `total` examples with `epoch` training examples an epoch.
 
     Raises SpecRejected where its warm-up does not end within it.
     """
-    update = scaling.update_batch
-    warm = warmup.examples(num_examples, epochs, update) if warms_up(warmup, scaling) else 0.0
-    if warm >= epochs * num_examples:
-        problem = f"a warm-up of {warmup.length} does not end within a run of {epochs:g} epochs"
-        raise SpecRejected(f"warmup: {problem} of {num_examples:,} examples; make it shorter, or warmup.share")
-    return RunLength(num_examples, epochs, update, warm)
+    warm = warmup.examples(epoch, total, scaling.update_batch) if warms_up(warmup, scaling) else 0.0
+    if warm >= total:
+        problem = f"a warm-up of {warmup.length} does not end within a run of {total / epoch:g} epochs"
+        raise SpecRejected(f"warmup: {problem} of {epoch:,} examples; make it shorter, or give warmup.share")
+    return RunLength(epoch, total, scaling.update_batch, warm)
 
 
-def build_schedule(
-    schedule: AnySchedule, warmup: WarmupSpec, scaling: BatchScaling, epochs: float, num_examples: int
-) -> Schedule:
-    """The schedule of a run with `num_examples` training examples an epoch: scaled to its batch, with its warm-up.
-
-    Raises SpecRejected where the warm-up does not end within the run.
-    """
-    run = run_length(warmup, scaling, epochs, num_examples)
+def build_schedule(schedule: AnySchedule, warmup: WarmupSpec, scaling: BatchScaling, run: RunLength) -> Schedule:
+    """The schedule of a run, scaled to its batch, with its warm-up."""
     course, lr = schedule.course(run), scaling.learning_rate
 
     def after(seen: float) -> float:

@@ -20,16 +20,15 @@ class RunLength:
     """How long a run is, in examples."""
 
     epoch: int
-    epochs: float
+    total: int
     update: int
-    """Examples of an update."""
+    """Of an update."""
     warmup: float = 0.0
-    """Examples of the warm-up."""
 
     @property
-    def total(self) -> float:
-        """Examples of the run."""
-        return self.epochs * self.epoch
+    def epochs(self) -> float:
+        """Passes over the training set."""
+        return self.total / self.epoch
 
 
 class Mark(NamedTuple):

@@ -38,10 +38,10 @@ class WarmupSpec(Section):
             raise ValueError(f"the warm-up's length is given twice, by {' and '.join(named)}; leave one out")
         return given
 
-    def examples(self, epoch: int, epochs: float, update: int) -> float:
-        """How many examples it takes; epoch, update: how many these have; epochs: of the run."""
+    def examples(self, epoch: int, total: int, update: int) -> float:
+        """How many examples it takes; epoch, total, update: those of an epoch, of the run and of an update."""
         if self.share is not None:
-            return self.share * epochs * epoch
+            return self.share * total
         return self.epochs * epoch if self.steps is None else float(self.steps * update)
 
     @property

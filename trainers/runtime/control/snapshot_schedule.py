@@ -50,7 +50,7 @@ class SnapshotSchedule:
     async def _follow_epochs(self, progress: RunProgress) -> None:
         """Of an asynchronous run, at the ends of epochs."""
         begin = max(progress.start.epoch, progress.epochs_logged)
-        for epoch in range(begin + 1, progress.spec.epochs):
+        for epoch in range(begin + 1, progress.extent.epochs + (progress.extent.minibatches > 0)):
             if not self.snapshots.is_due(Position(epoch)):
                 continue
             await progress.wait_until_logged(epoch)
@@ -72,11 +72,12 @@ class SnapshotSchedule:
         taken = max(0, logged, progress.metrics.updates - 1)  # the newest may not have been taken
         await self._has_taken(taken)
         step = progress.first_step + taken
-        while step < progress.spec.epochs * length:
+        last = progress.extent.epochs * length + progress.extent.minibatches // progress.order.num_virtual
+        while step < last:
             end = (step // length + 1) * length
             step = min(end, (step // every + 1) * every) if every else end
             position = progress.after(step)
-            if position.epoch < progress.spec.epochs and self.snapshots.is_due(position):
+            if step < last and self.snapshots.is_due(position):
                 await self._take(position)
 
     async def _take(self, position: Position) -> None:
