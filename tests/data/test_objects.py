@@ -8,7 +8,7 @@ import torch
 
 from trainers.data.datasets import open_dataset
 from trainers.data.facts import DataFacts
-from trainers.data.objects import stacked
+from trainers.data.records.objects import stacked
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.spec import DataSpec, TrainSpec
 from trainers.tasks.config import TaskSpec

@@ -18,10 +18,10 @@ from trainers.data.memory import MemoryDataset
 from trainers.data.names import RECORDS
 from trainers.data.node_lock import Note, alone_on_node
 from trainers.data.node_memory import map_shared
-from trainers.data.objects import ObjectSource
 from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedImages, PartitionedRecords
 from trainers.data.photographs import side_of
 from trainers.data.records.columns import Columns, ColumnsDataset
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.text import open_text
 from trainers.data.sources import read_any
 from trainers.data.streamed import ImageHalf, ObjectHalf, StreamedDataset

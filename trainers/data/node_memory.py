@@ -14,9 +14,9 @@ import numpy as np
 from trainers.data.config import DataSpec
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source
 from trainers.data.node_lock import Note, alone_on_node
-from trainers.data.objects import ObjectSource
 from trainers.data.photographs import decode_into
 from trainers.data.records.columns import ABOUT, Columns, map_columns, write_columns
+from trainers.data.records.objects import ObjectSource
 
 log = logging.getLogger(__name__)
 

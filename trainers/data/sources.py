@@ -16,9 +16,9 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
 from trainers.data.names import SAVED, TABLES
-from trainers.data.objects import ObjectSource
 from trainers.data.records.columns import Columns
 from trainers.data.records.hf import read_hf
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
 from trainers.data.records.webdataset import read_webdataset
 from trainers.data.user import IMAGENET, read_user

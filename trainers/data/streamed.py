@@ -16,11 +16,11 @@ from trainers.data.delivery import Delivery, data_sent_to, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, image_tensor
 from trainers.data.facts import DataFacts
-from trainers.data.generators import kept_generators, seed_generators
-from trainers.data.loader import Loaded, Loads, PlanLoader
-from trainers.data.objects import ObjectSource, check_example, form_of, stacked
+from trainers.data.loading.generators import kept_generators, seed_generators
+from trainers.data.loading.processes import Loaded, Loads, PlanLoader
 from trainers.data.photographs import read_example
 from trainers.data.reading import Reading, ReadingBoard
+from trainers.data.records.objects import ObjectSource, check_example, form_of, stacked
 from trainers.data.sources import read_any
 from trainers.errors import MillraceError, SpecRejected, UserCodeFailed
 

@@ -18,9 +18,9 @@ from trainers.data.examples import (
     image_tensor,
     measured,
 )
-from trainers.data.generators import kept_generators
-from trainers.data.objects import ObjectSource, count_of, facts_of, is_image_with_label
+from trainers.data.loading.generators import kept_generators
 from trainers.data.records.columns import Columns, columns_of
+from trainers.data.records.objects import ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

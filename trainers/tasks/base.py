@@ -9,7 +9,7 @@ from torch import nn
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
-from trainers.data.objects import stacked
+from trainers.data.records.objects import stacked
 from trainers.models.objective import Model, Objective
 from trainers.tasks.measures import Mean, Measure
 

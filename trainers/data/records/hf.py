@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from trainers.data.config import DataSpec
 from trainers.data.examples import StreamedSource
-from trainers.data.extras import need
-from trainers.data.objects import ObjectSource
 from trainers.data.records.columns import Columns
+from trainers.data.records.extras import need
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.table import columns_of_table
 from trainers.data.records.table_files import AnyColumn, Table, values_of_arrow

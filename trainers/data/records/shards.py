@@ -17,8 +17,8 @@ from PIL import Image
 
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
-from trainers.data.kept import digest_of, kept, on_disk
 from trainers.data.node_lock import Note
+from trainers.data.records.kept import digest_of, kept, on_disk
 from trainers.errors import DataNotFound, DiskFull, SpecRejected
 
 LABEL = "cls"

@@ -8,7 +8,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import StreamedSource
 from trainers.data.node_lock import Note
-from trainers.data.objects import ObjectSource
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.shards import DECODERS, LABEL, ShardIndex, ShardReader, indexed, shards_of
 from trainers.data.user import streams

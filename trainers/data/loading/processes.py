@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from trainers.data.batches import Data, Plan
 from trainers.data.draws import Int64Array
-from trainers.data.loader_files import begin_files, end_files, is_running
+from trainers.data.loading.files import begin_files, end_files, is_running
 from trainers.errors import MillraceError, RunFailed
 
 PREFETCH = 4
