@@ -118,6 +118,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert [follows.virtual_for(count) * follows.batch.per_worker for count in (2, 8)] == [128, 512]
     groups = read_spec(shown.pop(("recipe", "Parameter groups"))).train.optimizer.groups
     assert [(group.patterns, group.lr) for group in groups] == [(("*.bias",), 0.08), (("fc*", "classifier.*"), 0.01)]
+    nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
+    assert nadam.build().kwargs == {"momentum_decay": 0.004}
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     told = read_spec(shown.pop(("records", "A table"))).train

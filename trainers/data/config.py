@@ -1,10 +1,10 @@
 """The section `data` of a spec. Imports no torch."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.data.names import dataset_names
+from trainers.data.names import SAVED, dataset_names
 from trainers.section import Section, known
 
 
@@ -13,7 +13,7 @@ class DataSpec(Section):
 
     name: str = "digits"
     """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`, `text`,
-    `csv`, `parquet`) or a function of your own as `module:function`."""
+    `csv`, `parquet`, `hf`, `webdataset`) or a function of your own as `module:function`."""
 
     root: str = "data"
     """The folder in torchvision's layout, or the file of `text`, `csv` and `parquet`, or a folder of such; a relative
@@ -80,6 +80,19 @@ class DataSpec(Section):
     validation: float = Field(default=0.1, gt=0, lt=1)
     """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
     always the same ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_its_path(cls, values: Any) -> Any:
+        """`hf:PATH` is `hf` with that root."""
+        if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+            return values
+        name, _, path = values["name"].partition(":")
+        if name not in SAVED or not path:
+            return values
+        if "root" in values:
+            raise ValueError(f"the path stands in name and in root; give it once, as {values['name']}")
+        return {**values, "name": name, "root": path}
 
     @field_validator("resize")
     @classmethod

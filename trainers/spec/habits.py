@@ -4,6 +4,7 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import TABLES
+from trainers.optim.optimizers import AnyOptimizer
 from trainers.spec.evaluate import EvaluateSpec
 
 
@@ -28,3 +29,11 @@ def codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:
     if model.name != "tabular" and ":" not in model.name and data.encoding == "codes":
         raise ValueError(f"{model.name} takes no codes; leave encoding out, or take the model tabular")
     return data.model_copy(update={"encoding": "codes"}) if model.name == "tabular" else data
+
+
+def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOptimizer:
+    """Raises ValueError where an optimizer updates whole parameters and the algorithm divides them."""
+    algorithm = info.data.get("algorithm")
+    if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
+        raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
+    return optimizer

@@ -1,11 +1,11 @@
 """What must not change when a run resumes from a checkpoint within an epoch."""
 
-from trainers.data.names import TABLES
+from trainers.data.names import SAVED, TABLES
 from trainers.spec import TrainSpec
 
 DIVIDES = {
     "text": ("tokens", "tokenizer", "context", "validation"),
-    **dict.fromkeys(TABLES, ("validation",)),
+    **dict.fromkeys((*TABLES, *SAVED), ("validation",)),
 }
 """What else decides what an example is, by the name of the data."""
 

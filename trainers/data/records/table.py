@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainers.data.config import DataSpec
-from trainers.data.draws import Int64Array, permutation
 from trainers.data.facts import DataFacts
 from trainers.data.records.categories import Float32Array, codes_of, is_numbers, one_hot, values_of
 from trainers.data.records.columns import Columns
+from trainers.data.records.rows import split
 from trainers.data.records.table_files import CsvTable, ParquetTable, Table
 from trainers.errors import SpecRejected
 
@@ -37,7 +37,10 @@ def read_table(data: DataSpec) -> Columns:
 def columns_of_table(data: DataSpec, table: Table) -> Columns:
     """The same of a table that is open. Columns are read one after the other."""
     names = _input_names(data, table.names)
-    train, test = split(data, table.num_rows)
+    if table.num_test is None:
+        train, test = split(data, table.num_rows)
+    else:
+        train, test = np.split(np.arange(table.num_rows), [table.num_rows - table.num_test])
     numbers, categories = _Inputs(), _Inputs()
     told: list[str] = []
     for name in names:
@@ -57,18 +60,6 @@ def columns_of_table(data: DataSpec, table: Table) -> Columns:
     x = np.concatenate([*numbers.parts, *categories.parts], axis=1)
     y, facts = _target(_column(data, table, data.target), x.shape[1], tuple(categories.sizes), told)
     return Columns({"0": x[train], "1": y[train]}, {"0": x[test], "1": y[test]}, True, facts, tuple(told))
-
-
-def split(data: DataSpec, num_rows: int) -> tuple[Int64Array, Int64Array]:
-    """The training and the test rows, each in their order."""
-    order = permutation(0, 0, num_rows)
-    num_test = round(num_rows * data.validation)
-    if not 0 < num_test < num_rows:
-        raise SpecRejected(
-            f"data.validation: {data.validation:g} of {num_rows} rows leaves {num_test} test rows and "
-            f"{num_rows - num_test} training rows; both are needed"
-        )
-    return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
 class _Inputs:

@@ -21,6 +21,8 @@ class Table(ABC):
 
     names: list[str]
     num_rows: int
+    num_test: int | None = None
+    """How many of the rows, the last ones, are the test set; None: the spec says."""
 
     @abstractmethod
     def column(self, name: str) -> AnyColumn:
@@ -92,7 +94,7 @@ class ParquetTable(Table):
         _check_rows(root, self.num_rows)
 
     def column(self, name: str) -> AnyColumn:
-        return np.concatenate([_values(path, name, file.read([name]).column(0)) for path, file in self._files])
+        return np.concatenate([values_of_arrow(path, name, file.read([name]).column(0)) for path, file in self._files])
 
 
 REMEDY = "fill it, drop the row, or leave the column out of data.columns"
@@ -105,7 +107,7 @@ def _opened(path: Path) -> Any:
         raise SpecRejected(f"data: {path} is no Parquet file: {error}") from error
 
 
-def _values(path: Path, name: str, column: Any) -> AnyColumn:
+def values_of_arrow(path: Path | str, name: str, column: Any) -> AnyColumn:
     """What a column of pyarrow holds, checked."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
