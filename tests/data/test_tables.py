@@ -14,7 +14,7 @@ from trainers.data.config import DataSpec
 from trainers.data.datasets import open_dataset
 from trainers.data.facts import DataFacts
 from trainers.errors import DataNotFound, SpecRejected
-from trainers.models.tabular import Tabular
+from trainers.models.networks.tabular import Tabular
 from trainers.spec import TrainSpec
 
 ROWS = 40
