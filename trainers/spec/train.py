@@ -19,7 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, local_source
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import (
@@ -37,7 +37,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps
+from trainers.spec.habits import counts_steps, has_whole_parameters
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -94,9 +94,11 @@ class TrainSpec(Section):
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
     """How many examples a step trains."""
 
-    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default=usual_optimizer)] = cast(
-        AnyOptimizer, {}
-    )  # a section without a name, until the algorithm is known
+    optimizer: Annotated[
+        AnyOptimizer,
+        shorthand("name", AnyOptimizer, str, default=usual_optimizer),
+        AfterValidator(has_whole_parameters),
+    ] = cast(AnyOptimizer, {})  # a section without a name, until the algorithm is known
     """The update rule and its learning rate. Left out, it is `adagrad` for `downpour` and `mixed`, which bears late
     gradients, and `momentum` for the others."""
 
@@ -340,6 +342,9 @@ class TrainSpec(Section):
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        if source := local_source(self.model.name):
+            name = f"hf:{absolute(source, base)}"
+            update["model"] = update.get("model", self.model).model_copy(update={"name": name})
         return self.model_copy(update=update)
 
 
