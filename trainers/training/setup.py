@@ -124,9 +124,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(
-            spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups], self.optimizer.parameters
-        )
+        now = self.optimizer
+        groups = [ends(group.spans) for group in now.groups]
+        optimizer = build_optimizer(spec, num, ends(now.exempt), groups, now.parameters)
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -273,7 +273,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         task=task,
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task),
-        optimizer=optimizer_of(spec, model, layout),
+        optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )
