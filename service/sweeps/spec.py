@@ -24,7 +24,7 @@ from service.spec import NAME, JobSpec, apply_overrides, as_written
 from trainers import PATH_FIELDS, FieldError, absolute, field_errors
 
 Axes = dict[str, tuple[JsonValue, ...]]
-TASKS = frozenset({"classification", "regression", "language_model"})
+TASKS = frozenset({"classification", "regression", "language_model", "segmentation"})
 """Those of which it is known from the spec what they are compared by."""
 TAG = re.compile(r"^/search/(grid|random|asha|optuna)(?=/|$)")
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
+from trainers.models.names import is_hugging_face
 from trainers.models.registry import build_model_for
 from trainers.models.weights import load_weights
 from trainers.spec import ModelSpec, TrainSpec
@@ -49,6 +50,8 @@ class FinishedModel(BaseModel):
     """Labels, or numbers that the model gives; the vocabulary of a language model."""
     image_shape: tuple[int, ...]
     """(C, H, W) of an image, (F,) of a vector, (T,) of tokens."""
+    categories: tuple[int, ...] = ()
+    """How many codes each of a vector's last numbers may hold, where they stand for categories."""
     task: TaskSpec = TaskSpec()
     facts: DataFacts | None = None
     """What its data looked like; null in files that are older than this."""
@@ -62,15 +65,16 @@ class FinishedModel(BaseModel):
             return self.facts
         if self.task.name == "language_model":
             return DataFacts(self.image_shape, vocabulary=self.num_classes)
-        return DataFacts(self.image_shape, classes=self.num_classes)
+        return DataFacts(self.image_shape, classes=self.num_classes, categories=self.categories)
 
 
 def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
     """What a run's finished model says of itself."""
-    outputs = facts.classes or facts.outputs or facts.vocabulary
+    outputs = facts.pixel_classes or facts.classes or facts.outputs or facts.vocabulary
     return FinishedModel(
-        model=spec.model, num_classes=outputs, image_shape=facts.inputs, task=spec.task, facts=facts, code=spec.code
-    )
+        model=spec.model, num_classes=outputs, image_shape=facts.inputs, categories=facts.categories, task=spec.task,
+        facts=facts, code=spec.code,
+    )  # fmt: skip
 
 
 class Exported(BaseModel):
@@ -138,6 +142,9 @@ def described(path: Path) -> FinishedModel:
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
     spec = finished.model.model_copy(update={"weights": None})
+    if finished.task.name == "transformers" or is_hugging_face(spec.name):
+        kind = "a model of transformers"
+        raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
     if spec.name == OWN:
         module = build_task_model(build_task(finished.task, "cross_entropy", finished.data), spec, seed=0)
     else:
@@ -147,11 +154,14 @@ def _module(finished: FinishedModel, weights: Path) -> nn.Module:
 
 
 def _inputs(finished: FinishedModel, count: int) -> Tensor:
-    """(count, C, H, W), like normalised images; (count, F); or (count, T) tokens."""
-    facts, generator = finished.data, torch.Generator().manual_seed(count)
+    """(count, C, H, W), like normalised images; (count, F), the last of which may be codes; or (count, T) tokens."""
+    facts, draw = finished.data, torch.Generator().manual_seed(count)
     if facts.vocabulary:
-        return torch.randint(facts.vocabulary, (count, *facts.inputs), generator=generator)
-    return torch.randn(count, *facts.inputs, generator=generator)
+        return torch.randint(facts.vocabulary, (count, *facts.inputs), generator=draw)
+    found = torch.randn(count, *facts.inputs, generator=draw)
+    for place, size in enumerate(reversed(facts.categories), 1):
+        found[:, -place] = torch.randint(size, (count,), generator=draw)
+    return found
 
 
 def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Tensor], Tensor]) -> float:
