@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         SpecRejected,
         UserCodeFailed,
     )
-    from trainers.events import NO_ROOM, RETRYING, Event, Metrics, Result, State, error_median, metrics_of
+    from trainers.events import NO_ROOM, RETRYING, Event, Metrics, Result, State, error_median, headline_of, metrics_of
+    from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
     from trainers.models.objective import Loss, Supervised
     from trainers.runtime.api import train
@@ -58,7 +59,10 @@ _HOME = {
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
-    "trainers.events": ("NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "metrics_of"),
+    "trainers.events": (
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "metrics_of",
+    ),
+    "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.export": ("Exported", "export_model"),
     "trainers.models.names": ("OWN", "torchvision_names"),
     "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
@@ -84,9 +88,10 @@ __all__ = [
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
-    "export_model", "field_errors", "find_run", "has_room", "images_of", "known_examples", "metrics_of",
-    "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "remove_files", "slope_words",
-    "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
+    "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "known_examples",
+    "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "refuse_given",
+    "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
+    "total_resources", "train",
 ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@
 | `step` | a `Metrics` over all workers since the last one |
 | `evaluation` | `epoch` (with its fraction within an epoch), `examples`, `step` of a synchronous run,
 `seconds`, each metric of the task as `test_` and its name (`test_loss`;
-`test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...) |
+`test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...),
+`headline`: the name of the one by which runs are compared, and of that `higher_is_better` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message` |
@@ -158,6 +159,10 @@ class Result(BaseModel):
     """Mean over the last epoch."""
     metrics: dict[str, float] = {}  # a model copies its defaults
     """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ..."""
+    headline: str | None = None
+    """The one of them by which runs are compared; null where none was measured."""
+    higher_is_better: bool | None = None
+    """Of the headline."""
     examples_per_s: float
     """Mean over the time from the first step to the last."""
     wall_s: float
@@ -180,6 +185,13 @@ def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
     """The task's metrics in the data of an `evaluation`, by name."""
     named = {name.removeprefix("test_"): value for name, value in evaluation.items() if name.startswith("test_")}
     return {name: value for name, value in named.items() if name != "error_median"}
+
+
+def headline_of(evaluation: dict[str, Any]) -> tuple[str, bool] | None:
+    """The metric of an `evaluation` by which runs are compared, and whether more of it is better; None where there is
+    no such metric in it. Logs that do not say are older than tasks: theirs is the accuracy."""
+    name = evaluation.get("headline", "accuracy" if "test_accuracy" in evaluation else "loss")
+    return (name, evaluation.get("higher_is_better", name == "accuracy")) if f"test_{name}" in evaluation else None
 
 
 MEDIAN_EPOCHS = 5

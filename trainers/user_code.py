@@ -6,9 +6,11 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from trainers.errors import UserCodeFailed
+from trainers.given import is_given, refuse_given
 
 NUM_FRAMES = 4
 """Frames of a user's traceback that are shown: the last ones, closest to the error."""
@@ -46,9 +48,12 @@ def failed(name: str, error: BaseException, doing: str = "raised") -> UserCodeFa
 def resolve(name: str) -> Callable[..., Any]:
     """The function behind `module:function`.
 
-    Raises UserCodeFailed when the module cannot be imported or has no such function.
+    Raises UserCodeFailed when the module cannot be imported or has no such function, SpecRejected where it is one that
+    `train()` was given elsewhere.
     """
     module_name, _, function_name = name.partition(":")
+    if is_given(name) and find_spec(module_name) is None:
+        raise refuse_given(name)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -55,12 +55,13 @@ def _check_size(folder: Path, left_out: list[str]) -> None:
 
     _dir_travel(folder, [_get_excludes(folder, left_out)], count, include_gitignore=True)
     if sizes.total() > MOST_BYTES:
-        largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in sizes.most_common(3))
+        largest = ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.most_common(3))
         raise SpecRejected(
-            f"code: {folder} holds {_megabytes(sizes.total())} ({largest}), and what travels to the workers may be "
-            f"{_megabytes(MOST_BYTES)}; name what is no code in its .rayignore, or move the code to a folder of its own"
+            f"code: {folder} holds {megabytes(sizes.total())} ({largest}), and what travels to the workers may be "
+            f"{megabytes(MOST_BYTES)}; name what is no code in its .rayignore, or move the code to a folder of its own"
         )
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """A size in words."""
     return f"{size / 2**20:,.0f} MB"

@@ -36,6 +36,10 @@ class RunLayout:
     """What is wrong with the checkpoints that the run was to begin from, before the one that it does begin from."""
     chance_loss: float = 0.0
     """The mean loss of guessing; 0: not known."""
+    headline: str = "loss"
+    """The metric of the task by which runs are compared."""
+    higher_is_better: bool = False
+    """Of that."""
     products: Choice = UNMEASURED
     """Which library makes which product of the fully connected layers; that of worker 0 counts for all."""
     other_processor: str = ""

@@ -191,6 +191,8 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
+            headline=self.task.headline,
+            higher_is_better=self.task.higher_is_better,
         )
 
     def hold(self, ranks: range, position: Position) -> None:

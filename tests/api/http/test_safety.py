@@ -196,6 +196,7 @@ def test_what_users_wrote_is_shown_as_what_it_is(service: Service) -> None:
 CODE = [
     ({"model": "evil:make"}, ["/model/name"]),
     ({"data": {"name": "evil:load"}}, ["/data/name"]),
+    ({"task": "evil:Task", "model": "mlp"}, ["/task/name"]),
     ({"code": "/tmp"}, ["/code"]),
     ({"code": "", "model": "evil:make", "data": "evil:load"}, ["/code", "/data/name", "/model/name"]),
 ]
@@ -227,6 +228,7 @@ def test_own_code_is_for_roles_that_may(
         {"job": {}, "axes": {"model.name": ["mlp", "evil:make"]}},
         {"job": {}, "axes": {"data": ["digits", {"name": "evil:load"}]}},
         {"job": {}, "axes": {" data.name": ["evil:load"]}},
+        {"job": {}, "axes": {"task": ["classification", "evil:Task"]}},
         {"job": {}, "axes": {"code": ["/tmp"]}},
         {"job": {}, "axes": {"seed": [0, 1], "model": ["mlp", "evil:make"]}, "search": {"name": "random"}},
     ],

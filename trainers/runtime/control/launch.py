@@ -12,6 +12,7 @@ from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
+from trainers.runtime.given_objects import given_names
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with
@@ -51,6 +52,8 @@ class Launcher:
         for fault in prepared[0].damaged:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
         self._say_of_products(prepared[0])
+        if names := given_names(spec):
+            self.parts.log.line("info", f"trains {', '.join(names)}, as given to train(); a resume needs them again")
         for sentence in advice(spec, prepared[0].num_examples):
             self.parts.log.line("warning", sentence)
         if pool.shards:

@@ -173,6 +173,8 @@ class RunProgress:
             test_accuracy=measured.metrics.get("accuracy"),
             test_loss=measured.metrics.get("loss"),
             metrics=measured.metrics,
+            headline=self.prepared.headline,
+            higher_is_better=self.prepared.higher_is_better,
             test_error_median=measured.error_median,
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,

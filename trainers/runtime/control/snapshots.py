@@ -157,7 +157,7 @@ class Snapshots:
             **self._place(snapshot),
             **{f"test_{name}": value for name, value in metrics.items()},
             **({"test_error_median": error_median(self.accuracies)} if "accuracy" in metrics else {}),
-            "seconds": seconds,
+            "seconds": seconds, "headline": self.layout.headline, "higher_is_better": self.layout.higher_is_better,
         })  # fmt: skip
         return metrics
 
