@@ -69,6 +69,7 @@ class RunController:
         self.phase = RunPhase.NEW
         self.before = LogSummary()  # what the log said when this coordinator began
         self.stops_as: State | None = None  # the state in which the run ends, once it was told to stop
+        self.plateau = ""  # why it ends early, if it does
         self.training: Training | None = None  # from OPENING on
         self.guards: list[asyncio.Task[None]] = []  # what must not fail while the run trains
         self.lost_updates = 0
@@ -179,6 +180,8 @@ class RunController:
         match event:
             case happened.StopRequested(stops_as):
                 self._stop(stops_as)
+            case happened.PlateauReached(message):
+                self._stop_early(message)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
             case happened.RequestNoted(request):
@@ -297,9 +300,19 @@ class RunController:
         if is_first and self.training is not None:
             self._announce_stop(self.training)
 
+    def _stop_early(self, message: str) -> None:
+        """The run has got no better for long enough."""
+        if self.stops_as is not None or self.phase in (RunPhase.COLLECTING, RunPhase.FINISHING):
+            return
+        self.plateau = message
+        self._stop(State.SUCCEEDED)
+
     def _announce_stop(self, training: Training) -> None:
-        state = State.PAUSING if self.stops_as is State.PAUSED else State.CANCELLING
-        self.parts.log.state(state, state.capitalize(), "stopping at the end of a step")
+        if self.stops_as is State.SUCCEEDED:
+            self.parts.log.line("info", f"stops early: {self.plateau}")
+        else:
+            state = State.PAUSING if self.stops_as is State.PAUSED else State.CANCELLING
+            self.parts.log.state(state, state.capitalize(), "stopping at the end of a step")
         self.parts.watch.hurry()
         training.stop()
 
@@ -314,8 +327,11 @@ class RunController:
             "lost_updates": self.lost_updates,
         })  # fmt: skip
         self.parts.log.write("result", result.model_dump(mode="json"))
-        cut_short = stopped(state, f"after {progress.examples} examples")
-        self.end = succeeded(progress.epochs, result.warning) if is_complete else cut_short
+        why = result.warning if is_complete else self.plateau
+        if state is State.SUCCEEDED:
+            self.end = succeeded(progress.epochs, why, is_complete)
+        else:
+            self.end = stopped(state, f"after {progress.examples} examples")
 
     def _fail(self, error: Exception) -> None:
         """Something has failed, and with it the run."""

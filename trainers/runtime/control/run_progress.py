@@ -176,6 +176,7 @@ class RunProgress:
             headline=self.prepared.headline,
             higher_is_better=self.prepared.higher_is_better,
             test_error_median=measured.error_median,
+            best=measured.best,
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,
             wall_s=0.0,
