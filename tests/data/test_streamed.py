@@ -4,6 +4,7 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from pydantic import ValidationError
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import functional
 
+from trainers.data.augmentation import Augmentation
 from trainers.data.datasets import open_dataset
+from trainers.data.examples import Normalisation, StreamedSource
 from trainers.data.streamed import StreamedDataset
 from trainers.errors import DataNotFound, MillraceError, RunFailed, SpecRejected, UserCodeFailed
 from trainers.spec import DataSpec
@@ -219,3 +222,41 @@ def test_a_loader_whose_parent_died_while_it_started_ends() -> None:
     code = "from trainers.data.streamed import _end_with_parent as end; import time; end({}, 0); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code.format(gone.pid)]) as loader:
         assert loader.wait(120) == 1
+
+
+class Hangs:
+    """Images, of which one is not read before it is let go."""
+
+    classes = ("a", "b")
+
+    def __init__(self) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        if i == 5:
+            self.begun.set()
+            self.may_go_on.wait()
+        return np.full((1, 4, 4), i, np.uint8), i % 2
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_example_that_is_being_read_is_known_meanwhile(training: bool) -> None:
+    """That is by what one that hangs is found, of either half."""
+    held = Hangs()
+    source = StreamedSource(held, held, 2, Normalisation((0.5,), (0.5,)), one_size=True)
+    spec = DataSpec(name=f"{USERS}:x", loader_processes=0)
+    with StreamedDataset(spec, source, Augmentation(seed=0), torch.device("cpu")) as dataset:
+        batches = dataset.batches([(0, np.array([3, 5]))]) if training else dataset.test_batches(8)
+        reader = threading.Thread(target=lambda: list(batches))
+        assert dataset.reading() is None
+        reader.start()
+        assert held.begun.wait(30)
+        found = dataset.reading()
+        held.may_go_on.set()
+        reader.join()
+        assert found is not None
+        assert found.example == 5
+        assert dataset.reading() is None

@@ -64,6 +64,8 @@ class ActorPool:
     evaluator_node: str | None = None
     """Where it was put, if anywhere."""
     shard_only_nodes: list[str] = field(default_factory=list)
+    faults: dict[Any, str] = field(default_factory=dict)
+    """By the handle of an actor that is no worker: why it was ended, if it hung."""
 
     @property
     def is_trial(self) -> bool:
@@ -241,10 +243,14 @@ class ActorPool:
             self.evaluator = self._start(Evaluator, name, options, {CONTROL: 2}, arguments)
         return self.evaluator
 
-    def forget_evaluator(self) -> str | None:
-        """It has died; another is started when one is needed. Returns its node, if it was given one."""
-        self.evaluator = None
-        return self.evaluator_node
+    def forget_evaluator(self) -> tuple[str | None, str]:
+        """It has died; another is started when one is needed. Returns its node, if it was given one, and why."""
+        evaluator, self.evaluator = self.evaluator, None
+        return self.evaluator_node, self.why_gone(evaluator)
+
+    def why_gone(self, actor: Any) -> str:
+        """Why an actor that is no worker is gone."""
+        return self.faults.pop(actor, "died")
 
     def _start(
         self, kind: type, name: str, options: dict[str, Any], groups: dict[str, int], arguments: tuple[Any, ...]

@@ -146,8 +146,8 @@ class TrainSpec(Section):
     """Ends the run once its evaluations get no better; none: it goes on to its end."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
-    """What happens when the loss stays at chance, or above twice its start, for three epochs or at the end: the log and
-    the result say so, or the run fails."""
+    """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
+    than six, or at the end: the log and the result say so, or the run fails."""
 
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""

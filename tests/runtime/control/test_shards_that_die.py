@@ -12,12 +12,14 @@ from trainers.runtime.control.run_events import ShardDied
 from trainers.runtime.control.run_log import LogSummary
 
 
-def test_another_process_takes_the_place_of_a_shard_that_died(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["died", "did not answer for 6.0 s: its process is stopped"])
+def test_another_process_takes_the_place_of_a_shard_that_died(tmp_path: Path, why: str) -> None:
     async def scenario(run: FakeRun) -> None:
         await run.begins()
         run.shards.version = 7
+        run.pool.faults = {run.pool.shards[0]: why} if why != "died" else {}
         await run.happens(ShardDied(0))
-        assert run.log.of("fault") == [{"actor": "job/shard/0", "why": "died", "examples": 0}]
+        assert run.log.of("fault") == [{"actor": "job/shard/0", "why": why, "examples": 0}]
         assert run.shards.replaced == [0]
         assert run.shards.served == [0, 0]
         assert run.log.of("log")[-1] == {"level": "info", "message": "shard 0 goes on at version 7"}

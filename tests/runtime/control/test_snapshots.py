@@ -72,14 +72,14 @@ class Pool:
 
     job_id = "run"
 
-    def __init__(self, nodes: list[str]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: list[str], why: str = "died") -> None:
+        self.nodes, self.why = nodes, why
 
     def start_evaluator(self) -> FakeActor:
         return FakeActor(evaluate=ray.exceptions.ActorDiedError())
 
-    def forget_evaluator(self) -> str:
-        return self.nodes.pop(0)
+    def forget_evaluator(self) -> tuple[str, str]:
+        return self.nodes.pop(0), self.why
 
 
 def test_an_evaluator_that_dies_with_its_node_does_not_end_the_run(
@@ -92,6 +92,21 @@ def test_an_evaluator_that_dies_with_its_node_does_not_end_the_run(
     pool, log = Pool(["gone", "here", "gone", "gone", "here", "here", "here"]), FakeLog()
     found = Snapshots(pool, spec(), tmp_path, log, print)  # type: ignore[arg-type]
     found.begin(prepared(0))
-    with pytest.raises(RunFailed, match="died 3 times over one version"):
+    with pytest.raises(RunFailed, match="lost 3 times over one version: it died; is there memory enough"):
         asyncio.run(found.finish(after(1, is_last=True), is_complete=True))
     assert pool.nodes == ["here"]
+
+
+def test_an_evaluator_that_hangs_does_not_count_as_short_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def died_with(node: str) -> bool:
+        return False
+
+    monkeypatch.setattr(module, "died_with", died_with)
+    why = "did not read example 5 of the dataset within 300 s"
+    found = Snapshots(Pool(["here"] * 3, why), spec(), tmp_path, log := FakeLog())  # type: ignore[arg-type]
+    found.begin(prepared(0))
+    with pytest.raises(RunFailed, match=f"lost 3 times over one version: it {why}$"):
+        asyncio.run(found.finish(after(1, is_last=True), is_complete=True))
+    assert [fault["why"] for fault in log.of("fault")] == [why] * 3

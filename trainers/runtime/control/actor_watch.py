@@ -112,6 +112,8 @@ class ActorWatch:
         if one.fault is not None:
             if one.worker is not None:
                 one.worker.fault = one.fault
+            else:
+                self.pool.faults[one.actor] = one.fault
             do_on(process.node_id, kill, process)
         elif one.history.is_silent(now_s) and one.looking is None:
             one.looking = asyncio.create_task(self._look(one, process))

@@ -93,7 +93,7 @@ class Launcher:
             try:
                 place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
             except ray.exceptions.RayActorError:
-                await self._lose(f"{pool.job_id}/shard/{index}", "died", None)
+                await self._lose(f"{pool.job_id}/shard/{index}", pool.why_gone(pool.shards[index]), None)
                 pool.restart_shard(index)
             else:
                 return place

@@ -9,7 +9,7 @@ from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTab
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
-from trainers.runtime.control.divergence import DivergenceWatch
+from trainers.runtime.control.divergence import DivergenceWatch, stretch_of
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.snapshots import Measured
 from trainers.runtime.messages import Prepared
@@ -40,7 +40,6 @@ class RunProgress:
         self.epochs_logged = self.start.epoch
         self.epoch_logged = asyncio.Event()
         self.reported = asyncio.Event()
-        self.divergence = DivergenceWatch(prepared.chance_loss)
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
         self.extent = spec.extent(prepared.num_examples)
         self.metrics.run_epochs = self.extent.examples / prepared.num_examples
@@ -52,6 +51,8 @@ class RunProgress:
             table = LeaseTable(self.order, self.extent.epochs, longest, done, multiple, rest=self.extent.minibatches)
             self.dispatcher = LeaseDispatcher(table)
             self.metrics.examples = self.dispatcher.trained
+        stretch = stretch_of(prepared.num_examples, self.extent.examples)
+        self.divergence = DivergenceWatch(prepared.chance_loss, stretch, self.metrics.examples)
 
     # -- what workers did -----------------------------------------------------------------------------------------
 
@@ -202,10 +203,10 @@ class RunProgress:
             self.log.write("step", metrics.model_dump(mode="json"))
 
     def log_epochs(self) -> None:
-        """Log the epochs that are over and were not logged yet, each with its audit.
+        """Log the epochs that are over and were not logged yet, each with its audit; look whether the run learns.
 
         Raises:
-            Diverged: The run learns nothing, and the spec wants it to fail then.
+            Diverged: It does not, and the spec wants it to fail then.
         """
         while self.epochs_logged < self.extent.epochs and self._epoch_is_done(self.epochs_logged):
             loss = self.metrics.train_loss(self.epochs_logged)
@@ -215,15 +216,16 @@ class RunProgress:
             self.log.write("epoch_audit", self._audit(self.epochs_logged))
             self.epochs_logged += 1
             self.epoch_logged.set()
-            self._look_at_loss(loss)
+        self._look_at_loss()
 
-    def _look_at_loss(self, loss: float | None) -> None:
-        said = self.divergence.warning is not None
-        warning = self.divergence.epoch(self.epochs_logged, loss, self.epochs_logged == self.extent.epochs)
-        if warning is not None and self.spec.on_divergence == "fail":
-            raise Diverged(warning)
-        if warning is not None and not said:
-            self.log.line("warning", warning)
+    def _look_at_loss(self) -> None:
+        watch, total = self.divergence, self.metrics.total
+        said = watch.warning is not None
+        watch.look(self.metrics.examples, (total.loss, total.weight), self.epochs, self.is_complete())
+        if watch.warning is not None and self.spec.on_divergence == "fail":
+            raise Diverged(watch.warning)
+        if watch.warning is not None and not said:
+            self.log.line("warning", watch.warning)
 
     def _epoch_is_done(self, epoch: int) -> bool:
         if self.dispatcher is not None:

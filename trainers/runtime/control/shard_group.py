@@ -57,7 +57,8 @@ class ShardGroup:
             except ray.exceptions.RayActorError:
                 if attempt == ATTEMPTS or self.pool.is_trial:
                     raise
-                self.log.write("fault", {"actor": f"{self.pool.job_id}/shard/{index}", "why": "died", "examples": 0})
+                why = self.pool.why_gone(shard)
+                self.log.write("fault", {"actor": f"{self.pool.job_id}/shard/{index}", "why": why, "examples": 0})
                 self.serving[index] = self.pool.restart_shard(index)
             else:
                 return

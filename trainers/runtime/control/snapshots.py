@@ -256,16 +256,20 @@ class Snapshots:
         Raises:
             RunFailed: They all died, and not because their nodes did.
         """
-        attempts = 0
-        while attempts < ATTEMPTS:
+        causes: list[str] = []
+        while len(causes) < ATTEMPTS:
             try:
                 evaluator = await self._evaluator()
                 return await getattr(evaluator, method).remote(*arguments)
             except ray.exceptions.RayActorError:
-                self.log.write("fault", {"actor": f"{self.pool.job_id}/evaluator", "why": "died"})
+                node, why = self.pool.forget_evaluator()
+                self.log.write("fault", {"actor": f"{self.pool.job_id}/evaluator", "why": why})
                 self.ready = None
-                attempts += not await died_with(self.pool.forget_evaluator())
-        raise RunFailed(f"the evaluator died {ATTEMPTS} times over one version; is there memory enough?")
+                if not await died_with(node):
+                    causes.append(why)
+        remedy = "; is there memory enough?" if "died" in causes else ""
+        why = "; ".join(dict.fromkeys(causes))
+        raise RunFailed(f"the evaluator was lost {ATTEMPTS} times over one version: it {why}{remedy}")
 
     async def _evaluator(self) -> Any:
         evaluator = self.pool.start_evaluator()

@@ -153,9 +153,10 @@ class Training:
             WorkerDied: That was one too many.
         """
         pool = self.parts.pool
-        self._log_fault(f"{pool.job_id}/shard/{index}", "died")
+        why = pool.why_gone(pool.shards[index])
+        self._log_fault(f"{pool.job_id}/shard/{index}", why)
         decision = self.failures.failed(
-            f"shard {index} died", pool.shard_nodes[index], pool.shard_ages[index], pool.num_started
+            f"shard {index} {why}", pool.shard_nodes[index], pool.shard_ages[index], pool.num_started
         )
         self._fail_if_hopeless(decision)
 
