@@ -12,8 +12,8 @@ class MetricChoice(Section):
     """A metric of the evaluations, and which of two values of it is better."""
 
     metric: str = Field(default="", max_length=200)
-    """Its name, as the task tells it (`loss`, `accuracy`, `perplexity` ...). Left out: the one by which runs of the task
-    are compared."""
+    """Its name, as the task tells it (`loss`, `accuracy`, `perplexity` ...). Left out: the one by which runs of the
+    task are compared."""
 
     mode: Literal["auto", "max", "min"] = "auto"
     """Whether more (`max`) or less of it (`min`) is better. `auto` knows that of `loss`, and of the one by which runs

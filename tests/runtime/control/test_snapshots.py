@@ -105,7 +105,7 @@ def test_an_evaluator_that_hangs_does_not_count_as_short_of_memory(
 
     monkeypatch.setattr(module, "died_with", died_with)
     why = "did not read example 5 of the dataset within 300 s"
-    found = Snapshots(Pool(["here"] * 3, why), spec(), tmp_path, log := FakeLog())  # type: ignore[arg-type]
+    found = Snapshots(Pool(["here"] * 3, why), spec(), tmp_path, log := FakeLog(), print)  # type: ignore[arg-type]
     found.begin(prepared(0))
     with pytest.raises(RunFailed, match=f"lost 3 times over one version: it {why}$"):
         asyncio.run(found.finish(after(1, is_last=True), is_complete=True))

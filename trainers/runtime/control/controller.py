@@ -180,8 +180,6 @@ class RunController:
         match event:
             case happened.StopRequested(stops_as):
                 self._stop(stops_as)
-            case happened.PlateauReached(message):
-                self._stop_early(message)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
             case happened.RequestNoted(request):
@@ -224,6 +222,8 @@ class RunController:
                 self._guard(self.parts.shards.serve(index))
             case happened.NodesDraining(nodes):
                 training.drain(nodes)
+            case happened.PlateauReached(message):
+                self._stop_early(message)
             case happened.MetricsDue():
                 training.progress.log_metrics()
             case happened.GaugesDue():

@@ -202,8 +202,8 @@ class BackgroundFailed:
 
 RunEvent = (
     StopRequested | PlateauReached | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved | RunStarted
-    | ShardsServe | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining | MetricsDue
-    | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
+    | ShardsServe | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining
+    | MetricsDue | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
 )  # fmt: skip
 EventQueue = asyncio.Queue[RunEvent]
 
