@@ -4,6 +4,7 @@
 them does, one after the other; the proofs that need none come after them.
 """
 
+import functools
 import os
 import signal
 import subprocess
@@ -34,14 +35,21 @@ WITH_RAY = {
 """Beside those that use the session's, which are with the first."""
 
 
+@functools.cache
+def group_of(path: Path) -> str | None:
+    """Which of these groups a file's tests belong to."""
+    within = path.relative_to(Path(__file__).parent).as_posix() + "/"
+    names = [name for name, parts in WITH_RAY.items() if within.startswith(tuple(f"{part}/" for part in parts))]
+    return names[-1] if names else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have each of these groups done by one process."""
-    here = Path(__file__).parent
     for item in items:
-        groups = [name for name, parts in WITH_RAY.items() if any(item.path.is_relative_to(here / p) for p in parts)]
-        if groups or "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(groups[-1] if groups else "ray"))
+        group = group_of(item.path) or ("ray" if "cluster" in getattr(item, "fixturenames", ()) else None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

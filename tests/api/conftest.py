@@ -28,6 +28,7 @@ from service import (
     certificates,
     networks,
 )
+from tests.service import sqlite
 from tests.service.fakes import FakeRun, FakeRuns
 
 NO_QUOTAS = Quotas()
@@ -87,7 +88,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     ) -> Service:
         listening = bind("127.0.0.1", port)
         url = "http://{}:{}".format(*listening.getsockname())
-        store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+        store = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
         config = ManagerConfig(tmp_path / "runs", tmp_path, 0.01, quotas)
         manager = build_manager(store, runs, config, mirror)
         sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path, poll_s=0.01)

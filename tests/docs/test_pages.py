@@ -118,6 +118,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert [(group.patterns, group.lr) for group in groups] == [(("*.bias",), 0.08), (("fc*", "classifier.*"), 0.01)]
     stops = read_spec(shown.pop(("checkpoints", "The best model, and when to stop"))).train
     assert (stops.early_stop and stops.early_stop.min_delta, stops.checkpoint.keep_best) == (0.001, BY_LOSS)
+    nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
+    assert nadam.build().kwargs == {"momentum_decay": 0.004}
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     assert not shown

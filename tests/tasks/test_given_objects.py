@@ -12,7 +12,7 @@ from service.errors import SpecInvalid
 from service.spec import parse_spec
 from trainers import ClusterInfo, Event, SpecRejected, TrainSpec, train, user_code
 from trainers.given import Given
-from trainers.runtime.given_objects import naming, package
+from trainers.runtime.code_package import naming, package_objects
 from trainers.runtime.runs import runtime_environment
 
 NOTEBOOK = """
@@ -90,7 +90,7 @@ def test_what_will_not_do(notebook: dict[str, Any], tmp_path: Path) -> None:
 def test_what_cannot_be_sent() -> None:
     lock = threading.Lock()
     with pytest.raises(SpecRejected, match=r"read cannot be sent to the workers.*lock"):
-        package({"read": lambda root: lock})
+        package_objects({"read": lambda root: lock})
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from tests.equivalence.harness import SmallNet, torch_optimizer, written_loss
+from tests.equivalence.harness import SmallNet, written_loss
+from tests.equivalence.optimizers import torch_optimizer
 from tests.local_runs import LocalEndpoint
 from trainers.collectives.local import LocalGroup
 from trainers.data.order import Order

@@ -5,10 +5,11 @@ need. Masks are computed on the device of the activations by `trainers.data.draw
 """
 
 import logging
+import sys
+from typing import Any
 
 import torch
 from torch import nn
-from torchvision.ops import StochasticDepth
 
 from trainers.data.delivery import sent_to
 from trainers.data.draws import Int64Array, uniform_torch
@@ -138,13 +139,19 @@ def _rate(module: nn.Module) -> float | None:
     """The rate of a module that is replaced, else None."""
     if isinstance(module, (nn.Dropout, *_WHOLE_FEATURES)):
         return module.p
-    if isinstance(module, StochasticDepth) and module.mode == "row":
+    if isinstance(module, _stochastic_depth()) and module.mode == "row":
         return float(module.p)
     return None
 
 
+def _stochastic_depth() -> tuple[type[Any], ...]:
+    """torchvision's class. Until somebody has imported torchvision, which takes as long as torch, no module is one."""
+    found = getattr(sys.modules.get("torchvision.ops"), "StochasticDepth", None)
+    return () if found is None else (found,)
+
+
 def _axes(module: nn.Module) -> int | None:
-    if isinstance(module, StochasticDepth):
+    if isinstance(module, _stochastic_depth()):
         return 0
     return 1 if isinstance(module, _WHOLE_FEATURES) else None
 
@@ -153,4 +160,4 @@ def _draws_from_stream(module: nn.Module) -> bool:
     """Whether a module still draws random numbers in training whose values depend on what was drawn before."""
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout > 0
-    return isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout | nn.RReLU | StochasticDepth)
+    return isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, *_stochastic_depth()))

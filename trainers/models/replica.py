@@ -61,9 +61,10 @@ class _LinearIntoSink(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         sink, products, (parameter, bias) = ctx.replica.sink, ctx.replica.products, ctx.parameters
         rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        products.weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
-        sink.written.add(id(parameter))
-        if bias is not None:
+        if ctx.needs_input_grad[1]:
+            products.weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
+            sink.written.add(id(parameter))
+        if ctx.needs_input_grad[2]:
             sink.add(bias, rows.sum(0))
         dx = products.input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
         return dx, None, None, None
@@ -107,7 +108,7 @@ class Replica:
         self.device = device
         self.draws = draws
         self.objective = objective or LabelLoss()
-        self.parameters = dict(self.model.named_parameters())
+        self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
         self.gradient_on_device: Tensor | None = None  # (P,) the gradient before it goes there
         self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
@@ -126,6 +127,11 @@ class Replica:
             for module in self.model.modules():
                 if type(module) is nn.Linear:
                     module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The parameters that are not trained, by name."""
+        return {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
 
     def twin(self) -> "Replica":
         """Another replica of the same model with the same objective, sharing its batch-norm buffers."""

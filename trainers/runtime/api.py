@@ -11,8 +11,8 @@ from typing import Any
 from trainers.errors import RunFailed, SpecRejected
 from trainers.events import Event, Result
 from trainers.runtime.cluster import embedded, needs
+from trainers.runtime.code_package import naming
 from trainers.runtime.event_log import FILE_NAME, EventLogReader
-from trainers.runtime.given_objects import naming
 from trainers.spec import TrainSpec
 
 POLL_S = 0.05

@@ -11,10 +11,9 @@ from trainers.given import refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE
-from trainers.runtime.code_package import package_code
+from trainers.runtime.code_package import Objects, given_names, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
-from trainers.runtime.given_objects import Objects, given_names, package
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
@@ -154,7 +153,7 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
             raise refuse_given(name)
     code = package_code(Path(spec.code)) if spec.code is not None else None
     if objects:
-        code = (code or {}) | {"py_modules": package(objects)}
+        code = (code or {}) | {"py_modules": package_objects(objects)}
     return fork_server.environment(code, spec.workers.threads)
 
 

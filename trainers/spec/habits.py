@@ -2,6 +2,7 @@
 
 from pydantic import ValidationInfo
 
+from trainers.optim.optimizers import AnyOptimizer
 from trainers.spec.evaluate import EvaluateSpec
 
 
@@ -14,3 +15,11 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
             "workers are many; use every_epochs or every_s"
         )
     return evaluate
+
+
+def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOptimizer:
+    """Raises ValueError where an optimizer updates whole parameters and the algorithm divides them."""
+    algorithm = info.data.get("algorithm")
+    if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
+        raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
+    return optimizer

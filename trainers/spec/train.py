@@ -37,7 +37,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps
+from trainers.spec.habits import counts_steps, has_whole_parameters
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
@@ -95,9 +95,11 @@ class TrainSpec(Section):
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
     """How many examples a step trains."""
 
-    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default=usual_optimizer)] = cast(
-        AnyOptimizer, {}
-    )  # a section without a name, until the algorithm is known
+    optimizer: Annotated[
+        AnyOptimizer,
+        shorthand("name", AnyOptimizer, str, default=usual_optimizer),
+        AfterValidator(has_whole_parameters),
+    ] = cast(AnyOptimizer, {})  # a section without a name, until the algorithm is known
     """The update rule and its learning rate. Left out, it is `adagrad` for `downpour` and `mixed`, which bears late
     gradients, and `momentum` for the others."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trainers.collectives.endpoints import CollectivesEndpoint
 from trainers.metrics import StepMetrics
 from trainers.models.products.choice import UNMEASURED, Choice
+from trainers.optim.parameter import Parameter
 from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.training.position import Position
 
@@ -30,6 +31,8 @@ class RunLayout:
     """The spans of the flat vector without weight decay."""
     parameter_groups: tuple[tuple[tuple[int, int], ...], ...] = ()
     """The spans of each of `optimizer.groups`."""
+    parameters: tuple[Parameter, ...] = ()
+    """All parameters, where they are updated as wholes."""
     groups: tuple[tuple[int, int], ...] = ()
     """The spans of the groups of parameters that are pushed and fetched by themselves; none: the vector is one."""
     damaged: tuple[str, ...] = ()

@@ -10,6 +10,8 @@ from trainers.models.layout import Layout
 from trainers.optim.decay import exempt_names
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.groups import GroupSpec
+from trainers.optim.parameter import Parameter
+from trainers.optim.roles import hidden_matrices
 from trainers.spec import TrainSpec
 
 Ends = tuple[tuple[int, int], ...]
@@ -22,9 +24,24 @@ def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer
     Raises:
         SpecRejected: A group has no parameter.
     """
-    owners = group_members(spec.optimizer.groups, layout.names)
+    owners = group_members(spec.optimizer.groups, [name for name, _ in model.named_parameters()])
     exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
-    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners])
+    parameters = layout.parameters(hidden_matrices(model)) if spec.optimizer.whole else ()
+    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters)
+
+
+def freeze(model: nn.Module, groups: Sequence[GroupSpec]) -> None:
+    """Have no gradient computed of the parameters in frozen groups: so they are in no layout, and nothing is sent.
+
+    Raises:
+        SpecRejected: A group has no parameter, or no parameter is left to train.
+    """
+    named = dict(model.named_parameters())
+    for group, names in zip(groups, group_members(groups, list(named)), strict=True):
+        for name in names if group.frozen else ():
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise SpecRejected("optimizer.groups: all parameters are frozen; leave frozen out of one of the groups")
 
 
 def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set[str]]:
@@ -48,8 +65,11 @@ def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set
     return found
 
 
-def build_optimizer(spec: TrainSpec, exempt: Ends, groups: Sequence[Ends]) -> Optimizer:
-    """What updates a vector in which these are the parts without weight decay, and those of each of the spec's groups.
+def build_optimizer(
+    spec: TrainSpec, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...] = ()
+) -> Optimizer:
+    """What updates a vector in which these are the parts without weight decay, those of each of the spec's groups, and
+    the parameters, where they are updated one by one.
 
     All weight decays are scaled to the batch (`BatchScaling`).
     """
@@ -63,6 +83,7 @@ def build_optimizer(spec: TrainSpec, exempt: Ends, groups: Sequence[Ends]) -> Op
             Group(part.build(), replace(scaling, optimizer=part).weight_decay, part.lr / own.lr, slices(span))
             for part, span in zip(parts, groups, strict=True)
         ),
+        parameters,
     )
 
 

@@ -22,6 +22,7 @@ from trainers.models.losses import LabelLoss
 from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
+from trainers.models.weights import load_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
@@ -33,7 +34,7 @@ from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer, ends, optimizer_of
+from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
@@ -74,19 +75,38 @@ class Setup:
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
             return self.blank(), Position()
-        if resume not in self.whole:  # once: their files are large
-            self.whole[resume], self.damaged[resume] = newest_whole(Path(resume))
-        found = read_checkpoint(self.whole[resume])
+        found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
         state = initial_state(self.optimizer.rule, params)
-        state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
+        for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
+            state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
         newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
         for rank, buffers in (newcomers | found.buffers).items():
             here = {name: value.to(self.replica.device, copy=True) for name, value in buffers.items()}
             self.replica.buffers[rank] = here
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
+
+    def take_frozen(self) -> None:
+        """Give the parameters that are not trained the values that they have in the spec's checkpoint.
+
+        Raises:
+            SpecRejected: It has not all of them.
+        """
+        frozen, resume = self.replica.frozen, self.spec.checkpoint.resume
+        if not frozen or resume is None:
+            return
+        found = load_weights(self._whole(resume) / "model.safetensors")
+        if missing := set(frozen) - set(found):
+            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        for name, parameter in frozen.items():
+            parameter.copy_(found[name])
+
+    def _whole(self, resume: str) -> Path:
+        if resume not in self.whole:  # once: their files are large
+            self.whole[resume], self.damaged[resume] = newest_whole(Path(resume))
+        return self.whole[resume]
 
     def blank(self) -> Start:
         """The model as built."""
@@ -102,7 +122,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups])
+        optimizer = build_optimizer(
+            spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups], self.optimizer.parameters
+        )
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -121,7 +143,8 @@ class Setup:
         theirs = TrainSpec.model_validate(found.spec)
         if theirs.algorithm.name != self.spec.algorithm.name or resume_key(theirs) != resume_key(self.spec):
             return {}
-        return {name: self.layout.flatten(found.optimizer[name]) for name in names if name in found.optimizer}
+        whole = [name for name in names if set(self.layout.names) <= set(found.optimizer.get(name, ()))]
+        return {name: self.layout.flatten(found.optimizer[name]) for name in whole}
 
     def _taken_up(self, found: Checkpoint) -> Position:
         """Where this run goes on from a checkpoint.
@@ -188,6 +211,7 @@ class Setup:
             position=position,
             exempt=ends(self.optimizer.exempt),
             parameter_groups=tuple(ends(group.spans) for group in self.optimizer.groups),
+            parameters=self.optimizer.parameters,
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
@@ -226,9 +250,11 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     task = build_task(spec.task, spec.loss, dataset.facts)
     _check_objective(spec, task)
     model = build_task_model(task, spec.model, spec.seed)
+    freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
+    whole = spec.optimizer.whole
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
+        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last", whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)
@@ -236,7 +262,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         groups = spec.algorithm.parameter_groups(model, layout)
     except ValueError as error:
         raise SpecRejected(f"algorithm.{error}") from error
-    return Setup(
+    setup = Setup(
         spec=spec,
         dataset=dataset,
         task=task,
@@ -246,6 +272,8 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )
+    setup.take_frozen()
+    return setup
 
 
 def _check_objective(spec: TrainSpec, task: Task) -> None:

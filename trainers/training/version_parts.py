@@ -122,4 +122,5 @@ def checkpoint_of(
     layout, rate = setup.layout, parts[0].learning_rate  # the shards of an asynchronous run may be an update apart
     position = replace(position, learning_rate=rate, applied=tuple(part.applied for part in parts))
     named = {name: layout.named(vector) for name, vector in state.items()}
-    return Checkpoint(position, setup.spec.model_dump(mode="json"), layout.named(params), named, buffers, products)
+    model = layout.named(params) | {name: value.cpu() for name, value in setup.replica.frozen.items()}
+    return Checkpoint(position, setup.spec.model_dump(mode="json"), model, named, buffers, products)

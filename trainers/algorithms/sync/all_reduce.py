@@ -32,6 +32,8 @@ class SyncAllReduce(Algorithm):
         self.context = context
         self.replica, self.collectives = context.replica, context.collectives
         start, numel = context.start, context.replica.layout.numel
+        if context.optimizer.parameters:
+            self.collectives.cut_at([*(parameter.start for parameter in context.optimizer.parameters), numel])
         self.reduction = Reduction(context.num_virtual, self.collectives.size, numel)
         self.parts = self.collectives.parts(self.reduction)
         self.span = self.collectives.span(numel)

@@ -1,9 +1,9 @@
 """Parameters with hyperparameters of their own. Imports no torch."""
 
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainers.section import Section
 
@@ -22,13 +22,21 @@ class GroupSpec(Section):
     weight_decay: float | None = Field(default=None, ge=0, le=1)
     """Its weight decay; parameters in `no_decay` have none in any group."""
     momentum: Share | None = None
-    """Of `momentum` and `nesterov`."""
+    """Of `momentum`, `nesterov` and `lars`."""
     decay: Share | None = None
     """Of `rmsprop`."""
     betas: tuple[Share, Share] | None = None
-    """Of `adam`, `adamw` and `lion`."""
+    """Of `adam`, `adamw`, `lion` and `lamb`."""
     epsilon: float | None = Field(default=None, gt=0, le=10)
     """Of those that have one."""
+    frozen: bool = False
+    """Whether they stay as they are: no gradient, nothing sent, no update, no weight decay, no optimizer state."""
+
+    @model_validator(mode="after")
+    def _frozen_have_no_options(self) -> Self:
+        if self.frozen and self.options:
+            raise ValueError(f"frozen parameters are not updated; leave {min(self.options)} out, or frozen")
+        return self
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -38,7 +46,7 @@ class GroupSpec(Section):
     @property
     def options(self) -> dict[str, Any]:
         """What it sets of the optimizer's fields."""
-        return self.model_dump(exclude={"match"}, exclude_none=True)
+        return self.model_dump(exclude={"match", "frozen"}, exclude_none=True)
 
     def matches(self, name: str) -> bool:
         """Whether it takes the parameter of this name, if none before it does."""

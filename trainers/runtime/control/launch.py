@@ -10,9 +10,9 @@ from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
-from trainers.runtime.given_objects import given_names
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with

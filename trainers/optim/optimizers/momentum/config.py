@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class MomentumSpec(OptimizerSpec):
     """u <- momentum u + g, w <- w - lr u (paper 4, equation 9); or equation 10."""
+
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["momentum"] = "momentum"
     lr: float = Field(default=0.02, gt=0, le=1000)
