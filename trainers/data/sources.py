@@ -16,12 +16,13 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
 from trainers.data.records.columns import Columns
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
 
 
-def read_any(data: DataSpec) -> Source | Columns:
+def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
     """The dataset that a spec names, read or opened.
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
@@ -46,12 +47,12 @@ def read_source(data: DataSpec) -> Source:
     Raises as `read_any`; SpecRejected where they are no images.
     """
     source = read_any(data)
-    if isinstance(source, Columns):
+    if isinstance(source, Columns | ObjectSource):
         raise SpecRejected(f"data: {data.name} holds no images, which this needs; see the guide on data")
     return source
 
 
-def _limited(source: Source, limit: int | None) -> Source:
+def _limited(source: Source | ObjectSource, limit: int | None) -> Source | ObjectSource:
     """Only the first `limit` training examples; of a set that is sorted by class, as folders are, random ones of every
     class, always the same."""
     if limit is None:
@@ -62,7 +63,7 @@ def _limited(source: Source, limit: int | None) -> Source:
     from torch.utils.data import Subset
 
     chosen: Sequence[int] = range(min(limit, len(source.train)))
-    if hasattr(source.train, "samples"):
+    if isinstance(source, StreamedSource) and hasattr(source.train, "samples"):
         chosen = _stratified(np.asarray(source.train.targets), limit)
     return replace(source, train=Subset(source.train, chosen))
 

@@ -60,7 +60,8 @@ class ExampleDropout(nn.Module):
 
     layer: number of the dropout layer in the model. axes: how many leading axes of an example have masks of their own.
     None: every activation is dropped by itself; 1: each channel (Dropout2d); 0: the example as a whole (stochastic
-    depth). Inputs are (B, ...), or (k B, ...) with the k rows of an example adjacent (windows of attention).
+    depth). Inputs are (B, ...), or (k B, ...) with the k rows of an example adjacent (windows of attention); of other
+    numbers of rows, torch's generator draws, which is seeded for each virtual worker's forward pass.
     """
 
     def __init__(self, p: float, layer: int, context: DrawContext, axes: int | None = None) -> None:
@@ -97,11 +98,13 @@ class ExampleDropout(nn.Module):
         if self.p >= 1:
             return torch.zeros_like(x)
         examples = self._context.on_device(x.device)
-        assert x.shape[0] % len(examples) == 0, f"{x.shape[0]} rows cannot belong to {len(examples)} examples"
         varied = x.shape if self._axes is None else x.shape[: self._axes + 1]
-        units = varied.numel() // len(examples)
-        stream = FIRST_STREAM + self._layer * CALLS + call
-        is_kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream, first) >= self.p
+        if x.shape[0] % len(examples):  # not the same number of rows an example, as of boxes: drawn by virtual worker
+            is_kept = torch.rand(varied, device=x.device) >= self.p
+        else:
+            units = varied.numel() // len(examples)
+            stream = FIRST_STREAM + self._layer * CALLS + call
+            is_kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream, first) >= self.p
         mask = is_kept.view(*varied, *[1] * (x.ndim - len(varied))).to(x.dtype).mul_(1 / (1 - self.p))
         return x * mask
 

@@ -195,7 +195,7 @@ class Replica:
         assert isinstance(self.objective, Supervised)
         inputs = self.objective.inputs(batch.data)
         with self._at(batch, virtual_rank):
-            return part(inputs.to(self.device))
+            return part(on_device(inputs, self.device))
 
     def loss_of(self, outputs: Tensor, batch: Batch) -> Loss:
         """The loss of what the model made of a minibatch."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from trainers import user_code
+from trainers.data.batches import Collate
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
@@ -52,6 +53,16 @@ def build_task(spec: TaskSpec, loss: LossName, facts: DataFacts) -> Task:
     except ValueError as error:
         raise SpecRejected(f"task: {error}") from error
     return task
+
+
+def collate_of(spec: TaskSpec, loss: LossName, facts: DataFacts) -> Collate:
+    """What makes minibatches of examples, for a loader process, to which no task of the user's need be sent."""
+    return build_task(spec, loss, facts).collate
+
+
+def collates(task: Task) -> bool:
+    """Whether the task makes minibatches of examples in a way of its own."""
+    return type(task).collate is not Task.collate
 
 
 def build_task_model(task: Task, model: ModelSpec, seed: int) -> nn.Module:

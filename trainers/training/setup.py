@@ -30,7 +30,7 @@ from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model
+from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
 from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
@@ -249,6 +249,8 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     note(f"builds the model {spec.model.name}")
     task = build_task(spec.task, spec.loss, dataset.facts)
     _check_objective(spec, task)
+    if collates(task):
+        dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
     model = build_task_model(task, spec.model, spec.seed)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
