@@ -16,7 +16,7 @@ from tests.runtime.control.fakes import FakeLog, prepared
 from tests.runtime.runs import finished, spec
 from trainers import TrainSpec
 from trainers.errors import DiskFull, SpecRejected
-from trainers.runtime.control.improvement import Improvement
+from trainers.runtime.control.judges.improvement import Improvement
 from trainers.runtime.control.snapshots import Snapshot, Snapshots
 from trainers.spec.improvement import MetricChoice
 from trainers.training.position import Position

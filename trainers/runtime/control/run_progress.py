@@ -9,7 +9,7 @@ from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTab
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
-from trainers.runtime.control.divergence import DivergenceWatch, stretch_of
+from trainers.runtime.control.judges.divergence import DivergenceWatch, stretch_of
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.snapshots import Measured
 from trainers.runtime.messages import Prepared

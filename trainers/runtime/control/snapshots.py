@@ -17,7 +17,7 @@ from trainers.errors import DiskFull, RunFailed
 from trainers.events import BestModel, error_median
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
-from trainers.runtime.control.improvement import Improvement
+from trainers.runtime.control.judges.improvement import Improvement
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.nodes import died_with
 from trainers.spec import TrainSpec
