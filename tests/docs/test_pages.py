@@ -93,6 +93,8 @@ def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
     if "epochs=many" in sets:
         sets.remove("epochs=many")
         sets.remove("workers.count=-1")
+    if path == "mine/job.yaml":  # which millrace init has just written
+        return
     assert (ROOT / path).is_file()
     read_any(ROOT / path, sets)
 
@@ -110,6 +112,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     whole = read_spec((ROOT / "examples/shakespeare-gpt.yaml").read_bytes()).train
     assert (told.task, told.model) == (whole.task, whole.model)
     assert told.data == whole.data.model_copy(update={"limit": None})
+    masked = read_spec(shown.pop(("tasks", "Models of transformers"))).train
+    assert (masked.task.kwargs["head"], masked.model.name) == ("MaskedLM", "hf:bert")
     elastic = read_spec(shown.pop(("elasticity", "Scaling while the job trains"))).train
     assert (elastic.workers.num_virtual, elastic.most_workers, elastic.elastic.follow_cluster) == (8, 8, True)
     follows = read_spec(shown.pop(("elasticity", "A batch that follows the workers"))).train

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NO_CLASS = 255
+"""The class of a pixel that does not count, as in torchvision's references."""
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -13,6 +16,8 @@ class DataFacts:
     """Labels run from 0 to classes - 1; 0 where the targets are no labels."""
     outputs: int = 0
     """Numbers that one target has; 0 where it has none."""
+    pixel_classes: int = 0
+    """Of images whose pixels have a class each, 0 to pixel_classes - 1; 0 where they have none."""
     vocabulary: int = 0
     """Tokens run from 0 to vocabulary - 1; 0 where the inputs are no tokens."""
     padded: bool = False

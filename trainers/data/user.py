@@ -36,7 +36,7 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     """
     returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
-    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8:
+    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8 and np.ndim(parts[1]) == 1:
         return _arrays(data.name, parts)
     if len(parts) == 4:
         return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)

@@ -12,10 +12,11 @@ from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
-from trainers.models.gpt import Gpt
 from trainers.models.initialisation import he_initialise, zero_gamma
-from trainers.models.krizhevsky import OneTowerAlexNet
-from trainers.models.small import ConvNet, LeNet5, Mlp
+from trainers.models.names import is_hugging_face
+from trainers.models.networks.gpt import Gpt
+from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.small import ConvNet, LeNet5, Mlp
 from trainers.models.weights import initialise
 
 Shape = tuple[int, ...]
@@ -57,6 +58,10 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
             module = _user(model, num_classes, image_shape)
         elif model.name in _OWN:
             module = _own(model, num_classes, image_shape)
+        elif is_hugging_face(model.name):
+            raise SpecRejected(f"model: {model.name} goes with a task by name; this needs a model of images or vectors")
+        elif model.name == "unet":
+            raise SpecRejected("model: unet gives a class to each pixel; set task: segmentation")
         elif model.name == "task":
             raise SpecRejected("model: task means the model that a task of your own brings; name another one here")
         elif model.name == "gpt":
@@ -75,13 +80,12 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
 
 def _of_tokens(model: ModelSpec, vocabulary: int, context: int) -> nn.Module:
     if user_code.is_user_name(model.name):
-        module = user_code.call(model.name, vocabulary=vocabulary, context=context, **model.kwargs)
-        return _checked_module(model, module)
+        return user_model(model, vocabulary=vocabulary, context=context)
     if model.name != "gpt":
         raise SpecRejected(
             f"model: {model.name} reads images, and these are tokens; take gpt, or a function of your own"
         )
-    _check_arguments(model, Gpt)
+    check_arguments(model, Gpt)
     try:
         return Gpt(vocabulary, context, **model.kwargs)  # type: ignore[arg-type]  # checked by name, refused by value
     except (RuntimeError, ValueError, TypeError) as error:
@@ -101,7 +105,7 @@ def _try_tokens(model: ModelSpec, module: nn.Module, facts: DataFacts) -> None:
         raise UserCodeFailed(f"model {model.name} gives {shape} for one window; it must give logits of shape {wanted}")
 
 
-def _check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) -> None:
+def check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) -> None:
     allowed = list(inspect.signature(constructor).parameters)[2:]
     for argument in model.kwargs:
         if argument not in allowed:
@@ -110,7 +114,7 @@ def _check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) ->
 
 def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
     constructor = _OWN[model.name]
-    _check_arguments(model, constructor)
+    check_arguments(model, constructor)
     try:
         return constructor(num_classes, image_shape, **model.kwargs)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -169,11 +173,22 @@ def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> Non
 
 def _user(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
     size = "in_channels" if len(image_shape) == 3 else "in_features"
-    arguments = {"num_classes": num_classes, size: image_shape[0]}
-    return _checked_module(model, user_code.call(model.name, **arguments, **model.kwargs))
+    return user_model(model, **{"num_classes": num_classes, size: image_shape[0]})
 
 
-def _checked_module(model: ModelSpec, module: Any) -> nn.Module:
+def user_model(model: ModelSpec, **sizes: int) -> nn.Module:
+    """What a function of the user's returns for those of the `sizes` that it takes, and for the spec's arguments.
+
+    A function that hands its arguments on, as torchvision's do, may be one that takes only the number of classes.
+    """
+    taken = user_code.taken(model.name, sizes)
+    try:
+        module = user_code.call(model.name, **taken, **model.kwargs)
+    except UserCodeFailed as error:
+        unwanted = [size for size in taken if f"unexpected keyword argument '{size}'" in str(error)]
+        if not unwanted:
+            raise
+        module = user_code.call(model.name, **{s: n for s, n in taken.items() if s not in unwanted}, **model.kwargs)
     if not isinstance(module, nn.Module):
         raise UserCodeFailed(f"{model.name} returned {type(module).__name__}; it must return a torch.nn.Module")
     return module.cpu()

@@ -19,7 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, local_source
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import (
@@ -346,6 +346,9 @@ class TrainSpec(Section):
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        if source := local_source(self.model.name):
+            name = f"hf:{absolute(source, base)}"
+            update["model"] = update.get("model", self.model).model_copy(update={"name": name})
         return self.model_copy(update=update)
 
 

@@ -28,6 +28,10 @@ class LanguageModel(Supervised, Task):
         """The window's length where no window is padded."""
         return None if self.facts.padded else float(self.facts.inputs[0])
 
+    @property
+    def hugging_face_head(self) -> str:
+        return "CausalLM"
+
     def check(self, facts: DataFacts) -> None:
         if not facts.vocabulary:
             raise ValueError("language_model needs tokens, and these data have none; take data: text")

@@ -19,6 +19,7 @@ from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.losses import LabelLoss
+from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
@@ -31,7 +32,7 @@ from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
-from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
+from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
 from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
@@ -70,7 +71,7 @@ class Setup:
     def begin(self, resume: str | None = None) -> tuple[Start, Position]:
         """The first version: the model as built, or the checkpoint `resume`, by default the one that the spec names.
 
-        The batch-norm buffers of a checkpoint go into the replica.
+        The buffers of a checkpoint go into the replica.
         """
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
@@ -82,9 +83,10 @@ class Setup:
         for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
             state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
-        newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
+        newcomers = dict.fromkeys(range(self.order.num_virtual), in_common(found.buffers)) if found.buffers else {}
+        as_built = self.replica.module_buffers.initial  # older checkpoints have only floating ones
         for rank, buffers in (newcomers | found.buffers).items():
-            here = {name: value.to(self.replica.device, copy=True) for name, value in buffers.items()}
+            here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
 
@@ -174,9 +176,9 @@ class Setup:
         return position
 
     def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
-        """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
-        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
-        means, n = mean_buffers(buffers), self.spec.batch.per_worker
+        """The buffers that evaluation uses: what those of the virtual ranks have in common. Where the spec asks for it,
+        batch norm has what the first minibatches of the first epoch have under these parameters (P,)."""
+        means, n = in_common(buffers), self.spec.batch.per_worker
         count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
         if not count:
             return means
