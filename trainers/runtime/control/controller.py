@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from enum import Enum, auto
 from typing import Any
 
 from trainers.elastic.lease_table import Lease
@@ -25,6 +24,7 @@ from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.recovery import Recovery, can_go_on
 from trainers.runtime.control.run_log import TAKES_OVER, LogSummary
+from trainers.runtime.control.run_phase import RunPhase
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.snapshots import Measured, Snapshot
 from trainers.runtime.control.training import Training
@@ -36,24 +36,6 @@ DRAIN_LOOK_S = 2.0
 """Between two looks at which nodes are about to be taken away."""
 FAREWELL_S = 5.0
 """How much later than its workers a coordinator may die that is killed together with them."""
-
-
-class RunPhase(Enum):
-    """How far a run is. Its log has the `State`, which says less."""
-
-    NEW = auto()
-    LOOKING = auto()
-    """For the actors that survived the coordinator before this one; then they are adopted, or removed."""
-    STARTING = auto()
-    """Workers and shards are getting ready. A stop interrupts that."""
-    OPENING = auto()
-    """The shards begin to serve."""
-    TRAINING = auto()
-    COLLECTING = auto()
-    """Nothing is left to train; the last version is being collected."""
-    FINISHING = auto()
-    """The last version is evaluated and kept."""
-    ENDED = auto()
 
 
 class RunController:
