@@ -124,9 +124,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(
-            spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups], self.optimizer.parameters
-        )
+        now = self.optimizer
+        groups = [ends(group.spans) for group in now.groups]
+        optimizer = build_optimizer(spec, num, ends(now.exempt), groups, now.parameters)
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -202,7 +202,7 @@ class Setup:
 
     def run_layout(self) -> RunLayout:
         """What the coordinator and the shards must know of it, with where the run begins."""
-        _, position = self.begin()
+        (_, position), data = self.begin(), self.dataset
         return RunLayout(
             num_examples=self.dataset.num_train,
             minibatches=self.order.minibatches,
@@ -217,6 +217,7 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
+            data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -272,7 +273,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         task=task,
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task),
-        optimizer=optimizer_of(spec, model, layout),
+        optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )
