@@ -82,7 +82,7 @@ def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, v
     page.get_by_role("link", name="Overlay with others").click()
     choice = page.get_by_label("Figure")
     expect(choice.get_by_role("option", name="Test bits per byte")).to_be_attached()
-    choice.select_option("test_perplexity")
+    choice.select_option(label="Test perplexity")
     expect(page.get_by_role("figure", name="Test perplexity").locator("canvas")).to_be_visible()
 
 
