@@ -24,7 +24,6 @@ from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
 
-
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
