@@ -1,9 +1,9 @@
 """`python -m benchmarks.shakespeare`: the validation loss of a small GPT on Shakespeare's works, by algorithm.
 
-Every algorithm trains 24,000 windows of 64 characters, one and a half times the text. An update is one change of the
-parameters: `sync` makes 2,001, each from the 12 windows of two virtual workers, but for the one that ends an epoch; `downpour` one for each push of a
-worker's 6 windows, 4,000 in all; in `parallel_sgd` either worker makes 2,000 of its own from 6 windows each, and every
-second one is followed by an average.
+Every algorithm trains 24,000 windows of 64 characters, one and a half times the text, and one more where the minibatch
+that ends an epoch is short. An update is one change of the parameters: `sync` makes 2,001, each from the 12 windows of
+two virtual workers; `downpour` one for each push of a worker's 6 windows, about 4,000; in `parallel_sgd` either worker
+makes 2,001 of its own from 6 windows each, and every second one is followed by an average.
 """
 
 import argparse
