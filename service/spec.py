@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
-from trainers import FieldError, TrainSpec, field_errors
+from trainers import FieldError, TrainSpec, field_errors, is_given, refuse_given
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -53,6 +53,13 @@ class JobSpec(TrainSpec):
         if name or algorithm is None or data is None:
             return name
         return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm.name}-{data.name}")[:63]
+
+    @field_validator("task", "model", "data")
+    @classmethod
+    def _lies_somewhere(cls, section: Any) -> Any:
+        if is_given(section.name):
+            raise ValueError(str(refuse_given(section.name)))
+        return section
 
     @field_validator("labels")
     @classmethod

@@ -1,9 +1,11 @@
-"""One Ray for the whole session, and the data that lies beside the repository where there is any.
+"""One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in two processes. Those that have to do with a Ray are in two groups, each of which one of
-them does, one after the other; the proofs that need none come after them.
+`make test` runs the tests in three processes. Those that have to do with a Ray are in three groups, each of which is
+done by one of them, one after the other; the proofs that need none come after them.
 """
 
+import functools
+import gc
 import os
 import signal
 import subprocess
@@ -25,23 +27,36 @@ Disk = Callable[[int], Path]
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 WITH_RAY = {
-    "ray": ("faults", "runtime"),
+    "ray": ("runtime",),
+    "faults": ("faults",),
     "ray of their own": (
         "api/cli/test_cli.py", "api/http/test_serve.py", "api/page/test_new_user.py", "benchmarks", "deploy", "docs",
         "examples", "faults/test_soak.py", "service/sweeps",
     ),
 }  # fmt: skip
-"""Beside those that use the session's, which are with the first."""
+"""Beside those elsewhere that use their process's Ray, which are with the first."""
+
+
+@functools.cache
+def group_of(path: Path) -> str | None:
+    """Which of these groups a file's tests belong to."""
+    within = path.relative_to(Path(__file__).parent).as_posix() + "/"
+    names = [name for name, parts in WITH_RAY.items() if within.startswith(tuple(f"{part}/" for part in parts))]
+    return names[-1] if names else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have each of these groups done by one process."""
-    here = Path(__file__).parent
     for item in items:
-        groups = [name for name, parts in WITH_RAY.items() if any(item.path.is_relative_to(here / p) for p in parts)]
-        if groups or "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(groups[-1] if groups else "ray"))
+        group = group_of(item.path) or ("ray" if "cluster" in getattr(item, "fixturenames", ()) else None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """What stands by now, libraries above all, is not looked through for garbage again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

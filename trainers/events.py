@@ -7,7 +7,8 @@
 | `step` | a `Metrics` over all workers since the last one |
 | `evaluation` | `epoch` (with its fraction within an epoch), `examples`, `step` of a synchronous run,
 `seconds`, each metric of the task as `test_` and its name (`test_loss`;
-`test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...) |
+`test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...),
+`headline`: the name of the one by which runs are compared, and of that `higher_is_better` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message` |
@@ -139,6 +140,20 @@ class Metrics(StepCounters):
     """Minibatches so far whose gradients came too late for their step; their examples were trained in another."""
 
 
+class BestModel(BaseModel):
+    """The version of a run that was best by one metric."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    metric: str
+    value: float
+    epoch: float
+    examples: int
+    """Trained by then."""
+    model_path: str
+    """`best.safetensors` in the run's folder."""
+
+
 class Result(BaseModel):
     """How a run ended, as `millrace run -o json` prints it."""
 
@@ -158,6 +173,10 @@ class Result(BaseModel):
     """Mean over the last epoch."""
     metrics: dict[str, float] = {}  # a model copies its defaults
     """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ..."""
+    headline: str | None = None
+    """The one of them by which runs are compared; null where none was measured."""
+    higher_is_better: bool | None = None
+    """Of the headline."""
     examples_per_s: float
     """Mean over the time from the first step to the last."""
     wall_s: float
@@ -170,6 +189,8 @@ class Result(BaseModel):
     """Acknowledged updates that shards without a second copy (`ps.replicas: 1`) lost when they died."""
     model_path: str | None
     """`model.safetensors`, where the run left one."""
+    best: BestModel | None = None
+    """The best model so far; null where none is kept (`checkpoint.keep_best`)."""
     message: str
     """The last state's sentence."""
     warning: str | None = None
@@ -182,12 +203,24 @@ def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in named.items() if name != "error_median"}
 
 
+def headline_of(evaluation: dict[str, Any]) -> tuple[str, bool] | None:
+    """The metric of an `evaluation` by which runs are compared, and whether more of it is better; None where there is
+    no such metric in it. Logs that do not say are older than tasks: theirs is the accuracy."""
+    name = evaluation.get("headline", "accuracy" if "test_accuracy" in evaluation else "loss")
+    return (name, evaluation.get("higher_is_better", name == "accuracy")) if f"test_{name}" in evaluation else None
+
+
 MEDIAN_EPOCHS = 5
 
 
 def error_median(evaluations: Iterable[tuple[float, float]]) -> float | None:
     """Median test error over the last 5 epochs (paper 4, section 5.1), from pairs of epoch and accuracy."""
-    pairs = list(evaluations)
+    return last_median((epoch, 1 - accuracy) for epoch, accuracy in evaluations)
+
+
+def last_median(values: Iterable[tuple[float, float]]) -> float | None:
+    """Median over the last 5 epochs, from pairs of epoch and value; None where there is none."""
+    pairs = list(values)
     last = max((epoch for epoch, _ in pairs), default=0)
-    errors = [1 - accuracy for epoch, accuracy in pairs if epoch > last - MEDIAN_EPOCHS]
-    return statistics.median(errors) if errors else None
+    found = [value for epoch, value in pairs if epoch > last - MEDIAN_EPOCHS]
+    return statistics.median(found) if found else None

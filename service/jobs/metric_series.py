@@ -11,7 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic_core import from_json
@@ -37,13 +37,14 @@ STEP = (
 )  # fmt: skip
 STALENESS = ("staleness", "stalest")
 """Mean and greatest of the updates since the last report."""
-EVALUATION = (
-    "test_loss", "test_accuracy", "test_error_median", "test_top5_accuracy", "test_mae", "test_r2", "test_perplexity",
-    "test_bits_per_byte", "test_bits_per_character",
-)  # fmt: skip
 EPOCH = ("train_loss",)
-TABLES = {"step": STEP + STALENESS, "evaluation": EVALUATION, "epoch": EPOCH}
+TABLES = {"step": STEP + STALENESS, "evaluation": (), "epoch": EPOCH}
+"""The figures of each kind of event. Those of an evaluation are whatever the run's task measures."""
 NAMES = tuple(name for names in TABLES.values() for name in names)
+MEASURED = "test_"
+"""Begins the names of a task's metrics."""
+USUAL = ("test_loss", "test_accuracy", "test_error_median")
+"""Metrics of which every run may be asked; one that has no such metric has an empty line."""
 
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,22 @@ class Line(BaseModel):
     """How many there are before downsampling."""
 
 
+class Table(NamedTuple):
+    """The figures of one kind of event: (rows, axes and names), NaN where there is none."""
+
+    names: tuple[str, ...]
+    rows: "NDArray[np.float64]"
+
+    def pairs(self, name: str, axis: str) -> "NDArray[np.float64]":
+        """(values, 2): where each finite value of a figure lies on an axis, and the value."""
+        import numpy as np
+
+        if name not in self.names:
+            return np.empty((0, 2))
+        pairs = self.rows[:, [AXES.index(axis), len(AXES) + self.names.index(name)]]
+        return pairs[np.isfinite(pairs[:, 1])]
+
+
 class Columns:
     """The figures of one log, read as far as it goes; call `read` again for more."""
 
@@ -70,6 +87,7 @@ class Columns:
         self.begin: float | None = None
         self.at = dict.fromkeys(AXES, 0.0)
         self.seen: dict[str, int] = {}
+        self.names = {table: list(names) for table, names in TABLES.items()}
         self.rows: dict[str, list[list[float]]] = {table: [] for table in TABLES}
 
     def read(self) -> None:
@@ -83,12 +101,13 @@ class Columns:
                 if self.begin is None or b'"type":"log"' not in line[:80]:
                     self._add(from_json(line))
 
-    def table(self, name: str) -> "NDArray[np.float64]":
-        """All rows of one kind: the axes, then its figures; NaN where there is none."""
+    def table(self, name: str) -> Table:
+        """All rows of one kind of event."""
         import numpy as np
 
-        width = len(AXES) + len(TABLES[name])
-        return np.array(self.rows[name], dtype=np.float64).reshape(-1, width)
+        width = len(AXES) + len(self.names[name])
+        rows = [row + [float("nan")] * (width - len(row)) for row in self.rows[name]]  # from before a name was known
+        return Table(tuple(self.names[name]), np.array(rows, dtype=np.float64).reshape(-1, width))
 
     def _add(self, event: dict[str, Any]) -> None:
         kind, data = event["type"], event["data"]
@@ -99,7 +118,10 @@ class Columns:
         for axis in ("examples", "epoch", "step"):
             self.at[axis] = data.get(axis, self.at[axis])
         figures = data | self._staleness(data.get("staleness", {})) if kind == "step" else data
-        row = [self.at[axis] for axis in AXES] + [figures.get(name) for name in TABLES[kind]]
+        if kind == "evaluation":
+            new = [name for name in data if name.startswith(MEASURED) and name not in self.names[kind]]
+            self.names[kind] += new
+        row = [self.at[axis] for axis in AXES] + [figures.get(name) for name in self.names[kind]]
         self.rows[kind].append([float("nan") if value is None else float(value) for value in row])
 
     def _staleness(self, counts: dict[str, int]) -> dict[str, float | None]:
@@ -120,7 +142,7 @@ class SeriesCache:
 
     def __init__(self) -> None:
         self.growing: OrderedDict[Path, Columns] = OrderedDict()
-        self.complete: OrderedDict[Path, tuple[int, dict[str, NDArray[np.float64]]]] = OrderedDict()
+        self.complete: OrderedDict[Path, tuple[int, dict[str, Table]]] = OrderedDict()
         self.downsampled: OrderedDict[tuple[Path, str, str, int], tuple[int, int, NDArray[np.float64]]] = OrderedDict()
         """Size of the log, number of values and what is left of them, by run, figure, axis and number of points."""
         self.lock = threading.Lock()
@@ -136,11 +158,21 @@ class SeriesCache:
         with self.lock:
             known = self.downsampled.get(key)
             if known is None or known[0] != size:
-                known = self.downsampled[key] = size, *_downsampled(self._tables(run_dir, size)[table], table, *key[1:])
+                pairs = self._tables(run_dir, size)[table].pairs(name, axis)
+                known = self.downsampled[key] = size, len(pairs), pairs[downsample(pairs[:, 1], points)]
             self.downsampled.move_to_end(key)
             while len(self.downsampled) > DOWNSAMPLED:
                 self.downsampled.popitem(last=False)
         return Line(name=name, x=axis, points=known[2].tolist(), total=known[1])
+
+    def check(self, run_dir: Path, name: str) -> None:
+        """Raise SeriesNotFound where a run has measured metrics, and this one is not among them."""
+        if table_of(name) != "evaluation" or name in USUAL or not (run_dir / LOG).exists():
+            return
+        with self.lock:
+            found = self._tables(run_dir, os.stat(run_dir / LOG).st_size)["evaluation"].names
+        if found and name not in found:
+            raise SeriesNotFound(f"no figure is called {name!r}; there are {', '.join((*NAMES, *found))}")
 
     def keep(self, run_dir: Path) -> None:
         """Save the columns of an ended run beside its log, if that is long, before anybody asks for them."""
@@ -161,7 +193,7 @@ class SeriesCache:
             for key in [key for key in self.downsampled if key[0] == run_dir]:
                 del self.downsampled[key]
 
-    def _tables(self, run_dir: Path, size: int) -> "dict[str, NDArray[np.float64]]":
+    def _tables(self, run_dir: Path, size: int) -> dict[str, Table]:
         known = self.complete.get(run_dir)
         if known is None or known[0] != size:
             tables = _load(run_dir, size)
@@ -174,7 +206,7 @@ class SeriesCache:
             self.complete.popitem(last=False)
         return known[1]
 
-    def _read(self, run_dir: Path) -> "dict[str, NDArray[np.float64]]":
+    def _read(self, run_dir: Path) -> dict[str, Table]:
         columns = self.growing.setdefault(run_dir, Columns(run_dir))
         columns.read()
         self.growing.move_to_end(run_dir)
@@ -184,22 +216,14 @@ class SeriesCache:
 
 
 def table_of(name: str) -> str:
-    """The table that a metric is in. Raises SeriesNotFound."""
+    """The table that a figure is in; `test_...` are metrics of a task, of whatever names. Raises SeriesNotFound."""
+    if name.startswith(MEASURED):
+        return "evaluation"
     table = next((table for table, names in TABLES.items() if name in names), None)
     if table is None:
-        raise SeriesNotFound(f"no figure is called {name!r}; there are {', '.join(NAMES)}")
+        there = ", ".join(NAMES)
+        raise SeriesNotFound(f"no figure is called {name!r}; there are {there}, and {MEASURED}... for a task's metrics")
     return table
-
-
-def _downsampled(
-    rows: "NDArray[np.float64]", table: str, name: str, axis: str, points: int
-) -> "tuple[int, NDArray[np.float64]]":
-    """The number of values of a metric, and the downsampled ones as pairs [x, y]."""
-    import numpy as np
-
-    pairs = rows[:, [AXES.index(axis), len(AXES) + TABLES[table].index(name)]]
-    pairs = pairs[np.isfinite(pairs[:, 1])]
-    return len(pairs), pairs[downsample(pairs[:, 1], points)]
 
 
 def downsample(y: "NDArray[np.float64]", points: int) -> "NDArray[np.intp]":
@@ -215,7 +239,7 @@ def downsample(y: "NDArray[np.float64]", points: int) -> "NDArray[np.intp]":
     return np.unique(kept)
 
 
-def _load(run_dir: Path, size: int) -> "dict[str, NDArray[np.float64]] | None":
+def _load(run_dir: Path, size: int) -> dict[str, Table] | None:
     """The columns that were saved beside the log, if they are of this log."""
     import numpy as np
 
@@ -223,23 +247,25 @@ def _load(run_dir: Path, size: int) -> "dict[str, NDArray[np.float64]] | None":
         with np.load(run_dir / KEPT, allow_pickle=False) as found:
             if int(found["size"]) != size:
                 return None
-            tables = {table: found[table] for table in TABLES}
+            tables = {table: Table(tuple(found[f"{table} names"].tolist()), found[table]) for table in TABLES}
     except (OSError, ValueError, KeyError, EOFError):
         return None
-    fits = all(rows.ndim == 2 and rows.shape[1] == len(AXES) + len(TABLES[name]) for name, rows in tables.items())
-    return tables if fits else None
+    fits = [rows.ndim == 2 and rows.shape[1] == len(AXES) + len(names) for names, rows in tables.values()]
+    return tables if all(fits) else None
 
 
-def _save(run_dir: Path, size: int, tables: "dict[str, NDArray[np.float64]]") -> None:
+def _save(run_dir: Path, size: int, tables: dict[str, Table]) -> None:
     """Save columns beside the log of an ended run. A full disk only costs time later."""
     import numpy as np
 
     part = run_dir / f".{KEPT}.part"
+    columns: dict[str, Any] = {name: table.rows for name, table in tables.items()}
+    columns |= {f"{name} names": np.array(table.names, dtype=np.str_) for name, table in tables.items()}
     try:
         if not _has_ended(run_dir / LOG, size):
             return
         with part.open("wb") as file:
-            np.savez(file, allow_pickle=False, size=np.int64(size), **tables)
+            np.savez(file, allow_pickle=False, size=np.int64(size), **columns)
         part.rename(run_dir / KEPT)
     except OSError:
         part.unlink(missing_ok=True)
@@ -248,9 +274,9 @@ def _save(run_dir: Path, size: int, tables: "dict[str, NDArray[np.float64]]") ->
 def _has_ended(log: Path, size: int) -> bool:
     with log.open("rb") as file:
         file.seek(max(0, size - 4096))
-        last = file.read().splitlines()[-1]
+        last = file.read().splitlines()[-1:]
     try:
-        event = json.loads(last)
+        event = json.loads(b"".join(last))  # nothing where nothing is written yet
     except ValueError:
         return False
     return event.get("type") == "state" and event["data"]["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")

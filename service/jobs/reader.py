@@ -77,10 +77,12 @@ class JobReader:
     async def line(self, job_id: str, name: str, axis: str, points: int) -> Line:
         """One metric over the run, downsampled to so many points. Raises SeriesNotFound."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        await asyncio.to_thread(self.series.check, job.run_dir, name)
         return await asyncio.to_thread(self.series.line, job.run_dir, name, axis, points)
 
     async def lines(self, job_ids: Sequence[str], name: str, axis: str, points: int) -> list[Line | None]:
-        """The same metric of several runs; none for a job that does not exist. Raises SeriesNotFound."""
+        """The same metric of several runs; none for a job that does not exist, an empty line where its task does not
+        measure it. Raises SeriesNotFound."""
         table_of(name)
 
         def read() -> list[Line | None]:

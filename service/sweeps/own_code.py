@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from service.jobs.own_code import MESSAGE, own_code
+from service.jobs.own_code import MESSAGE, NAMED, own_code
 from service.sweeps.spec import SweepSpec, escaped
 from trainers import FieldError
 
-SECTIONS = ("code", "data", "model")
+SECTIONS = ("code", *NAMED)
 
 
 def own_code_of_sweep(spec: SweepSpec) -> list[FieldError]:

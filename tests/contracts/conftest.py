@@ -19,7 +19,8 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         yield Stores(request.param, tmp_path, rendezvous)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def hosts_of_shards(cluster: ClusterInfo) -> Iterator[None]:
+    """For all files of this folder: a host is a process that imports torch."""
     yield
     end_hosts()

@@ -91,6 +91,23 @@ def test_all_gather_completes_a_replicated_vector_and_agrees_on_the_largest_sign
         assert agreed == 10 + size - 1
 
 
+def test_a_vector_is_divided_at_the_places_given(groups: Groups) -> None:
+    """Vectors of other lengths are not."""
+    places = [0, 16, 48, 400, NUMEL]
+
+    def body(c: Collectives) -> tuple[slice, slice, Tensor]:
+        c.cut_at(places)
+        vector = c.replicated("divided", NUMEL)
+        vector[c.span(NUMEL)] = reduced(c, 5)
+        c.all_gather(vector).wait()
+        return c.span(NUMEL), c.span(64 * 9), vector.clone()
+
+    results = groups.run(3, body)
+    assert [span for span, _, _ in results] == [slice(0, 48), slice(48, 400), slice(400, NUMEL)]
+    assert [span for _, span, _ in results] == spans(64 * 9, 3)
+    assert all(torch.equal(vector, by_hand(5)) for _, _, vector in results)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_reduce_scatter_and_all_reduce_sum_add_in_the_order_of_ranks(groups: Groups, size: int) -> None:
     def body(c: Collectives) -> tuple[Tensor, Tensor]:

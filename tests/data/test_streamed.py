@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional
 from trainers.data.augmentation import Augmentation
 from trainers.data.datasets import open_dataset
 from trainers.data.examples import Normalisation, StreamedSource
-from trainers.data.streamed import StreamedDataset
+from trainers.data.streamed import ImageHalf, StreamedDataset
 from trainers.errors import DataNotFound, MillraceError, RunFailed, SpecRejected, UserCodeFailed
 from trainers.spec import DataSpec
 
@@ -142,7 +142,7 @@ def test_images_that_have_the_size_keep_their_pixels(photographs: Path) -> None:
         assert isinstance(dataset, StreamedDataset)
         (loaded,) = [dataset._train[(0, np.array([7]))]]
         assert not isinstance(loaded, MillraceError)
-        assert torch.equal(loaded[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
+        assert torch.equal(loaded.data[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 def test_halves_with_different_classes_are_refused(photographs: Path) -> None:
@@ -219,7 +219,8 @@ def test_a_loader_whose_parent_died_while_it_started_ends() -> None:
     """It has ended by the time that the loader looks."""
     with subprocess.Popen(["true"]) as gone:
         pass
-    code = "from trainers.data.streamed import _end_with_parent as end; import time; end({}, 0); time.sleep(1000)"
+    end = "from trainers.data.loading.processes import _end_with_parent as end"
+    code = end + "; import time; end({}, 0); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code.format(gone.pid)]) as loader:
         assert loader.wait(120) == 1
 
@@ -248,7 +249,8 @@ def test_the_example_that_is_being_read_is_known_meanwhile(training: bool) -> No
     held = Hangs()
     source = StreamedSource(held, held, 2, Normalisation((0.5,), (0.5,)), one_size=True)
     spec = DataSpec(name=f"{USERS}:x", loader_processes=0)
-    with StreamedDataset(spec, source, Augmentation(seed=0), torch.device("cpu")) as dataset:
+    train, test = (ImageHalf(spec, source, Augmentation(seed=0), half) for half in (True, False))
+    with StreamedDataset(train, test, train.facts, torch.device("cpu")) as dataset:
         batches = dataset.batches([(0, np.array([3, 5]))]) if training else dataset.test_batches(8)
         reader = threading.Thread(target=lambda: list(batches))
         assert dataset.reading() is None

@@ -2,15 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.optim.written import Written, equation_10, lion, tensorflow_rmsprop
+from tests.equivalence.optimizers import torch_optimizer
 from trainers.algorithms.base import Context, Start, StepReport
 from trainers.collectives.local import local_collectives
 from trainers.collectives.protocol import Collectives
@@ -25,7 +24,6 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
-from trainers.optim.decay import exempt_names
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
@@ -36,7 +34,7 @@ from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model
-from trainers.training.optimizer import group_members, optimizer_of
+from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 
@@ -100,13 +98,18 @@ class Run:
         self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
         channels_last = spec.model.memory_format == "channels_last"
-        model = self.net(spec.seed)
-        self.layout = lay_out(model, shards, spec.ps.placement, channels_last)
-        self.optimizer = optimizer_of(spec, model, self.layout)
+        model = self.model()
+        self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
+        self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
-    def replica(self) -> Replica:
+    def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
+        freeze(model, self.spec.optimizer.groups)
+        return model
+
+    def replica(self) -> Replica:
+        model = self.model()
         return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.task)
 
     def start(self) -> Start:
@@ -257,7 +260,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
     """
     spec = run.spec
     written = written or (lambda model, batch: (written_loss(spec, model(batch.images), batch.labels), len(batch)))
-    model = run.net(spec.seed)
+    model = run.model()
     if run.layout.channels_last:
         model = model.to(memory_format=torch.channels_last)
     draws = replace_dropout(model, spec.seed)
@@ -277,9 +280,12 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             (loss / weight if reduction == "mean" else loss).backward()
         if reduction == "sum":
             for parameter in model.parameters():
-                parameter.grad /= weight
+                if parameter.requires_grad:
+                    parameter.grad /= weight
         for group in optimizer.param_groups:
-            group["lr"] = schedule(seen) * group.get("rate", 1.0)
+            own = group.get("schedule")
+            share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
+            group["lr"] = group["scaled"] * share if own else schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
@@ -293,53 +299,7 @@ def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
-def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of torch.optim that a spec's rule stands for."""
-    o, decay, params = spec.optimizer, spec.batch_scaling.weight_decay, parameter_groups(spec, model)
-    common = {"lr": o.lr, "weight_decay": decay, "foreach": False}
-    match o.name:
-        case "sgd" | "nesterov":
-            options = {"momentum": o.momentum, "nesterov": True} if o.name == "nesterov" else {}
-            return torch.optim.SGD(params, **options, **common)
-        case "momentum" if o.equation == 9:
-            return torch.optim.SGD(params, momentum=o.momentum, **common)
-        case "rmsprop" if o.form == "pytorch":
-            return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
-        case "momentum" | "rmsprop" | "lion":
-            return written_optimizer(spec, params)
-    if o.name != "adagrad":
-        common["betas"] = o.betas
-    rest = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return rest[o.name](params, eps=o.epsilon, **common)
-
-
-def written_optimizer(spec: TrainSpec, params: list[dict[str, Any]]) -> Written:
-    """Those that torch.optim does not have."""
-    o, decay = spec.optimizer, spec.batch_scaling.weight_decay
-    if o.name == "lion":
-        params = [group | {"decoupled": group["weight_decay"], "weight_decay": 0.0} for group in params]
-        return Written(params, o.lr, 0.0, lion, 0.0, betas=o.betas, decoupled=decay)
-    if o.name == "momentum":
-        return Written(params, o.lr, decay, equation_10, 0.0, momentum=o.momentum, corrects=o.momentum_correction)
-    return Written(params, o.lr, decay, tensorflow_rmsprop, 1.0, decay=o.decay, epsilon=o.epsilon)
-
-
-def parameter_groups(spec: TrainSpec, model: nn.Module) -> list[dict[str, Any]]:
-    """What torch.optim is given: those with weight decay and those without, for the spec's groups and for the rest."""
-    o, named = spec.optimizer, dict(model.named_parameters())
-    exempt, members = exempt_names(model, o.no_decay), group_members(o.groups, list(named))
-    rest = {name for name in named if not any(name in mine for mine in members)}
-    found = []
-    for group, mine in [(None, rest), *zip(o.groups, members, strict=True)]:
-        part = o if group is None else o.of_group(group)
-        options = {"rate": part.lr / o.lr, "weight_decay": replace(spec.batch_scaling, optimizer=part).weight_decay}
-        options |= {name: getattr(part, name) for name in ("momentum", "betas") if hasattr(part, name)}
-        options |= {"eps": part.epsilon} if hasattr(part, "epsilon") else {}
-        options |= {"alpha": part.decay} if hasattr(part, "decay") else {}
-        for names, more in ((mine - exempt, {}), (mine & exempt, {"weight_decay": 0.0})):
-            found.append({"params": [named[name] for name in named if name in names]} | options | more)
-    return found
-
+HALVED = {"name": "step", "epochs": [0.6], "factor": 0.5}
 
 RECIPES = {
     "linear, gradual, equation 10": {
@@ -375,8 +335,10 @@ RECIPES = {
         "schedule": "cosine",
         "optimizer": {
             "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10,
+            "momentum_correction": False,
             "groups": [
-                {"match": "*.bias", "lr": 0.02, "momentum": 0.5},
+                {"match": ["norm.bias", "backbone.1.bias"], "frozen": True},
+                {"match": "*.bias", "lr": 0.02, "momentum": 0.5, "schedule": HALVED},
                 {"match": ["conv*", "*1.weight"], "lr": 0.004, "weight_decay": 0.1},
             ],
         },

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial, torch_optimizer
+from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
+from tests.equivalence.optimizers import torch_optimizer
 from trainers.algorithms.base import Start, Work
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch

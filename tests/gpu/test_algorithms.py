@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from tests.equivalence.harness import torch_optimizer
+from tests.equivalence.optimizers import torch_optimizer
 from tests.gpu.runs import gpu_spec, placed
 from tests.local_runs import LocalRun
 from trainers.models.dropout import replace_dropout

@@ -105,8 +105,17 @@ def test_windows_of_an_example_lie_beside_each_other() -> None:
     replace_dropout(model, 0).set(0, IDS)
     windows = model(torch.ones(32 * 4, 9))
     assert torch.equal(windows.view(32, 36), masks(nn.Dropout(0.5), (36,)))
-    with pytest.raises(AssertionError, match="33 rows cannot belong to 32 examples"):
-        model(torch.ones(33, 9))
+
+
+def test_rows_that_belong_to_no_single_example_are_drawn_by_the_virtual_worker() -> None:
+    model = nn.Sequential(nn.Dropout(0.5))
+    replace_dropout(model, 0).set(0, IDS)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(model(torch.ones(33, 9)))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
 def test_torchvisions_dropouts_are_all_replaced_and_names_stay() -> None:

@@ -19,6 +19,8 @@ class Written(torch.optim.Optimizer):
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
+                if p.grad is None:
+                    continue
                 state = self.state[p]
                 state.setdefault("s", torch.full_like(p, self.first, memory_format=torch.preserve_format))
                 g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
@@ -46,3 +48,50 @@ def lion(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
     direction = state["s"].lerp(g, 1 - b1).sign()
     p.mul_(1 - group["lr"] * group["decoupled"]).sub_(direction, alpha=group["lr"])
     state["s"].lerp_(g, 1 - b2)
+
+
+def lars(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """v <- m v + lr r (g + decay w), w <- w - v, r = trust |w| / (|g| + decay |w|) (You et al. 2017, algorithm 1)."""
+    decay, of_w, of_g = group["own_decay"], float(p.double().norm()), float(g.double().norm())
+    adapts = of_w > 0 and of_g > 0 and not group["exempt"]
+    r = group["trust"] * of_w / (of_g + decay * of_w + group["eps"]) if adapts else 1.0
+    v = state["s"].mul_(group["momentum"]).add_(g + decay * p, alpha=group["lr"] * r)
+    p.sub_(v)
+
+
+def lamb(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """You et al. 2020, algorithm 2, with phi the identity."""
+    b1, b2 = group["betas"]
+    t = state["t"] = state.get("t", 0) + 1  # type: ignore[assignment, operator]
+    m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
+    s = state["v"] = b2 * state.get("v", 0) + (1 - b2) * g * g
+    u = (m / (1 - b1**t)) / ((s / (1 - b2**t)).sqrt() + group["eps"]) + group["own_decay"] * p
+    of_w, of_u = float(p.double().norm()), float(u.double().norm())
+    r = of_w / of_u if of_w > 0 and of_u > 0 and not group["exempt"] else 1.0
+    p.sub_(u, alpha=group["lr"] * r)
+
+
+def muon(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """Jordan et al. 2024: of a matrix its orthogonalised momentum, with Nesterov's; of all else AdamW's step."""
+    if not any(p is matrix for matrix in group["hidden"]):
+        adamw(p, g, state, group | {"lr": group["lr"] * group["adamw_lr"]})
+        return
+    p.mul_(1 - group["lr"] * group["own_decay"])
+    u = state["s"].mul_(0.95).add_(g, alpha=0.05)
+    x = (0.05 * g + 0.95 * u).flatten(1)
+    rows, columns = x.shape
+    x = x / x.norm()
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x - 4.7750 * a @ x + 2.0315 * a @ a @ x
+    p.sub_(x.view_as(p), alpha=group["lr"] * max(1, rows / columns) ** 0.5)
+
+
+def adamw(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
+    """Loshchilov and Hutter 2019, algorithm 2."""
+    b1, b2 = group["betas"]
+    t = state["t"] = state.get("t", 0) + 1  # type: ignore[assignment, operator]
+    m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
+    s = state["v"] = b2 * state.get("v", 0) + (1 - b2) * g * g
+    p.mul_(1 - group["lr"] * group["own_decay"])
+    p.sub_((m / (1 - b1**t)) / ((s / (1 - b2**t)).sqrt() + group["eps"]), alpha=group["lr"])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.runtime.runs import soon
-from trainers.data.loader_files import remove_forsaken_files
+from trainers.data.loading.files import remove_forsaken_files
 from trainers.runtime.leftovers import own_temporary_folder, remove_own
 
 EMBEDDED = """

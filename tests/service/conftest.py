@@ -13,7 +13,7 @@ from service.database.job_store import Store
 from service.jobs.assembly import build_manager
 from service.jobs.manager import JobManager, JobView, ManagerConfig
 from service.tracking.tracker import Tracking
-from tests.service import postgres
+from tests.service import postgres, sqlite
 from tests.service.fakes import FakeRun, FakeRuns
 from trainers.events import Event, State
 
@@ -40,12 +40,28 @@ def postgres_folder() -> Iterator[str]:
         yield folder
 
 
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_folder: str) -> str:
+    """A database that has just been migrated; its name."""
+    Store.open(postgres.create_database(postgres_folder, "tables")).close()
+    return "tables"
+
+
 @pytest.fixture(params=DATABASES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind that has no tables yet."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
-    return postgres.create_database(request.getfixturevalue("postgres_folder"), f"test{next(NUMBERS)}")
+    return postgres.create_database(request.getfixturevalue("postgres_folder"), f"empty{next(NUMBERS)}")
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind, without jobs."""
+    if request.param == "sqlite":
+        return sqlite.create_database(tmp_path / "jobs.db")
+    folder, tables = (request.getfixturevalue(name) for name in ("postgres_folder", "postgres_tables"))
+    return postgres.create_database(folder, f"test{next(NUMBERS)}", tables)
 
 
 @pytest.fixture
@@ -67,7 +83,7 @@ def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     return open_manager
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 30.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 120.0) -> None:
     """Wait until something that nothing announces has come about."""
     async with asyncio.timeout(within_s):
         while not await holds():  # noqa: ASYNC110
@@ -106,5 +122,5 @@ async def again(runs: FakeRuns, job_id: str, before: FakeRun) -> FakeRun:
 
 async def all_events(manager: JobManager, job_id: str, after: int = 0) -> list[Event]:
     """The whole log, to its end."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         return [event async for batch in await manager.events(job_id, after) for event in batch]

@@ -49,12 +49,12 @@ def server(bin_dir: Path) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def create_database(folder: str, name: str) -> str:
-    """An empty database; returns its URL."""
+def create_database(folder: str, name: str, template: str = "template1") -> str:
+    """A copy of a database, by default of an empty one; returns its URL."""
     import psycopg
 
     with psycopg.connect(host=folder, user=USER, dbname="postgres", autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')  # type: ignore[call-overload]
     return f"postgresql://{USER}@/{name}?host={folder}"
 
 

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from api import build
 from tests.api.cli.fake_cli import cli_context
 from tests.service.fakes import FakeRuns
+from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
-from trainers.models.registry import build_model
+from trainers.models.registry import build_model, build_model_for
 from trainers.models.weights import save_weights
 from trainers.spec import ModelSpec
+from trainers.tasks.config import TaskSpec
 from trainers.training import export
 from trainers.training.export import FINISHED, HEADER, SUFFIX, TOLERANCE, FinishedModel, export_model
 
@@ -37,15 +39,31 @@ def net(num_classes, in_channels):
     return Net(num_classes)
 """
 
+BRINGS = """
+from torch import nn
+from trainers import Task
 
-def left_by_a_run(folder: Path, name: str, shape: tuple[int, int, int], code: str | None = None) -> Path:
+class Brings(Task):
+    def model(self, facts):
+        return nn.Linear(facts.inputs[0], facts.outputs)
+
+    def loss(self, model, data):
+        raise NotImplementedError
+"""
+
+
+def left_by_a_run(
+    folder: Path, name: str, shape: tuple[int, ...], code: str | None = None, categories: tuple[int, ...] = ()
+) -> Path:
     """A run directory with what the evaluator writes at the end, of a model whose statistics have moved."""
     folder.mkdir(exist_ok=True)
-    finished = FinishedModel(model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code)
+    finished = FinishedModel(
+        model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code, categories=categories
+    )
     with export.user_code.on_path(code):
-        module = build_model(finished.model, 10, shape, seed=3)
+        module = build_model(finished.model, 10, shape, 3, categories)
     with torch.no_grad():
-        for _ in range(3):
+        for _ in range(3 if not categories else 0):
             module(torch.randn(8, *shape, generator=torch.Generator().manual_seed(1)) + 1)
     save_weights(folder / FINISHED, module, {HEADER: finished.model_dump_json()})
     return folder
@@ -69,6 +87,12 @@ def test_each_format_gives_the_same_logits(tmp_path: Path, form: Any, name: str,
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")
+def test_codes_of_categories_stay_codes(tmp_path: Path) -> None:
+    told = export_model(left_by_a_run(tmp_path / "run", "tabular", (5,), categories=(3, 40)), "torch.export")
+    assert told.image_shape == (5,)
+
+
 def test_a_program_needs_neither_millrace_nor_the_users_code(tmp_path: Path) -> None:
     """And takes minibatches of any size; the formats are held to the finished model by somebody else's hands."""
     code = tmp_path / "code"
@@ -135,3 +159,36 @@ def test_the_command(tmp_path: Path) -> None:
     assert missing.exit_code == 2
     nowhere = CliRunner().invoke(app, ["export", str(run), "--format", "onnx", "--to", str(tmp_path / "no" / "x")])
     assert (nowhere.exit_code, "there is no folder" in nowhere.output) == (2, True)
+
+
+@pytest.mark.parametrize("form", list(SUFFIX))
+@pytest.mark.filterwarnings("ignore")  # of torch's and onnx's own
+def test_a_model_of_tokens(form: Any, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    model = ModelSpec.model_validate({"name": "gpt", "kwargs": {"layers": 1, "heads": 2, "width": 16}})
+    facts = DataFacts((12,), vocabulary=30, unit="byte")
+    finished = FinishedModel(
+        model=model, num_classes=30, image_shape=(12,), task=TaskSpec(name="language_model"), facts=facts
+    )
+    save_weights(tmp_path / FINISHED, build_model_for(model, facts, seed=3), {HEADER: finished.model_dump_json()})
+    target = tmp_path / f"other{SUFFIX[form]}"
+    exported = export_model(tmp_path, form, target)
+    assert exported.max_difference < TOLERANCE
+    if form == "torch.export":
+        tokens = torch.randint(30, (4, 12))
+        assert torch.export.load(target).module()(tokens).shape == (4, 12, 30)
+
+
+def test_the_model_that_a_task_brings(tmp_path: Path) -> None:
+    (tmp_path / "brings.py").write_text(BRINGS)
+    facts, task = DataFacts((3,), outputs=1), TaskSpec(name="brings:Brings")
+    finished = FinishedModel(
+        model=ModelSpec(name="task"), num_classes=1, image_shape=(3,), task=task, facts=facts, code=str(tmp_path)
+    )
+    save_weights(tmp_path / FINISHED, nn.Linear(3, 1), {HEADER: finished.model_dump_json()})
+    assert export_model(tmp_path, "torch.export", tmp_path / "other.pt2").max_difference == 0
+    given = finished.model_copy(update={"task": TaskSpec(name="given_to_train:Brings")})
+    save_weights(tmp_path / FINISHED, nn.Linear(3, 1), {HEADER: given.model_dump_json()})
+    with pytest.raises(SpecRejected, match=r"was an object that train\(\) was given"):
+        export_model(tmp_path, "torch.export", tmp_path / "other.pt2")

@@ -33,6 +33,9 @@ class Traits:
     objective: Literal["any", "supervised", "labels"] = "any"
     """Which losses it takes: any; one of what the model makes of the inputs; a plain loss of logits and labels."""
 
+    divides_parameters: str = ""
+    """Why nobody has all of a parameter where it is updated, and what to change; empty: somebody has."""
+
     @property
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""

@@ -25,7 +25,6 @@ from trainers.collectives.shared_memory import SharedMemoryCollectives
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
 from trainers.optim.gradient import Gradient
-from trainers.optim.slices import spans
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,10 @@ class HierarchicalCollectives(Collectives):
     def replicated(self, name: str, numel: int) -> Tensor:
         return self.inside.replicated(name, numel)
 
+    def cut_at(self, places: Sequence[int]) -> None:
+        super().cut_at(places)
+        self.inside.cut_at(places)
+
     def persistent_span(self, numel: int) -> slice:
         return self.inside.span(numel)
 
@@ -115,7 +118,7 @@ class HierarchicalCollectives(Collectives):
         self._count_reduced_here(reduction)
         self.inside.barrier().wait()
         own = {node: row for k in self.here for node, row in self._parts_of(reduction, k).items()}
-        cuts, sums = spans(reduction.numel, self.size), self._sums(reduction)
+        cuts, sums = self.shares(reduction.numel), self._sums(reduction)
         mine = cuts[self.rank]
         width, nothing = mine.stop - mine.start, parts[0][:0]
         send, receive = [nothing] * self.size, [nothing] * self.size
@@ -137,7 +140,7 @@ class HierarchicalCollectives(Collectives):
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Each span goes once to each other node, into the memory that all of that node see."""
-        cuts, nothing = spans(vector.numel(), self.size), vector[:0]
+        cuts, nothing = self.shares(vector.numel()), vector[:0]
         mates = len(self.here) - 1
         laid_down = sum(cuts[k].stop - cuts[k].start for k in self.handled[self.rank])
         self.meter.count_vectors(mates * laid_down, vector.numel() - laid_down)
@@ -207,7 +210,7 @@ class HierarchicalCollectives(Collectives):
 
     def _count_reduced_here(self, reduction: Reduction) -> None:
         """Of a reduction, what those of the node read of each other: all parts, over the spans that they handle."""
-        cuts = spans(reduction.numel, self.size)
+        cuts = self.shares(reduction.numel)
         widths = {k: sum(cuts[j].stop - cuts[j].start for j in self.handled[k]) for k in self.here}
         parts = {k: len(reduction.nodes(k)) for k in self.here}
         mates = [k for k in self.here if k != self.rank]

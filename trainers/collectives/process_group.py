@@ -27,7 +27,6 @@ from trainers.errors import PeerLost
 from trainers.links.handle import Handle
 from trainers.links.rendezvous import own_host, reach_rendezvous
 from trainers.optim.gradient import Gradient, TensorGradient
-from trainers.optim.slices import spans
 
 T = TypeVar("T")
 
@@ -88,10 +87,10 @@ class ProcessGroupCollectives(Collectives):
         self._count_canonical(reduction)
         boxes = self.inboxes.get(reduction)
         if boxes is None:
-            boxes = self.inboxes[reduction] = Inboxes(reduction, self.rank, self.device)
+            boxes = self.inboxes[reduction] = Inboxes(reduction, self._width(reduction.numel), self.device)
         elif boxes.filling is not None:
             boxes.filling.wait()
-        cuts = [cut.stop - cut.start for cut in spans(reduction.numel, self.size)]
+        cuts = [cut.stop - cut.start for cut in self.shares(reduction.numel)]
         nothing = torch.empty(0, device=self.device)
 
         def exchanges(group: Group) -> list[dist.Work]:
@@ -106,7 +105,7 @@ class ProcessGroupCollectives(Collectives):
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         self._count_gather(vector.numel())
-        cuts = spans(vector.numel(), self.size)
+        cuts = self.shares(vector.numel())
         largest = torch.tensor([signal], device=self.device)
 
         def broadcasts(group: Group) -> list[dist.Work]:
@@ -242,10 +241,9 @@ class ProcessGroupCollectives(Collectives):
 class Inboxes:
     """Where the parts of a reduction arrive: vector i holds the i-th part of every worker that has so many."""
 
-    def __init__(self, reduction: Reduction, rank: int, device: torch.device) -> None:
+    def __init__(self, reduction: Reduction, width: int, device: torch.device) -> None:
+        """width: elements of this worker's share."""
         nodes = [reduction.nodes(k) for k in range(reduction.size)]
-        mine = spans(reduction.numel, reduction.size)[rank]
-        width = mine.stop - mine.start
         self.sizes = [[width * (i < len(own)) for own in nodes] for i in range(max(map(len, nodes)))]
         self.vectors = [torch.empty(sum(sizes), device=device) for sizes in self.sizes]
         self.filling: Handle[Gradient] | None = None

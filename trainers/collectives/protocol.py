@@ -19,7 +19,7 @@ from trainers.collectives.reduction_tree import Node, TreeSum
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
 from trainers.optim.gradient import Gradient, TensorGradient
-from trainers.optim.slices import spans
+from trainers.optim.slices import cuts_at, spans
 
 
 class Collectives(ABC):
@@ -62,9 +62,23 @@ class Collectives(ABC):
         """One vector (numel,) for each of this worker's nodes, in memory from which it can be sent as it lies."""
         return [torch.zeros(reduction.numel, device=self.device) for _ in reduction.nodes(self.rank)]
 
+    def cut_at(self, places: Sequence[int]) -> None:
+        """From now on divide vectors of `places[-1]` elements at some of these places only, which begin with 0."""
+        self.places[places[-1]] = tuple(places)
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, ...]]:
+        """Elements of a vector -> where it may be divided; of others, anywhere."""
+        return {}
+
+    def shares(self, numel: int) -> list[slice]:
+        """How a vector is divided among the workers, by rank: as equally as its `places` allow."""
+        places = self.places.get(numel)
+        return spans(numel, self.size) if places is None else cuts_at(places, self.size)
+
     def span(self, numel: int) -> slice:
         """The 1/K of a vector that this worker reduces and updates (paper 1, section 4.1)."""
-        return spans(numel, self.size)[self.rank]
+        return self.shares(numel)[self.rank]
 
     def persistent_span(self, numel: int) -> slice:
         """What this worker writes of a version that is to outlive any one of them: of a replicated vector that others
@@ -108,7 +122,7 @@ class Collectives(ABC):
     def _count_canonical(self, reduction: Reduction) -> None:
         """Of a `reduce_canonical`: each of this worker's parts but for its own span, and the others' parts of that."""
         numel, parts = reduction.numel, len(reduction.nodes(self.rank))
-        mine, cuts = self._width(numel), spans(numel, self.size)
+        mine, cuts = self._width(numel), self.shares(numel)
         theirs = sum(len(reduction.nodes(k)) for k in range(self.size) if k != self.rank)
         crossed = sum(cuts[k].stop - cuts[k].start for k in self._elsewhere)
         self.meter.count_vectors(parts * (numel - mine), theirs * mine, parts * crossed)
@@ -140,7 +154,7 @@ class Collectives(ABC):
 
         It is valid until this worker enters its next collective call.
         """
-        cuts = spans(reduction.numel, self.size)
+        cuts = self.shares(reduction.numel)
         mine = cuts[self.rank]
         width = mine.stop - mine.start
         send = [torch.cat([part[cut] for part in parts]) for cut in cuts]
@@ -159,7 +173,7 @@ class Collectives(ABC):
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Complete a replicated vector of which each worker has written its own span. The result is as of `barrier`."""
-        cuts = spans(vector.numel(), self.size)
+        cuts = self.shares(vector.numel())
         receive = [vector.new_empty(cut.stop - cut.start) for cut in cuts]
         exchange = self.all_to_all([vector[cuts[self.rank]]] * self.size, receive)
         agreement = self.barrier(signal)
@@ -174,7 +188,7 @@ class Collectives(ABC):
 
     def reduce_scatter(self, vector: Tensor) -> Handle[Tensor]:
         """The sum over the workers, in the order of their ranks, of this worker's span of `vector` (n,)."""
-        cuts = spans(vector.numel(), self.size)
+        cuts = self.shares(vector.numel())
         mine = cuts[self.rank]
         receive = [vector.new_empty(mine.stop - mine.start) for _ in cuts]
         exchange = self.all_to_all([vector[cut] for cut in cuts], receive)
@@ -193,7 +207,7 @@ class Collectives(ABC):
         reduced = self.reduce_scatter(vector)
 
         def finish() -> None:
-            whole = [vector[cut] for cut in spans(vector.numel(), self.size)]
+            whole = [vector[cut] for cut in self.shares(vector.numel())]
             self.all_to_all([reduced.wait()] * self.size, whole).wait()
 
         return Handle(finish)

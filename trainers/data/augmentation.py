@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import functional
 
 from trainers.data.delivery import sent_to
 from trainers.data.draws import Float32Array, Int64Array, uniform
@@ -82,6 +81,8 @@ def _stacked(images: Images) -> torch.Tensor:
 
 def _centre(image: torch.Tensor, side: int) -> torch.Tensor:
     """(..., side, side): the middle, after the short side was resized to 256/224 of it."""
+    from torchvision.transforms.v2 import functional
+
     resized = functional.resize(image, [round(side * EVALUATION_MARGIN)], antialias=True)
     centre: torch.Tensor = functional.center_crop(resized, [side, side])
     return centre
@@ -101,6 +102,8 @@ def _resized_crop(images: Images, draws: Float32Array, side: int) -> torch.Tenso
 
     The resize runs image by image: its bits then cannot depend on the other images of the minibatch.
     """
+    from torchvision.transforms.v2 import functional
+
     heights = np.array([image.shape[-2] for image in images])
     widths = np.array([image.shape[-1] for image in images])
     boxes = crop_boxes(draws, heights, widths).tolist()

@@ -1,7 +1,7 @@
 """The interface of the datasets: minibatches in the order of a plan."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +11,7 @@ import torch
 from trainers.data.draws import Int64Array
 from trainers.data.facts import DataFacts
 from trainers.data.reading import Reading
+from trainers.errors import SpecRejected
 
 Plan = Iterable[tuple[int, Int64Array]]
 """For each minibatch the epoch and the ids of its examples, (B,) int64; B may differ from one to the next."""
@@ -20,7 +21,12 @@ EVALUATION = -1
 
 
 Data = Any
-"""Tensors of one minibatch, each with B rows: a tuple, such as (images, labels), or a dict by name."""
+"""One minibatch as the task's `collate` made it: tensors, and lists, tuples and dicts of them, nested. By default with
+B rows each: a tuple, such as (images, labels), or a dict by name."""
+
+
+Collate = Callable[[list[Any]], Data]
+"""Makes a minibatch of examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,23 +53,29 @@ class Batch:
         return labels
 
 
+def mapped(data: Data, function: Callable[[torch.Tensor], torch.Tensor]) -> Data:
+    """The same with each tensor replaced by what the function makes of it; what is no tensor stays."""
+    if isinstance(data, torch.Tensor):
+        return function(data)
+    if isinstance(data, Mapping):
+        return {name: mapped(part, function) for name, part in data.items()}
+    if isinstance(data, tuple | list):
+        parts = [mapped(part, function) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)  # a named tuple takes them singly
+    return data
+
+
 def on_device(data: Data, device: torch.device) -> Data:
     """The same tensors on a device; those that are there already are not copied."""
-    if isinstance(data, torch.Tensor):
-        return data.to(device)
-    if isinstance(data, dict):
-        return {name: on_device(part, device) for name, part in data.items()}
-    if isinstance(data, tuple | list):
-        return type(data)(on_device(part, device) for part in data)
-    return data
+    return mapped(data, lambda tensor: tensor.to(device))
 
 
 def tensors_of(data: Data) -> Iterator[torch.Tensor]:
     """All tensors of a minibatch."""
     if isinstance(data, torch.Tensor):
         yield data
-    elif isinstance(data, dict | tuple | list):
-        for part in data.values() if isinstance(data, dict) else data:
+    elif isinstance(data, Mapping | tuple | list):
+        for part in data.values() if isinstance(data, Mapping) else data:
             yield from tensors_of(part)
 
 
@@ -75,8 +87,23 @@ class Dataset(ABC):
     facts: DataFacts
     """What a model has to fit: shapes as it sees them, after any crop and resize."""
 
+    told: tuple[str, ...] = ()
+    """What a person should know of it, in sentences without their ends."""
+
     fits_in_memory: bool
-    """Whether the set is held as uint8; otherwise it is streamed through DataLoader processes."""
+    """Whether the set is held as arrays; otherwise it is streamed through DataLoader processes."""
+
+    def collate_by(self, collate: Callable[[], Collate]) -> None:
+        """Have minibatches made of examples by what this gives; it is called in each loader process. Called before the
+        first minibatch.
+
+        Raises:
+            SpecRejected: The set has no single examples.
+        """
+        raise SpecRejected(
+            "task: its collate makes minibatches of single examples, and these data come as arrays or as images with "
+            "labels; give a dataset of your own whose examples are something else, or leave collate out"
+        )
 
     @abstractmethod
     def batches(self, plan: Plan) -> Iterator[Batch]:

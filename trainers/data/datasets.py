@@ -15,19 +15,27 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, UInt8Array
 from trainers.data.memory import MemoryDataset
+from trainers.data.names import RECORDS
 from trainers.data.node_lock import Note, alone_on_node
 from trainers.data.node_memory import map_shared
 from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedImages, PartitionedRecords
 from trainers.data.photographs import side_of
 from trainers.data.records.columns import Columns, ColumnsDataset
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.text import open_text
 from trainers.data.sources import read_any
-from trainers.data.streamed import StreamedDataset
+from trainers.data.streamed import ImageHalf, ObjectHalf, StreamedDataset
 from trainers.errors import SpecRejected
 
 __all__ = ["Batch", "Dataset", "open_dataset", "open_partitioned"]
 
 CPU = torch.device("cpu")
+
+_NEEDS_MEMORY = (
+    "algorithm: workers that hold their own examples need them in memory, and {} is read one by one, or is larger than "
+    "data.memory_limit_bytes or than there is room for; take sync, downpour, mixed or admm, or give arrays by a "
+    "function of your own"
+)
 
 
 def open_dataset(
@@ -54,10 +62,14 @@ def open_dataset(
     source = read_any(data) if folder is None else map_shared(data, folder, read_any, note)
     if isinstance(source, Columns):
         return ColumnsDataset(source, data.limit, device)
+    if isinstance(source, ObjectSource):
+        halves = [ObjectHalf(data, source, seed, training) for training in (True, False)]
+        return StreamedDataset(halves[0], halves[1], source.facts, device)
     augmentation = _augmentation(data, seed, source)
     if isinstance(source, Arrays) and source.num_bytes <= data.memory_limit_bytes:
         return MemoryDataset(source, augmentation, device)
-    return StreamedDataset(data, source, augmentation, device)
+    train, test = (ImageHalf(data, source, augmentation, training) for training in (True, False))
+    return StreamedDataset(train, test, train.facts, device)
 
 
 def open_partitioned(
@@ -72,13 +84,15 @@ def open_partitioned(
         SpecRejected: The set is read example by example, is none of images, or its images differ in size; or as
             `open_dataset`, whose other errors it raises too.
     """
-    if data.name in ("text", "csv"):
+    if data.name in RECORDS:
         return _records(data, seed, folder, device, note)
 
     @contextmanager
     def opened() -> Iterator[Arrays | Columns]:
         with _exclusive(folder, note):
             source = read_any(data)
+            if isinstance(source, ObjectSource):
+                raise SpecRejected(_NEEDS_MEMORY.format(data.name))
             if isinstance(source, StreamedSource):
                 source = _decoded(data, source, folder, note)
             yield source
@@ -115,11 +129,7 @@ def _decoded(data: DataSpec, source: Source, folder: Path | None, note: Note) ->
             return _decoded(data, source, Path(passing), note)
     decoded = map_shared(data, folder, lambda _: source, note)
     if not isinstance(decoded, Arrays):
-        raise SpecRejected(
-            f"algorithm: workers that hold their own examples need them in memory, and {data.name} is read one by one, "
-            "or is larger than data.memory_limit_bytes or than there is room for; take sync, downpour, mixed or admm, "
-            "or give arrays by a function of your own"
-        )
+        raise SpecRejected(_NEEDS_MEMORY.format(data.name))
     return decoded
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.data.batches import Batch, tensors_of
+from trainers.data.batches import Batch, Data, mapped, tensors_of
 from trainers.data.draws import Int64Array
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -17,6 +17,11 @@ def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
     """The same on a device. To a GPU it goes by pinned memory, and nobody waits for it; what is enqueued afterwards on
     the current stream finds it there."""
     return tensor if tensor.device == device else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def data_sent_to(data: Data, device: torch.device) -> Data:
+    """`sent_to` of every tensor in a minibatch."""
+    return mapped(data, lambda tensor: sent_to(tensor, device))
 
 
 class Delivery:

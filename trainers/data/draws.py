@@ -36,7 +36,7 @@ def permutation(seed: int, epoch: int, num_examples: int) -> Int64Array:
 def uniform(seed: int, epoch: int, examples: Int64Array, units: int, stream: int) -> Float32Array:
     """(B, units) float32 in [0, 1) for the examples (B,) int64; one row is the same in any minibatch."""
     with np.errstate(over="ignore"):  # unsigned arithmetic wraps around on purpose
-        rows = _mix(np.uint64(_key(seed, epoch, stream)) + examples.astype(np.uint64) * np.uint64(_GOLDEN))
+        rows = _mix(np.uint64(key(seed, epoch, stream)) + examples.astype(np.uint64) * np.uint64(_GOLDEN))
         counters = np.arange(1, units + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
         words = _mix(rows[:, None] + counters)
     return (words >> np.uint64(64 - _BITS)).astype(np.float32) * np.float32(2.0**-_BITS)
@@ -48,13 +48,13 @@ def uniform_torch(
     """The same bits as `uniform`, computed on the device of `examples` (B,) int64, from unit number `first` on."""
     import torch  # not at the top: the coordinator draws permutations and has no torch
 
-    rows = _mix_torch(examples * _signed(_GOLDEN) + _signed(_key(seed, epoch, stream)))
+    rows = _mix_torch(examples * _signed(_GOLDEN) + _signed(key(seed, epoch, stream)))
     counters = torch.arange(first + 1, first + units + 1, dtype=torch.int64, device=examples.device) * _signed(_GOLDEN)
     words = _mix_torch(rows[:, None] + counters)
     return _shift(words, 64 - _BITS).to(torch.float32).mul_(2.0**-_BITS)
 
 
-def _key(seed: int, epoch: int, stream: int) -> int:
+def key(seed: int, epoch: int, stream: int) -> int:
     """64 bits for one (seed, epoch, stream); neighbouring values give unrelated keys."""
     key = 0
     for part in (seed, epoch, stream):

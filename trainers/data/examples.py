@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torchvision.transforms.v2 import functional
 
 from trainers.data.draws import Int64Array
 from trainers.errors import UserCodeFailed
@@ -25,6 +24,8 @@ class Normalisation:
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W): uint8 in, float32 of zero mean and unit variance out."""
+        from torchvision.transforms.v2 import functional
+
         scaled = functional.to_dtype(images, torch.float32, scale=True)
         mean, std = (_on_device(values, images.device) for values in (self.mean, self.std))
         normalised: torch.Tensor = functional.normalize(scaled, mean, std, inplace=True)
@@ -120,6 +121,8 @@ def image_tensor(image: Any, name: str, channels: int | None = None) -> torch.Te
     Raises UserCodeFailed for anything else.
     """
     if hasattr(image, "getbands"):  # PIL
+        from torchvision.transforms.v2 import functional
+
         grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
         photograph: torch.Tensor = functional.pil_to_tensor(image.convert("L" if grey else "RGB"))
         return photograph

@@ -16,6 +16,7 @@ from trainers.data.examples import Arrays, Normalisation, Ragged, Source
 from trainers.data.node_lock import Note, alone_on_node
 from trainers.data.photographs import decode_into
 from trainers.data.records.columns import ABOUT, Columns, map_columns, write_columns
+from trainers.data.records.objects import ObjectSource
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ ARRAYS = {"images": np.uint8, "labels": np.int64, "shapes": np.int64}
 """The files of each half of a set and what they hold, row-major; shapes are there where those of the images differ."""
 
 
-Read = TypeVar("Read", bound=Source | Columns)
+Read = TypeVar("Read", bound=Source | ObjectSource | Columns)
 
 
 def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], note: Note = lambda _: None) -> Read:
@@ -46,13 +47,14 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
 
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
-    fields = {"name", "root", "limit", "memory_limit_bytes", "random_resized_crop", "resize", "target", "validation"}
-    what = data.model_dump(include=fields)
+    of_images = {"limit", "memory_limit_bytes", "random_resized_crop", "resize"}
+    of_tables = {"target", "columns", "categories", "encoding", "validation"}
+    what = data.model_dump(include={"name", "root"} | of_images | of_tables)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def _write(data: DataSpec, source: Source | Columns, home: Path, note: Note) -> bool:
+def _write(data: DataSpec, source: Source | ObjectSource | Columns, home: Path, note: Note) -> bool:
     """Write a set beside `home` and rename it, so that a killed writer leaves nothing incomplete.
 
     Returns whether it is one that is held in memory and there was room for it.
@@ -61,7 +63,9 @@ def _write(data: DataSpec, source: Source | Columns, home: Path, note: Note) -> 
     shutil.rmtree(part, ignore_errors=True)  # of a writer that was killed: the lock is ours
     part.mkdir()
     try:
-        if isinstance(source, Columns):
+        if isinstance(source, ObjectSource):
+            is_there = False
+        elif isinstance(source, Columns):
             is_there = _write_columns(part, source, data.memory_limit_bytes)
         else:
             is_there = _write_images(part, data, source, note)

@@ -19,6 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
+from trainers.data.records.objects import ObjectSource
 from trainers.errors import RunFailed
 
 DEFAULT_SIDE = 224
@@ -45,8 +46,8 @@ def side_of(data: DataSpec, source: Source) -> int:
     return min(DEFAULT_SIDE, height, width)
 
 
-def read_example(data: DataSpec, source: StreamedSource, i: int, training: bool) -> tuple[Any, Any]:
-    """Image and label of an example of one half.
+def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, training: bool) -> Any:
+    """An example of one half: an image and its label, or whatever the user's objects are.
 
     Raises:
         UserCodeFailed: The user's dataset raises.
@@ -54,13 +55,12 @@ def read_example(data: DataSpec, source: StreamedSource, i: int, training: bool)
     """
     half, examples = ("training", source.train) if training else ("test", source.test)
     try:
-        image, label = examples[i]
+        return examples[i]
     except Exception as error:
         if user_code.is_user_name(data.name):
             raise user_code.failed(f"{data.name}, {half} example {i},", error) from error
         path = f" ({_path_of(examples, i)})" if _are_files(examples) else ""
         raise RunFailed(f"{data.name}: {half} example {i}{path} cannot be read: {error}") from error
-    return image, label
 
 
 def decode_into(folder: Path, data: DataSpec, source: StreamedSource, note: Note) -> dict[str, tuple[int, ...]] | None:

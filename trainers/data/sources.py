@@ -15,13 +15,17 @@ from trainers import user_code
 from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
+from trainers.data.names import SAVED, TABLES
 from trainers.data.records.columns import Columns
+from trainers.data.records.hf import read_hf
+from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
-from trainers.data.user import IMAGENET, read_user
+from trainers.data.records.webdataset import read_webdataset
+from trainers.data.user import IMAGENET, read_user, streams
 from trainers.errors import DataNotFound, SpecRejected
 
 
-def read_any(data: DataSpec) -> Source | Columns:
+def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
     """The dataset that a spec names, read or opened.
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
@@ -29,8 +33,11 @@ def read_any(data: DataSpec) -> Source | Columns:
     if user_code.is_user_name(data.name):
         source = read_user(data)
         return source if isinstance(source, Columns) else _limited(source, data.limit)
-    if data.name == "csv":
+    if data.name in TABLES:
         return read_table(data)
+    if data.name in SAVED:
+        found = read_hf(data) if data.name == "hf" else read_webdataset(data)
+        return found if isinstance(found, Columns) else _limited(streams(data.name, *found), data.limit)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
         "imagenet": _imagenet,
@@ -46,12 +53,12 @@ def read_source(data: DataSpec) -> Source:
     Raises as `read_any`; SpecRejected where they are no images.
     """
     source = read_any(data)
-    if isinstance(source, Columns):
+    if isinstance(source, Columns | ObjectSource):
         raise SpecRejected(f"data: {data.name} holds no images, which this needs; see the guide on data")
     return source
 
 
-def _limited(source: Source, limit: int | None) -> Source:
+def _limited(source: Source | ObjectSource, limit: int | None) -> Source | ObjectSource:
     """Only the first `limit` training examples; of a set that is sorted by class, as folders are, random ones of every
     class, always the same."""
     if limit is None:
@@ -62,7 +69,7 @@ def _limited(source: Source, limit: int | None) -> Source:
     from torch.utils.data import Subset
 
     chosen: Sequence[int] = range(min(limit, len(source.train)))
-    if hasattr(source.train, "samples"):
+    if isinstance(source, StreamedSource) and hasattr(source.train, "samples"):
         chosen = _stratified(np.asarray(source.train.targets), limit)
     return replace(source, train=Subset(source.train, chosen))
 

@@ -18,7 +18,9 @@ from trainers.data.examples import (
     image_tensor,
     measured,
 )
+from trainers.data.loading.generators import kept_generators
 from trainers.data.records.columns import Columns, columns_of
+from trainers.data.records.objects import ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -26,7 +28,7 @@ GREY = Normalisation((0.449,), (0.226,))
 """ImageNet's statistics averaged over its channels, for streamed images that are not RGB."""
 
 
-def read_user(data: DataSpec) -> Source | Columns:
+def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     """The source that the user's function returns for `root`: four arrays, two map-style datasets, or two tuples or
     dicts of arrays.
 
@@ -34,14 +36,14 @@ def read_user(data: DataSpec) -> Source | Columns:
     """
     returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
-    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8:
+    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8 and np.ndim(parts[1]) == 1:
         return _arrays(data.name, parts)
     if len(parts) == 4:
         return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        return _streams(data.name, *parts)
+        return streams(data.name, *parts)
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
         "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
@@ -63,22 +65,31 @@ def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
     return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
 
 
-def _streams(name: str, train: Any, test: Any) -> StreamedSource:
-    """Two map-style datasets; the number of classes comes from `classes` or `targets`.
+def streams(name: str, train: Any, test: Any) -> StreamedSource | ObjectSource:
+    """Two map-style datasets: of images with labels, or of anything else."""
+    _both_needed(name, len(train), len(test))
+    with kept_generators():
+        try:
+            example = train[0]
+        except Exception as error:
+            raise user_code.failed(f"{name}, example 0,", error) from error
+    if is_image_with_label(example):
+        return _labelled_images(name, example[0], train, test)
+    return ObjectSource(train, test, facts_of(example, train))
+
+
+def _labelled_images(name: str, image: Any, train: Any, test: Any) -> StreamedSource:
+    """Two map-style datasets of images with labels, of which `image` is the first; the number of classes comes from
+    `classes` or `targets`.
 
     PIL images are assumed to differ in size; tensors and arrays are assumed to have one size.
     """
-    _both_needed(name, len(train), len(test))
     if hasattr(train, "classes"):
-        num_classes = len(train.classes)
+        num_classes = count_of(train.classes)
     elif hasattr(train, "targets"):
         num_classes = int(max(train.targets)) + 1
     else:
         raise UserCodeFailed(f"{name}: give the training set an attribute `classes` (names) or `targets` (labels)")
-    try:
-        image, _ = train[0]
-    except Exception as error:
-        raise user_code.failed(f"{name}, example 0,", error) from error
     channels = image_tensor(image, name).shape[0]
     grey = Normalisation(GREY.mean * channels, GREY.std * channels)
     one_size = isinstance(image, torch.Tensor | np.ndarray)

@@ -71,7 +71,8 @@ def _trained(model: nn.Module, node: fx.Node) -> tuple[str, ...]:
         value = getattr(model.get_submodule(module), leaf)
         found = [value] if isinstance(value, nn.Parameter) else []
     wanted = {id(parameter) for parameter in found}
-    return tuple(name for name, parameter in model.named_parameters() if id(parameter) in wanted)
+    trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    return tuple(name for name, parameter in trained if id(parameter) in wanted)
 
 
 def _cuts(inputs: list[fx.Node], nodes: list[fx.Node], layers: dict[fx.Node, tuple[str, ...]]) -> list[int]:

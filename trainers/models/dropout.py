@@ -5,10 +5,11 @@ need. Masks are computed on the device of the activations by `trainers.data.draw
 """
 
 import logging
+import sys
+from typing import Any
 
 import torch
 from torch import nn
-from torchvision.ops import StochasticDepth
 
 from trainers.data.delivery import sent_to
 from trainers.data.draws import Int64Array, uniform_torch
@@ -59,7 +60,8 @@ class ExampleDropout(nn.Module):
 
     layer: number of the dropout layer in the model. axes: how many leading axes of an example have masks of their own.
     None: every activation is dropped by itself; 1: each channel (Dropout2d); 0: the example as a whole (stochastic
-    depth). Inputs are (B, ...), or (k B, ...) with the k rows of an example adjacent (windows of attention).
+    depth). Inputs are (B, ...), or (k B, ...) with the k rows of an example adjacent (windows of attention); of other
+    numbers of rows, torch's generator draws, which is seeded for each virtual worker's forward pass.
     """
 
     def __init__(self, p: float, layer: int, context: DrawContext, axes: int | None = None) -> None:
@@ -96,11 +98,13 @@ class ExampleDropout(nn.Module):
         if self.p >= 1:
             return torch.zeros_like(x)
         examples = self._context.on_device(x.device)
-        assert x.shape[0] % len(examples) == 0, f"{x.shape[0]} rows cannot belong to {len(examples)} examples"
         varied = x.shape if self._axes is None else x.shape[: self._axes + 1]
-        units = varied.numel() // len(examples)
-        stream = FIRST_STREAM + self._layer * CALLS + call
-        is_kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream, first) >= self.p
+        if x.shape[0] % len(examples):  # not the same number of rows an example, as of boxes: drawn by virtual worker
+            is_kept = torch.rand(varied, device=x.device) >= self.p
+        else:
+            units = varied.numel() // len(examples)
+            stream = FIRST_STREAM + self._layer * CALLS + call
+            is_kept = uniform_torch(self._context.seed, self._context.epoch, examples, units, stream, first) >= self.p
         mask = is_kept.view(*varied, *[1] * (x.ndim - len(varied))).to(x.dtype).mul_(1 / (1 - self.p))
         return x * mask
 
@@ -138,13 +142,19 @@ def _rate(module: nn.Module) -> float | None:
     """The rate of a module that is replaced, else None."""
     if isinstance(module, (nn.Dropout, *_WHOLE_FEATURES)):
         return module.p
-    if isinstance(module, StochasticDepth) and module.mode == "row":
+    if isinstance(module, _stochastic_depth()) and module.mode == "row":
         return float(module.p)
     return None
 
 
+def _stochastic_depth() -> tuple[type[Any], ...]:
+    """torchvision's class. Until somebody has imported torchvision, which takes as long as torch, no module is one."""
+    found = getattr(sys.modules.get("torchvision.ops"), "StochasticDepth", None)
+    return () if found is None else (found,)
+
+
 def _axes(module: nn.Module) -> int | None:
-    if isinstance(module, StochasticDepth):
+    if isinstance(module, _stochastic_depth()):
         return 0
     return 1 if isinstance(module, _WHOLE_FEATURES) else None
 
@@ -153,4 +163,4 @@ def _draws_from_stream(module: nn.Module) -> bool:
     """Whether a module still draws random numbers in training whose values depend on what was drawn before."""
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout > 0
-    return isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout | nn.RReLU | StochasticDepth)
+    return isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, *_stochastic_depth()))

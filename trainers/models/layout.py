@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from trainers.collectives.buckets import Bucket
-from trainers.optim.slices import ALIGN, aligned, spans
+from trainers.optim.parameter import Parameter, shaped
+from trainers.optim.slices import ALIGN, aligned, cuts_at, spans
 
 PARAMETER_ALIGN = 16
 """Elements of float32 in a cache line: no two parameters share one."""
@@ -23,10 +24,13 @@ mapped."""
 LARGE = 64 * SHARD_ALIGN
 """Elements from which on a shard counts as large: aligning it to pages makes shards unequal by less than 2 %."""
 
+Named = list[tuple[str, tuple[int, ...]]]
+"""Names and shapes of parameters."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and offsets (in elements) of all parameters in a vector of `numel` float32; the gaps stay 0."""
+    """Names, shapes and offsets (in elements) of all trained parameters in a vector of `numel` float32; gaps stay 0."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -39,19 +43,21 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each parameter as a view of `flat` (numel,), in the order of `names`."""
         return [
-            self._view(flat[offset : offset + _size(shape)], shape)
+            shaped(flat[offset : offset + _size(shape)], shape, self.channels_last)
             for offset, shape in zip(self.offsets, self.shapes, strict=True)
         ]
-
-    def _view(self, piece: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if self.channels_last and len(shape) == 4:
-            o, i, h, w = shape
-            return piece.view(o, h, w, i).permute(0, 3, 1, 2)
-        return piece.view(shape)
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Each parameter by name, as a view of `flat` (numel,)."""
         return dict(zip(self.names, self.views(flat), strict=True))
+
+    def parameters(self, hidden: Iterable[str]) -> tuple[Parameter, ...]:
+        """All of them in the order of the vector; hidden: the names of those that are (`Parameter.is_hidden`)."""
+        matrices = set(hidden)
+        return tuple(
+            Parameter(offset, shape, name in matrices, self.channels_last)
+            for offset, name, shape in sorted(zip(self.offsets, self.names, self.shapes, strict=True))
+        )
 
     def spans_of(self, names: Iterable[str]) -> tuple[slice, ...]:
         """The spans of the named parameters, in order; adjacent ones are merged, with the gap between them."""
@@ -117,18 +123,26 @@ def lay_out(
     num_shards: int = 1,
     placement: Literal["balanced", "round_robin"] = "balanced",
     channels_last: bool = False,
+    keeps_parameters_whole: bool = False,
 ) -> Layout:
-    """The layout of a model's parameters for S shards.
+    """The layout of those of a model's parameters that are trained, for S shards.
 
     `balanced` cuts the vector into equal parts. `round_robin` assigns whole variables to the shards in turn (paper 3,
     section IV.C); the variables of a shard are then adjacent in the vector.
 
+    keeps_parameters_whole: Whether `balanced` cuts between parameters only, so nearly equal as these allow.
+
     Raises:
         ValueError: The model is too small for so many shards.
     """
-    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
-    if placement == "round_robin" and num_shards > 1:
-        return _round_robin(parameters, num_shards, channels_last)
+    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+    if num_shards > 1 and (placement == "round_robin" or keeps_parameters_whole):
+        if len(parameters) < num_shards:
+            few = f"the model has {len(parameters)} variables, which are not divided; use at most as many shards"
+            raise ValueError(few if keeps_parameters_whole else f"{few}, or placement balanced")
+        if placement == "round_robin":
+            return _in_shards([parameters[shard::num_shards] for shard in range(num_shards)], channels_last)
+        return _in_shards(_balanced(parameters, num_shards), channels_last)
     layout = _contiguous(parameters, num_shards, channels_last)
     if layout.numel // ALIGN < num_shards:
         raise ValueError(f"the model is too small for {num_shards} shards; use at most {layout.numel // ALIGN}")
@@ -140,7 +154,7 @@ def lay_out_vectors(shapes: dict[str, tuple[int, ...]]) -> Layout:
     return _contiguous(list(shapes.items()), 1, channels_last=False)
 
 
-def _contiguous(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, channels_last: bool) -> Layout:
+def _contiguous(parameters: Named, num_shards: int, channels_last: bool) -> Layout:
     offsets, numel = _offsets([shape for _, shape in parameters], 0)
     numel = aligned(numel)
     names, shapes = tuple(n for n, _ in parameters), tuple(s for _, s in parameters)
@@ -148,14 +162,17 @@ def _contiguous(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, 
     return Layout(names, shapes, tuple(offsets), tuple(cuts), numel, channels_last)
 
 
-def _round_robin(parameters: list[tuple[str, tuple[int, ...]]], num_shards: int, channels_last: bool) -> Layout:
-    if len(parameters) < num_shards:
-        raise ValueError(
-            f"the model has {len(parameters)} variables; use at most as many shards, or placement balanced"
-        )
+def _balanced(parameters: Named, num_shards: int) -> list[Named]:
+    offsets, end = _offsets([shape for _, shape in parameters], 0)
+    places = [*offsets, end]
+    cuts = cuts_at(places, num_shards)
+    return [parameters[places.index(cut.start) : places.index(cut.stop)] for cut in cuts]
+
+
+def _in_shards(shards: list[Named], channels_last: bool) -> Layout:
+    """The layout in which each shard has the parameters given for it."""
     names, shapes, offsets, cuts, end = [], [], [], [], 0
-    for shard in range(num_shards):
-        mine = parameters[shard::num_shards]
+    for mine in shards:
         more, stop = _offsets([shape for _, shape in mine], end)
         names += [name for name, _ in mine]
         shapes += [shape for _, shape in mine]

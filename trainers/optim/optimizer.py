@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trainers.optim.rule import UpdateRule
+from trainers.optim.parameter import Parameter
+from trainers.optim.rule import Rule
 from trainers.optim.slices import within
 
 Spans = tuple[slice, ...]
@@ -13,25 +14,33 @@ Spans = tuple[slice, ...]
 class Group:
     """Some of the parameters, with hyperparameters of their own (`optimizer.groups`)."""
 
-    rule: UpdateRule
+    rule: Rule
     """Of the same class as the other parameters', so with the same state."""
     weight_decay: float
     rate: float
     """Their learning rate as a multiple of the other parameters'."""
     spans: Spans
     """Where they lie in the vector."""
+    course: Callable[[int], float] | None = None
+    """What its own schedule makes of its rate, as a multiple of what the run's makes, from the examples seen."""
+
+    def rate_at(self, seen: int) -> float:
+        """Their learning rate as a multiple of that of the update."""
+        return self.rate if self.course is None else self.rate * self.course(seen)
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """What updates a vector, or a slice of it."""
 
-    rule: UpdateRule
+    rule: Rule
     weight_decay: float = 0.0
     exempt: Spans = ()
     """Parts of the vector without weight decay, whatever their group."""
     groups: tuple[Group, ...] = ()
     """They do not overlap; what is in none has `rule` and `weight_decay`."""
+    parameters: tuple[Parameter, ...] = ()
+    """All parameters, where the rule takes them one by one (`ParameterRule`)."""
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -40,7 +49,10 @@ class Optimizer:
 
     def within(self, cut: slice) -> "Optimizer":
         """What updates the slice `cut` of the vector."""
-        return self.moved(lambda spans: within(spans, cut))
+        mine = [p for p in self.parameters if cut.start <= p.start < cut.stop]
+        assert all(p.span.stop <= cut.stop for p in mine), "a parameter is cut that is updated as a whole"
+        moved = tuple(replace(p, start=p.start - cut.start) for p in mine)
+        return replace(self.moved(lambda spans: within(spans, cut)), parameters=moved)
 
     def moved(self, move: Callable[[Spans], Spans]) -> "Optimizer":
         """The same for parameters that lie elsewhere; move: says where those of some spans do."""

@@ -1,26 +1,33 @@
-"""The interface of the update rules: elementwise on a slice, so the same code runs in a worker and in a shard.
+"""The interfaces of the update rules: elementwise on a slice, or on one whole parameter after the other.
 
-A rule reads a slice w of the parameters and its state, and writes the next version into other memory or in place. The
-operations and their order are those of torch.optim, so that a serial run with torch.optim gives the same bits.
+A rule reads parameters w and their state, and writes the next version into other memory or in place; the same code runs
+in a worker and in a shard. The operations and their order are those of torch.optim, where that has the rule, so that a
+serial run with torch.optim gives the same bits.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.parameter import Parameter
 
 
-class UpdateRule(ABC):
-    """w, state <- rule(w, g, state). Every tensor is (n,) float32."""
+class Rule:
+    """What both kinds have in common."""
 
-    state_names: ClassVar[tuple[str, ...]] = ()
+    state_names: tuple[str, ...] = ()
     first_value: float = 0.0
     """Value of every element of the state before the first update."""
     rate_names: tuple[str, ...] = ()
     """The states that contain the learning rate as a factor and must be corrected when it changes."""
+
+
+class UpdateRule(Rule, ABC):
+    """w, state <- rule(w, g, state) on each element by itself. Every tensor is (n,) float32."""
 
     decouples_decay: ClassVar[bool] = False
     """Whether weight decay shrinks the parameters before an update, and is no part of the gradient."""
@@ -34,6 +41,44 @@ class UpdateRule(ABC):
         """
 
 
-def initial_state(rule: UpdateRule, like: Tensor) -> State:
+@dataclass(frozen=True)
+class ParameterStep:
+    """How one parameter is updated."""
+
+    parameter: Parameter
+    lr: float
+    """The learning rate of this update."""
+    decay: float
+    """Its weight decay, which is no part of the gradient that a rule is given."""
+    is_exempt: bool
+    """Whether `no_decay` names it."""
+
+
+class ParameterRule(Rule, ABC):
+    """w, state <- rule(w, g, state) on one whole parameter of n elements, because its norm counts, or its matrix.
+
+    Slices are cut between parameters for such a rule, so whoever updates a parameter has all of it: the result does not
+    depend on who does. Every tensor is (n,) float32; `ParameterStep.parameter` knows the shape.
+    """
+
+    @abstractmethod
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: ParameterStep) -> None:
+        """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
+
+
+NORM_CHUNK = 16 * 1024
+"""Elements that torch sums on one thread."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """The L2 norm (), of x (n,): on a CPU from parts in a fixed order, so that it is the same on any number of
+    threads."""
+    if not x.is_cuda and len(x) > NORM_CHUNK:
+        x = torch.stack([torch.linalg.vector_norm(part) for part in torch.split(x, NORM_CHUNK)])
+    found: Tensor = torch.linalg.vector_norm(x)
+    return found
+
+
+def initial_state(rule: Rule, like: Tensor) -> State:
     """The state of a rule before the first update, for the slice `like`, (n,)."""
     return {name: torch.full_like(like, rule.first_value) for name in rule.state_names}

@@ -19,6 +19,18 @@ def aligned(numel: int, to: int = ALIGN) -> int:
     return -(-numel // to) * to
 
 
+def cuts_at(places: Sequence[int], count: int) -> list[slice]:
+    """Divide [places[0], places[-1]) into `count` contiguous slices, cut at some of the places in between, each as near
+    to its share as they allow; where there are enough of them no slice is empty."""
+    chosen, first, last = [0], 0, len(places) - 1
+    for i in range(1, count):
+        wanted = places[0] + (places[-1] - places[0]) * i / count
+        begin, end = min(first + 1, last), max(last - (count - i), first + 1)
+        first = min(range(begin, min(end, last) + 1), key=lambda k: abs(places[k] - wanted))
+        chosen.append(first)
+    return [slice(places[a], places[b]) for a, b in itertools.pairwise([*chosen, last])]
+
+
 def spans(numel: int, count: int, to: int = ALIGN) -> list[slice]:
     """Divide [0, numel) into `count` contiguous slices of nearly equal size, cut at multiples of `to`."""
     units = -(-numel // to)

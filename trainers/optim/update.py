@@ -14,6 +14,8 @@ from torch import Tensor
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
+from trainers.optim.parameter import Parameter
+from trainers.optim.rule import ParameterRule, ParameterStep, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
 
 CHUNK = 128 * 1024
@@ -33,11 +35,13 @@ class Contribution:
     """Factor of the weight decay: the number of minibatches whose gradients were accumulated."""
     correction: float = 1.0
     """`momentum_correction` from the last learning rate to `lr`."""
+    seen: int = 0
+    """Examples trained before, which groups with a schedule of their own go by."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Adjacent parameters of one group in one chunk."""
+    """Adjacent parameters of one group in one chunk, or one parameter that is updated as a whole."""
 
     group: Group
     computed: slice
@@ -49,6 +53,8 @@ class Piece:
     """What of `computed` belongs to the neighbours, and stays as they leave it."""
     exempt: tuple[slice, ...]
     """Parts of `computed` without weight decay, counted from its start."""
+    parameter: Parameter | None = None
+    """Where the rule takes parameters one by one."""
 
 
 class SliceUpdate:
@@ -57,15 +63,14 @@ class SliceUpdate:
     def __init__(self, optimizer: Optimizer, numel: int, device: torch.device) -> None:
         """optimizer: of the slice (`Optimizer.within`)."""
         self.optimizer = optimizer
-        chunk = CHUNK if device.type == "cpu" else max(numel, 1)
-        self.pieces = [
-            _piece(group, span, slice(start, min(start + chunk, numel)), optimizer.exempt)
-            for start in range(0, numel, chunk)
-            for group in optimizer.by_group(numel)
-            for span in within(group.spans, slice(start, start + chunk))
-        ]
-        self.scratch = torch.empty(min(chunk, max(numel, 1)), device=device)
-        decouples = any(g.rule.decouples_decay and g.weight_decay for g in optimizer.by_group(numel))
+        if isinstance(optimizer.rule, ParameterRule):
+            self.pieces = _whole(optimizer, numel)
+        else:
+            self.pieces = _chunks(optimizer, numel, CHUNK if device.type == "cpu" else max(numel, 1))
+        longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
+        self.scratch = torch.empty(longest, device=device)
+        rules = [(g.rule, g.weight_decay) for g in optimizer.by_group(numel)]
+        decouples = any(isinstance(rule, UpdateRule) and rule.decouples_decay and decay for rule, decay in rules)
         self.decoupled = torch.empty_like(self.scratch if decouples else self.scratch[:0])
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
@@ -86,23 +91,29 @@ class SliceUpdate:
                 elements.copy_(before)
 
     def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
-        group = piece.group
+        group, rule = piece.group, piece.group.rule
         for contribution in contributions:
-            lr = contribution.lr * group.rate
+            lr = contribution.lr * group.rate_at(contribution.seen)
             g = self._mean_gradient(piece, contribution, newest.params)
-            if group.rule.decouples_decay and group.weight_decay:
-                decay = lr * group.weight_decay * contribution.decays
-                newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
-            group.rule.apply(newest, g, target, lr, contribution.correction)
+            if piece.parameter is not None:
+                assert isinstance(rule, ParameterRule)
+                decay = 0.0 if piece.exempt else group.weight_decay * contribution.decays
+                rule.apply(newest, g, target, ParameterStep(piece.parameter, lr, decay, bool(piece.exempt)))
+            else:
+                assert isinstance(rule, UpdateRule)
+                if rule.decouples_decay and group.weight_decay:
+                    decay = lr * group.weight_decay * contribution.decays
+                    newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
+                rule.apply(newest, g, target, lr, contribution.correction)
             newest = target
 
     def _mean_gradient(self, piece: Piece, contribution: Contribution, w: Tensor) -> Tensor:
         """The gradient of a piece, divided by the examples in it, with the weight decay of the parameters w added."""
         g = total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
-        scratch, decay = self.scratch[: len(w)], piece.group.weight_decay
+        scratch, decay, rule = self.scratch[: len(w)], piece.group.weight_decay, piece.group.rule
         if contribution.divisor != 1:
             g = torch.div(g, contribution.divisor, out=scratch)
-        if decay and not piece.group.rule.decouples_decay:
+        if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:
             g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)
             # Added to every element and then taken back where it is not wanted: whether an element goes through a
             # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
@@ -116,6 +127,26 @@ class SliceUpdate:
         for part in piece.exempt:
             decayed[part] = w[part]
         return decayed
+
+
+def _whole(optimizer: Optimizer, numel: int) -> list[Piece]:
+    """A piece for each parameter."""
+    return [
+        Piece(group, p.span, p.start, (), within(optimizer.exempt, p.span), p)
+        for p in optimizer.parameters
+        for group in optimizer.by_group(numel)
+        if any(span.start <= p.start < span.stop for span in group.spans)
+    ]
+
+
+def _chunks(optimizer: Optimizer, numel: int, chunk: int) -> list[Piece]:
+    """Pieces of at most `chunk` elements."""
+    return [
+        _piece(group, span, slice(start, min(start + chunk, numel)), optimizer.exempt)
+        for start in range(0, numel, chunk)
+        for group in optimizer.by_group(numel)
+        for span in within(group.spans, slice(start, start + chunk))
+    ]
 
 
 def _piece(group: Group, span: slice, chunk: slice, exempt: Sequence[slice]) -> Piece:

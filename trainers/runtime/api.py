@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from trainers.errors import RunFailed, SpecRejected
 from trainers.events import Event, Result
 from trainers.runtime.cluster import embedded, needs
+from trainers.runtime.code_package import naming
 from trainers.runtime.event_log import FILE_NAME, EventLogReader
 from trainers.spec import TrainSpec
 
@@ -17,19 +19,29 @@ POLL_S = 0.05
 
 
 def train(
-    spec: TrainSpec, run_dir: Path | str | None = None, on_event: Callable[[Event], None] | None = None
+    spec: TrainSpec,
+    run_dir: Path | str | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    *,
+    task: Any = None,
+    model: Any = None,
+    data: Any = None,
 ) -> Result:
     """Train to the end and return how it went.
 
-    Uses the Ray that this process is connected to, or starts one on this machine for the time of the run.
+    Uses the Ray that this process is connected to, or starts one on this machine for the time of the run. What stands
+    in a notebook is given as an object, and sent to the workers by value: the spec then names it `given_to_train:...`.
 
     Args:
         spec: What to train.
         run_dir: Where log, checkpoints and the finished model go; `runs/<id>` by default.
         on_event: Called with every event of the run's log.
+        task: A `Task`, or a subclass, whose constructor takes `task.kwargs` of the spec.
+        model: A function or class as `module:function` of a spec would name it, or a module with its initial weights.
+        data: A function likewise, or what it would return.
 
     Raises:
-        SpecRejected: `run_dir` holds another run already.
+        SpecRejected: `run_dir` holds another run already, or an object cannot be sent.
         RunFailed: The run failed; the sentence says why, and the log has the frames.
     """
     import ray
@@ -40,8 +52,9 @@ def train(
     folder = Path(run_dir or Path("runs") / job_id)
     if (folder / FILE_NAME).exists():
         raise SpecRejected(f"run_dir: {folder} holds a run already; name another folder")
+    spec, objects = naming(spec, task=task, model=model, data=data)
     with nullcontext() if ray.is_initialized() else embedded(at_least=math.ceil(needs(spec).cpus)):
-        run = start_run(job_id, spec.resolved(Path.cwd()), folder)
+        run = start_run(job_id, spec.resolved(Path.cwd()), folder, objects=objects)
         reader, result, checked_s = EventLogReader(folder), None, time.monotonic()
         while True:
             for event in reader.read():

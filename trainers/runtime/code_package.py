@@ -1,11 +1,15 @@
-"""The folder with a user's own code, as a package that travels to every node."""
+"""What is a user's own and travels to every node: a folder with code, and the objects that `train()` was given."""
 
+import logging
+import pickle
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from trainers.errors import SpecRejected
+from trainers.given import FILE, MODULE, SOURCE, is_called, is_given
+from trainers.spec import TrainSpec
 
 OURS = ("trainers", "service", "api", "deploy")
 """Our packages: plain names, which a user's folder must not hide."""
@@ -13,8 +17,15 @@ OURS = ("trainers", "service", "api", "deploy")
 LEFT_OUT = ("/runs/", ".git/", "__pycache__/", ".*_cache/", "node_modules/")
 """What is no code, in the words of `.gitignore`. Files of that name, and `.rayignore`, name what else stays behind."""
 
+SILENT = logging.getLogger(f"{__name__}.silent")
+"""For what Ray would say besides the sentence that is raised."""
+SILENT.disabled = True
+
 MOST_BYTES = 100 * 2**20
 """The largest package. It travels to each node before a worker starts there, through the memory of Ray's head."""
+
+Objects = dict[str, Any]
+"""By the name that the spec has for them."""
 
 
 def package_code(folder: Path) -> dict[str, Any]:
@@ -39,21 +50,78 @@ def package_code(folder: Path) -> dict[str, Any]:
     return {"working_dir": packed["working_dir"]}
 
 
+def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
+    """A spec that names what was given for its sections `task`, `model` and `data`, and the objects by these names.
+
+    What the spec says of such a section besides its name stays. A section that follows from another one, as the model
+    does from the task, is found anew.
+
+    Raises:
+        SpecRejected: An object is given with arguments that only a class or a function takes.
+    """
+    sections, objects = spec.model_dump(exclude_unset=True), Objects()
+    for section, found in given.items():
+        if found is None:
+            continue
+        kwargs = getattr(getattr(spec, section), "kwargs", {})
+        if kwargs and not is_called(found):
+            raise SpecRejected(f"{section}.kwargs: {section} is an object already; give its class, or leave them out")
+        name = _name(found)
+        if not name.isidentifier() or name in objects:
+            name = section
+        objects[name] = found
+        before = sections.get(section)
+        sections[section] = (before if isinstance(before, dict) else {}) | {"name": f"{MODULE}:{name}"}
+    return type(spec).model_validate(sections), objects
+
+
+def package_objects(objects: Objects) -> list[str]:
+    """The module of these objects, uploaded to Ray, which keeps it as long as the run has actors: those that start
+    after a loss find it there too. Returns what stands for it in a runtime environment.
+
+    Raises:
+        SpecRejected: An object cannot be pickled, or they are too large.
+    """
+    from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+
+    content = pickle.dumps({name: _pickled(name, found) for name, found in objects.items()})
+    if len(content) > MOST_BYTES:
+        raise SpecRejected(
+            f"what train() was given has {_megabytes(len(content))}, and what travels to the workers may be "
+            f"{_megabytes(MOST_BYTES)}; give a function that reads the data"
+        )
+    with tempfile.TemporaryDirectory(prefix="millrace-given-") as scratch:
+        module = Path(scratch) / MODULE
+        module.mkdir()
+        (module / "__init__.py").write_text(SOURCE)
+        (module / FILE).write_bytes(content)
+        packed = upload_py_modules_if_needed({"py_modules": [str(module)]}, False, scratch_dir=scratch)
+    return list(packed["py_modules"])
+
+
+def given_names(spec: TrainSpec) -> list[str]:
+    """What a spec names that `train()` was given."""
+    return [one.name for one in (spec.task, spec.model, spec.data) if is_given(one.name)]
+
+
 def _virtual_environments(folder: Path) -> list[str]:
-    return [f"/{path.parent.name}/" for path in folder.glob("*/pyvenv.cfg")]
+    found = [path.parent for pattern in ("*/pyvenv.cfg", "*/*/pyvenv.cfg") for path in folder.glob(pattern)]
+    return [f"/{path.relative_to(folder)}/" for path in found]
 
 
 def _check_size(folder: Path, left_out: list[str]) -> None:
-    """Raise SpecRejected, which names what is large, where the package would be too large."""
+    """Raise SpecRejected, which names what is large, where the package would be too large, or contain itself."""
     from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
 
     sizes = Counter[str]()  # by the name of the entry of `folder` that a file belongs to
 
     def count(path: Path) -> None:
+        if path.is_symlink() and path.resolve() in (path.parent.resolve(), *path.parent.resolve().parents):
+            raise SpecRejected(f"code: {path} is a link to a folder that it lies in; name it in {folder}/.rayignore")
         if path.is_file():
             sizes[path.relative_to(folder).parts[0]] += path.stat().st_size
 
-    _dir_travel(folder, [_get_excludes(folder, left_out)], count, include_gitignore=True)
+    _dir_travel(folder, [_get_excludes(folder, left_out)], count, include_gitignore=True, logger=SILENT)
     if sizes.total() > MOST_BYTES:
         largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in sizes.most_common(3))
         raise SpecRejected(
@@ -64,3 +132,19 @@ def _check_size(folder: Path, left_out: list[str]) -> None:
 
 def _megabytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MB"
+
+
+def _name(found: Any) -> str:
+    return str(getattr(found, "__name__", type(found).__name__))
+
+
+def _pickled(name: str, found: Any) -> bytes:
+    from ray import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(found))
+    except Exception as error:  # whatever the object's own methods raise
+        raise SpecRejected(
+            f"{name} cannot be sent to the workers ({type(error).__name__}: {error}); make open files, locks and the "
+            "like where they are used"
+        ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from trainers.data.loader_files import remove_forsaken_files
+from trainers.data.loading.files import remove_forsaken_files
 
 PREFIX = "millrace-"
 OWNER = ".owner"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import ray
 
-from trainers.data.loader_files import remove_forsaken_files
+from trainers.data.loading.files import remove_forsaken_files
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_MEMORY_BYTES = 1024**3

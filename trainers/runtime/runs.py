@@ -7,10 +7,11 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trainers.given import refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE
-from trainers.runtime.code_package import package_code
+from trainers.runtime.code_package import Objects, given_names, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
 from trainers.runtime.node_folder import cleanup
@@ -74,11 +75,13 @@ class Run:
                 ask_on(node, kill_if_stopped, process)
 
 
-def start_run(job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False) -> Run:
+def start_run(
+    job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False, objects: Objects | None = None
+) -> Run:
     """Start the coordinator of a run; its log begins in `run_dir` a moment later.
 
     It is detached and stays on this node, where `run_dir` is. `starts_again`: should the run fail, the caller starts it
-    once more, so that its log does not end.
+    once more, so that its log does not end. `objects`: what `train()` was given, by the spec's names for it.
 
     Raises:
         SpecRejected: The folder with the user's code cannot be packed; why, and what to do.
@@ -94,7 +97,7 @@ def start_run(job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = 
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
         runtime_env=fork_server.environment(None, threads=0),
     )
-    environment = runtime_environment(spec)
+    environment = runtime_environment(spec, objects)
     config = RunConfig(job_id, spec, run_dir.resolve(), environment, starts_again=starts_again)
     return Run(job_id, actor.remote(config))
 
@@ -138,13 +141,19 @@ def preflight(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> 
         raise error.cause from None
 
 
-def runtime_environment(spec: TrainSpec) -> dict[str, Any] | None:
+def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict[str, Any] | None:
     """The runtime environment of the actors that train: a user's code, and a warm start where that is possible.
 
     Raises:
-        SpecRejected: The folder with the user's code cannot be packed; why, and what to do.
+        SpecRejected: The folder with the user's code or an object cannot be packed, or the spec names one that nobody
+            gave; why, and what to do.
     """
+    for name in given_names(spec):
+        if name.partition(":")[2] not in (objects or {}):
+            raise refuse_given(name)
     code = package_code(Path(spec.code)) if spec.code is not None else None
+    if objects:
+        code = (code or {}) | {"py_modules": package_objects(objects)}
     return fork_server.environment(code, spec.workers.threads)
 
 

@@ -12,8 +12,6 @@ from trainers.data.order import Order
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import (
     DataSpec,
-    MomentumSpec,
-    NesterovSpec,
     TrainSpec,
 )
 from trainers.spec.advice import advice
@@ -105,13 +103,14 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
     o, scaling = spec.optimizer, spec.scaling
     factor = {"none": "1", "sqrt": "sqrt(factor)", "linear": "factor"}[scaling.name]
     decay = {"keep": "w", "sqrt": "sqrt(factor) w", "exact": "(1 - (1 - lr w)^factor) / (sqrt(factor) lr)"}
-    momentum = o.momentum if isinstance(o, MomentumSpec | NesterovSpec) else None
+    momentum = getattr(o, "momentum", None)
     formula, source = o.formula
     exempt = " and ".join(kind.replace("_", " ") for kind in o.no_decay)
     decay_source = "paper 4, section 3" if scaling.weight_decay == "keep" else SCALING["sqrt"]
     return {
         "optimizer": Quantity(value=o.name, formula=formula, source=source),
         "momentum": Quantity(value=momentum),
+        "optimizer_state": _state(spec),
         "base_rate": Quantity(value=o.lr, formula="lr, at the base batch"),
         "rate_factor": Quantity(value=spec.batch_scaling.rate_factor, formula=factor, source=SCALING[scaling.name]),
         "learning_rate": Quantity(
@@ -124,12 +123,26 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
+def _state(spec: TrainSpec) -> Quantity:
+    """How much memory the optimizer's state takes, and who has it."""
+    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
+    holders = "each worker's copy" if traits.steps_alone else "all workers of a node together"
+    if traits.uses_parameter_server:
+        holders = f"{spec.ps.shards} shards together"
+    known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    cut = ", cut between parameters" if spec.optimizer.whole else ""
+    return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+
+
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:
+    if group.frozen:
+        return Quantity(value=0, formula=f"{', '.join(group.patterns)}: frozen, neither sent nor updated")
     part = replace(spec.batch_scaling, optimizer=spec.optimizer.of_group(group))
     others = {name: value for name, value in group.options.items() if name not in ("lr", "weight_decay")}
     options = "".join(f", {name} {value}" for name, value in others.items())
     which = f"learning rate of {', '.join(group.patterns)}: its lr x {factor}"
-    return Quantity(value=part.learning_rate, formula=f"{which}; weight_decay {part.weight_decay:g}{options}")
+    course = "" if group.schedule is None else f", schedule {group.schedule.name}"
+    return Quantity(value=part.learning_rate, formula=f"{which}; weight_decay {part.weight_decay:g}{options}{course}")
 
 
 def _course(spec: TrainSpec) -> dict[str, Quantity]:

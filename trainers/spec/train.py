@@ -19,7 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, local_source
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import (
@@ -37,7 +37,14 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps
+from trainers.spec.habits import (
+    codes_for_its_model,
+    counts_steps,
+    ends_within,
+    has_one_size,
+    has_whole_parameters,
+)
+from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -88,15 +95,17 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(codes_for_its_model)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
     """How many examples a step trains."""
 
-    optimizer: Annotated[AnyOptimizer, shorthand("name", AnyOptimizer, str, default=usual_optimizer)] = cast(
-        AnyOptimizer, {}
-    )  # a section without a name, until the algorithm is known
+    optimizer: Annotated[
+        AnyOptimizer,
+        shorthand("name", AnyOptimizer, str, default=usual_optimizer),
+        AfterValidator(has_whole_parameters),
+    ] = cast(AnyOptimizer, {})  # a section without a name, until the algorithm is known
     """The update rule and its learning rate. Left out, it is `adagrad` for `downpour` and `mixed`, which bears late
     gradients, and `momentum` for the others."""
 
@@ -121,14 +130,14 @@ class TrainSpec(Section):
     epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
     """Passes over the training set."""
 
-    max_steps: int | None = Field(default=None, ge=1, le=10**12)
+    max_steps: Annotated[int | None, AfterValidator(has_one_size)] = Field(default=None, ge=1, le=10**12)
     """Ends the run after so many steps, if it has not ended before: of all workers together for a synchronous
     algorithm, else of one worker or group, each an update."""
 
-    max_examples: int | None = Field(default=None, ge=1, le=10**15)
+    max_examples: Annotated[int | None, AfterValidator(has_one_size)] = Field(default=None, ge=1, le=10**15)
     """Ends the run with the step that reaches so many examples, if it has not ended before."""
 
-    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
+    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str), AfterValidator(ends_within)] = WarmupSpec()
     """How the learning rate begins: `none`, `constant`, `gradual` or `linear`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -140,6 +149,9 @@ class TrainSpec(Section):
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
     between workers and shards through Ray's; between workers as `auto`."""
+
+    early_stop: Annotated[EarlyStopSpec | None, STOP_BY_METRIC, AfterValidator(judges_evaluations)] = None
+    """Ends the run once its evaluations get no better; none: it goes on to its end."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
@@ -182,32 +194,6 @@ class TrainSpec(Section):
         if scaling.weight_decay == "exact" and any(part.lr * part.weight_decay >= 1 for part in parts):
             raise ValueError("the exact weight decay needs lr x weight_decay below 1; make one smaller, or use sqrt")
         return scaling
-
-    @field_validator("warmup")
-    @classmethod
-    def _warmup_ends(cls, warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
-        epochs, schedule = info.data.get("epochs"), info.data.get("schedule")
-        if warmup.name == "none" or epochs is None or schedule is None or "elastic" not in info.data:
-            return warmup
-        if schedule.warms_up:
-            raise ValueError(f"the schedule {schedule.name} begins with a warm-up of its own; leave this one out")
-        if warmup.steps is not None and info.data["elastic"].mode == "scale_batch":
-            raise ValueError(
-                "warmup.steps counts steps of one size, and with elastic.mode: scale_batch a step is as large as the "
-                "workers are many; use warmup.epochs or warmup.share"
-            )
-        if warmup.steps is None and warmup.share is None and warmup.epochs >= epochs:
-            problem = f"a warm-up of {warmup.length} does not end within a run of {epochs}"
-            raise ValueError(f"{problem}; set warmup.epochs below that, or give warmup.steps or warmup.share")
-        return warmup
-
-    @field_validator("max_steps", "max_examples")
-    @classmethod
-    def _steps_have_one_size(cls, given: int | None, info: ValidationInfo) -> int | None:
-        elastic = info.data.get("elastic")
-        if given is not None and elastic is not None and elastic.mode == "scale_batch":
-            raise ValueError("with elastic.mode: scale_batch steps differ in size; give epochs only")
-        return given
 
     @field_validator("device")
     @classmethod
@@ -340,10 +326,13 @@ class TrainSpec(Section):
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        if source := local_source(self.model.name):
+            name = f"hf:{absolute(source, base)}"
+            update["model"] = update.get("model", self.model).model_copy(update={"name": name})
         return self.model_copy(update=update)
 
 
-PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
 
 

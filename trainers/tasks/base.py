@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
+from trainers.data.records.objects import stacked
 from trainers.models.objective import Model, Objective
 from trainers.tasks.measures import Mean, Measure
 
@@ -34,10 +35,21 @@ class Task(Objective):
             ValueError: Says what would do.
         """
 
+    def collate(self, examples: list[Any]) -> Data:
+        """A minibatch of single examples, where the dataset gives such. By default tensors, arrays and numbers are
+        stacked, also those in dicts and tuples, as torch's `default_collate` does. The loader processes call it."""
+        return stacked(examples)
+
     def model(self, facts: DataFacts) -> nn.Module:
         """The task's own model, which `model: task` asks for. Its weights may be drawn from torch's generator, which is
         seeded from the spec."""
         raise NotImplementedError(f"{type(self).__name__} has no model of its own")
+
+    @property
+    def hugging_face_head(self) -> str | None:
+        """What a model of transformers is to give: the end of a class' name, as `CausalLM` of `AutoModelForCausalLM`;
+        empty: what its configuration says. None: the task takes none of them by name."""
+        return None
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         """What is measured on a minibatch of the test set, by name; added up over all of them. `loss` is one of

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trainers.collectives.endpoints import CollectivesEndpoint
 from trainers.metrics import StepMetrics
 from trainers.models.products.choice import UNMEASURED, Choice
+from trainers.optim.parameter import Parameter
 from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.training.position import Position
 
@@ -30,12 +31,20 @@ class RunLayout:
     """The spans of the flat vector without weight decay."""
     parameter_groups: tuple[tuple[tuple[int, int], ...], ...] = ()
     """The spans of each of `optimizer.groups`."""
+    parameters: tuple[Parameter, ...] = ()
+    """All parameters, where they are updated as wholes."""
     groups: tuple[tuple[int, int], ...] = ()
     """The spans of the groups of parameters that are pushed and fetched by themselves; none: the vector is one."""
     damaged: tuple[str, ...] = ()
     """What is wrong with the checkpoints that the run was to begin from, before the one that it does begin from."""
     chance_loss: float = 0.0
     """The mean loss of guessing; 0: not known."""
+    data: tuple[str, ...] = ()
+    """What the data are, in sentences without their ends."""
+    headline: str = "loss"
+    """The metric of the task by which runs are compared."""
+    higher_is_better: bool = False
+    """Of that."""
     products: Choice = UNMEASURED
     """Which library makes which product of the fully connected layers; that of worker 0 counts for all."""
     other_processor: str = ""

@@ -19,9 +19,11 @@ from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.losses import LabelLoss
+from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
+from trainers.models.weights import load_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import initial_state
@@ -29,11 +31,11 @@ from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model
-from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
+from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
+from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer, ends, optimizer_of
+from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
@@ -69,24 +71,44 @@ class Setup:
     def begin(self, resume: str | None = None) -> tuple[Start, Position]:
         """The first version: the model as built, or the checkpoint `resume`, by default the one that the spec names.
 
-        The batch-norm buffers of a checkpoint go into the replica.
+        The buffers of a checkpoint go into the replica.
         """
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
             return self.blank(), Position()
-        if resume not in self.whole:  # once: their files are large
-            self.whole[resume], self.damaged[resume] = newest_whole(Path(resume))
-        found = read_checkpoint(self.whole[resume])
+        found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
         state = initial_state(self.optimizer.rule, params)
-        state |= {name: self.layout.flatten(found.optimizer[name]) for name in state if name in found.optimizer}
+        for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
+            state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
-        newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
+        newcomers = dict.fromkeys(range(self.order.num_virtual), in_common(found.buffers)) if found.buffers else {}
+        as_built = self.replica.module_buffers.initial  # older checkpoints have only floating ones
         for rank, buffers in (newcomers | found.buffers).items():
-            here = {name: value.to(self.replica.device, copy=True) for name, value in buffers.items()}
+            here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
+
+    def take_frozen(self) -> None:
+        """Give the parameters that are not trained the values that they have in the spec's checkpoint.
+
+        Raises:
+            SpecRejected: It has not all of them.
+        """
+        frozen, resume = self.replica.frozen, self.spec.checkpoint.resume
+        if not frozen or resume is None:
+            return
+        found = load_weights(self._whole(resume) / "model.safetensors")
+        if missing := set(frozen) - set(found):
+            raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        for name, parameter in frozen.items():
+            parameter.copy_(found[name])
+
+    def _whole(self, resume: str) -> Path:
+        if resume not in self.whole:  # once: their files are large
+            self.whole[resume], self.damaged[resume] = newest_whole(Path(resume))
+        return self.whole[resume]
 
     def blank(self) -> Start:
         """The model as built."""
@@ -102,7 +124,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups])
+        now = self.optimizer
+        groups = [ends(group.spans) for group in now.groups]
+        optimizer = build_optimizer(spec, num, ends(now.exempt), groups, now.parameters)
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -121,7 +145,8 @@ class Setup:
         theirs = TrainSpec.model_validate(found.spec)
         if theirs.algorithm.name != self.spec.algorithm.name or resume_key(theirs) != resume_key(self.spec):
             return {}
-        return {name: self.layout.flatten(found.optimizer[name]) for name in names if name in found.optimizer}
+        whole = [name for name in names if set(self.layout.names) <= set(found.optimizer.get(name, ()))]
+        return {name: self.layout.flatten(found.optimizer[name]) for name in whole}
 
     def _taken_up(self, found: Checkpoint) -> Position:
         """Where this run goes on from a checkpoint.
@@ -151,9 +176,9 @@ class Setup:
         return position
 
     def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
-        """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
-        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
-        means, n = mean_buffers(buffers), self.spec.batch.per_worker
+        """The buffers that evaluation uses: what those of the virtual ranks have in common. Where the spec asks for it,
+        batch norm has what the first minibatches of the first epoch have under these parameters (P,)."""
+        means, n = in_common(buffers), self.spec.batch.per_worker
         count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
         if not count:
             return means
@@ -177,7 +202,7 @@ class Setup:
 
     def run_layout(self) -> RunLayout:
         """What the coordinator and the shards must know of it, with where the run begins."""
-        _, position = self.begin()
+        (_, position), data = self.begin(), self.dataset
         return RunLayout(
             num_examples=self.dataset.num_train,
             minibatches=self.order.minibatches,
@@ -188,9 +213,13 @@ class Setup:
             position=position,
             exempt=ends(self.optimizer.exempt),
             parameter_groups=tuple(ends(group.spans) for group in self.optimizer.groups),
+            parameters=self.optimizer.parameters,
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
+            data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
+            headline=self.task.headline,
+            higher_is_better=self.task.higher_is_better,
         )
 
     def hold(self, ranks: range, position: Position) -> None:
@@ -223,10 +252,14 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     note(f"builds the model {spec.model.name}")
     task = build_task(spec.task, spec.loss, dataset.facts)
     _check_objective(spec, task)
+    if collates(task):
+        dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
     model = build_task_model(task, spec.model, spec.seed)
+    freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
+    whole = spec.optimizer.whole
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last")
+        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last", whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)
@@ -234,16 +267,18 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         groups = spec.algorithm.parameter_groups(model, layout)
     except ValueError as error:
         raise SpecRejected(f"algorithm.{error}") from error
-    return Setup(
+    setup = Setup(
         spec=spec,
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task),
-        optimizer=optimizer_of(spec, model, layout),
+        optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )
+    setup.take_frozen()
+    return setup
 
 
 def _check_objective(spec: TrainSpec, task: Task) -> None:

@@ -1,4 +1,5 @@
-"""The commands that need no service: train here and now, explain a recipe, export a model, profile layers."""
+"""The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, export a
+model, profile layers."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -26,12 +27,37 @@ class DeviceName(StrEnum):
     cuda = "cuda"
 
 
+class TemplateName(StrEnum):
+    """What a new folder begins with."""
+
+    own = "own"
+    classification = "classification"
+    regression = "regression"
+
+
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `run`, `explain`, `export` and `profile`."""
+    """Add `init`, `run`, `check`, `explain`, `export` and `profile`."""
+    _add_init(app)
     _add_run(app, context)
+    _add_check(app)
     _add_explain(app)
     _add_export(app, context)
     _add_profile(app)
+
+
+def _add_init(app: typer.Typer) -> None:
+    @app.command()
+    def init(
+        folder: Annotated[Path, typer.Argument(help="A new folder, or an empty one.", show_default=False)],
+        *,
+        task: Annotated[
+            TemplateName, typer.Option(help="own: with a loss and metrics of your own; else with a model of your own.")
+        ] = TemplateName.own,
+    ) -> None:
+        """Write a task of your own with its dataset, spec and test, which `millrace run` trains at once."""
+        from api.cli.actions.init import init_folder
+
+        raise typer.Exit(init_folder(folder, task.value))
 
 
 def _add_run(app: typer.Typer, context: CliContext) -> None:
@@ -55,6 +81,15 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
             return
         request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
         raise typer.Exit(run_here(context, request))
+
+
+def _add_check(app: typer.Typer) -> None:
+    @app.command()
+    def check(spec_file: SpecFile, *, sets: Sets = None, output: OutputOption = Output.text) -> None:
+        """Try in ten steps whether a job's model gives the same bits on one and on two processes."""
+        from api.cli.actions.check import check_spec
+
+        raise typer.Exit(check_spec(spec_file, sets or [], output is Output.json))
 
 
 def _add_explain(app: typer.Typer) -> None:

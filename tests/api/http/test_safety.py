@@ -196,6 +196,7 @@ def test_what_users_wrote_is_shown_as_what_it_is(service: Service) -> None:
 CODE = [
     ({"model": "evil:make"}, ["/model/name"]),
     ({"data": {"name": "evil:load"}}, ["/data/name"]),
+    ({"task": "evil:Task", "model": "mlp"}, ["/task/name"]),
     ({"code": "/tmp"}, ["/code"]),
     ({"code": "", "model": "evil:make", "data": "evil:load"}, ["/code", "/data/name", "/model/name"]),
 ]
@@ -227,6 +228,7 @@ def test_own_code_is_for_roles_that_may(
         {"job": {}, "axes": {"model.name": ["mlp", "evil:make"]}},
         {"job": {}, "axes": {"data": ["digits", {"name": "evil:load"}]}},
         {"job": {}, "axes": {" data.name": ["evil:load"]}},
+        {"job": {}, "axes": {"task": ["classification", "evil:Task"]}},
         {"job": {}, "axes": {"code": ["/tmp"]}},
         {"job": {}, "axes": {"seed": [0, 1], "model": ["mlp", "evil:make"]}, "search": {"name": "random"}},
     ],
@@ -315,7 +317,7 @@ def test_no_name_leaves_the_store(shared: Service, tmp_path: Path, name: str) ->
 def raw_get(service: Service, path: str) -> bytes:
     """The answer to an address exactly as it is written; a client would tidy it up."""
     url = httpx2.URL(service.url)
-    with socket.create_connection((url.host, url.port or 0), timeout=10) as connection:
+    with socket.create_connection((url.host, url.port or 0), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
 

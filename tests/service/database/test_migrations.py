@@ -36,12 +36,12 @@ CREATE INDEX ix_swept_sweep ON swept (sweep);
 """What the first databases were, before there were versions."""
 
 
-def test_the_migrations_lead_to_the_tables_that_the_code_has(url: str) -> None:
-    Store.open(url).close()
-    Store.open(url).close()  # nothing is left to do
-    engine = connect(url)
+def test_the_migrations_lead_to_the_tables_that_the_code_has(empty_url: str) -> None:
+    Store.open(empty_url).close()
+    Store.open(empty_url).close()  # nothing is left to do
+    engine = connect(empty_url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": url.startswith("postgresql")})
+        context = MigrationContext.configure(connection, opts={"compare_type": empty_url.startswith("postgresql")})
         assert {TokenRow.__tablename__, WebhookRow.__tablename__} <= Base.metadata.tables.keys()
         assert compare_metadata(context, Base.metadata) == []
     engine.dispose()

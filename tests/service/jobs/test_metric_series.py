@@ -99,6 +99,24 @@ def test_an_unknown_name_is_answered_with_those_there_are(tmp_path: Path) -> Non
         SeriesCache().line(tmp_path, "lost", "examples", 100)
 
 
+def test_metrics_of_a_task_of_one_s_own(tmp_path: Path) -> None:
+    """They are whatever is measured, also where the first evaluations did not; and so they are kept."""
+    run = a_run(tmp_path)
+    assert SeriesCache().line(tmp_path, "test_recall", "epoch", 10).points == []
+    run.emit("evaluation", epoch=1, examples=1000, test_loss=0.5, seconds=0.1)
+    run.emit("evaluation", epoch=2, examples=2000, test_loss=0.4, test_recall=0.75, seconds=0.1)
+    run.succeed()
+    for _ in ("read", "kept"):
+        cache = SeriesCache()
+        assert cache.line(tmp_path, "test_recall", "epoch", 10).points == [(2.0, 0.75)]
+        assert cache.line(tmp_path, "test_loss", "examples", 10).points == [(1000.0, 0.5), (2000.0, 0.4)]
+        cache.check(tmp_path, "test_recall")
+        cache.check(tmp_path, "test_accuracy")
+        with pytest.raises(SeriesNotFound, match=r"no figure is called 'test_recal'.*test_loss, test_recall"):
+            cache.check(tmp_path, "test_recal")
+    assert (tmp_path / KEPT).exists()
+
+
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(4, 60))
 def test_thinning_keeps_ends_and_extremes_and_is_short_enough(values: list[float], points: int) -> None:
     y = np.array(values)

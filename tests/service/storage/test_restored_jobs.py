@@ -17,6 +17,7 @@ from service.spec import parse_spec
 from service.storage.checkpoints import chunks
 from service.storage.mirror import Mirror
 from service.storage.object_storage import Storage
+from tests.service import sqlite
 from tests.service.conftest import all_events, eventually, reached, started
 from tests.service.fakes import FakeRun, FakeRuns
 from tests.service.storage.copies import write_checkpoint
@@ -33,7 +34,7 @@ def serving(tmp_path: Path, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> 
 
     @asynccontextmanager
     async def serve(machine: str) -> AsyncIterator[JobManager]:
-        store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+        store = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
         runs_dir = tmp_path / machine / "runs"
         mirror = Mirror(Storage.open(f"file://{tmp_path}/copies"), runs_dir, look_s=0.02)
         manager = build_manager(store, runs, ManagerConfig(runs_dir, tmp_path, poll_s=0.01), mirror)

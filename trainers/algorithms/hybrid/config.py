@@ -60,13 +60,31 @@ class HybridConfig(AlgorithmConfig):
 
     @property
     def traits(self) -> Traits:
-        return Traits(is_synchronous=True, uses_parameter_server=False, uses_collectives=True, objective="labels")
+        return Traits(
+            is_synchronous=True,
+            uses_parameter_server=False,
+            uses_collectives=True,
+            objective="labels",
+            divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
+        )
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected
         from trainers.models.split import choose_ways, split_model
 
         head = split_model(model).head
+        divided = {name for layer in head for name in layer.parameters}
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        if frozen & divided:
+            raise SpecRejected(
+                f"optimizer.groups: hybrid divides {min(frozen & divided)} among workers and cannot freeze it; "
+                "freeze layers below, or use algorithm sync"
+            )
+        if frozen and frozen == dict(model.named_parameters()).keys() - divided:
+            raise SpecRejected(
+                "optimizer.groups: with all layers below the fully connected ones frozen, hybrid has nothing to train "
+                "by data parallelism; use algorithm sync"
+            )
         for layer, way in zip(head, choose_ways(head, self.split == "pairs"), strict=True):
             if way == "outputs" and layer.outputs < num_workers:
                 raise SpecRejected(

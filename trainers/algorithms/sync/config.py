@@ -12,6 +12,8 @@ from trainers.algorithms.traits import Traits
 if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
 
+DIVIDED = "the fast reduction divides each bucket among workers; use reduction: canonical"
+
 AllReduceName = Literal["auto", "ring", "halving_doubling", "binary_blocks", "three_phase", "library"]
 
 
@@ -76,6 +78,7 @@ class SyncConfig(AlgorithmConfig):
             uses_parameter_server=self.form == "parameter_server",
             uses_collectives=self.form == "all_reduce",
             num_backup=self.backup,
+            divides_parameters="" if self.reduction == "canonical" else DIVIDED,
         )
 
     def check_workers(self, num_workers: int) -> None:

@@ -10,7 +10,7 @@ import ray
 
 from trainers.errors import Superseded
 from trainers.parameter_server.endpoints import ProcessGroupStoreEndpoint, StoreEndpoint
-from trainers.runtime.actors.base import BaseActor, limit_threads
+from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
 from trainers.runtime.messages import ActorLocation, ShardStatus, StandbyLocation
 from trainers.runtime.node_folder import node_folder
 from trainers.spec import TrainSpec
@@ -48,6 +48,7 @@ class ShardActor(BaseActor):
 
     def prepare(self) -> ActorLocation:
         """Import what takes long, while the workers load their data."""
+        use_code(self.spec.code is not None)
         limit_threads(1)
         import torch
 

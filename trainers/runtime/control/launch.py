@@ -10,6 +10,7 @@ from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.messages import ActorLocation, Prepared
@@ -50,7 +51,11 @@ class Launcher:
         self._log_actors(prepared, places)
         for fault in prepared[0].damaged:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
+        for sentence in prepared[0].data:
+            self.parts.log.line("info", f"data: {sentence}")
         self._say_of_products(prepared[0])
+        if names := given_names(spec):
+            self.parts.log.line("info", f"trains {', '.join(names)}, as given to train(); a resume needs them again")
         for sentence in advice(spec, prepared[0].num_examples):
             self.parts.log.line("warning", sentence)
         if pool.shards:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class AdagradSpec(OptimizerSpec):
     """s <- s + g^2, w <- w - lr g / (sqrt(s) + epsilon) (Duchi et al. 2011; on the server in Dean et al. 2012)."""
+
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["adagrad"] = "adagrad"
     lr: float = Field(default=0.003, gt=0, le=1000)

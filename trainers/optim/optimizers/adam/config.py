@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 class AdamSpec(OptimizerSpec):
     """m <- b1 m + (1 - b1) g, s <- b2 s + (1 - b2) g^2, w <- w - lr m' / (sqrt(s') + epsilon), m' and s' corrected."""
+
+    num_states: ClassVar[int | None] = 3
 
     name: Literal["adam"] = "adam"
     lr: float = Field(default=0.001, gt=0, le=1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class LionSpec(OptimizerSpec):
     """w <- (1 - lr weight_decay) w - lr sign(b1 m + (1 - b1) g), m <- b2 m + (1 - b2) g."""
+
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["lion"] = "lion"
     lr: float = Field(default=0.0001, gt=0, le=1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class NesterovSpec(OptimizerSpec):
     """u <- momentum u + g, w <- w - lr (g + momentum u)."""
+
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["nesterov"] = "nesterov"
     lr: float = Field(default=0.05, gt=0, le=1000)

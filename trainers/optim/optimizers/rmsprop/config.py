@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class RmspropSpec(OptimizerSpec):
     """s <- decay s + (1 - decay) g^2, w <- w - lr g / (sqrt(s) + epsilon), PyTorch's form; or TensorFlow's."""
+
+    num_states: ClassVar[int | None] = 1
 
     name: Literal["rmsprop"] = "rmsprop"
     lr: float = Field(default=0.001, gt=0, le=1000)

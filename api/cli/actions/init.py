@@ -1,0 +1,37 @@
+"""What `millrace init` does: it copies a folder of templates."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+import typer
+
+from api.cli.connection import complain
+from api.cli.context import BAD_INPUT, OK
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+HERE = "code: . "
+"""The line of a template's spec that becomes the folder's own path, so that the job may be run from anywhere."""
+
+
+def init_folder(folder: Path, task: str) -> int:
+    """Write a task, or a model, with its dataset, spec and test. Returns the exit status."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        complain(f"{folder} is not empty; name a folder that is not there yet")
+        return BAD_INPUT
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted((TEMPLATES / task).iterdir()):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+    spec = folder / "job.yaml"
+    spec.write_text(spec.read_text().replace(HERE, f"code: {_quoted(folder.resolve())} ", 1))
+    told = ", ".join(sorted(path.name for path in folder.iterdir()))
+    typer.echo(f"{folder} has {told}")
+    typer.echo(f"Train it:  millrace run {shlex.quote(str(spec))}")
+    typer.echo(f"Test it:   python -m pytest {shlex.quote(str(folder))}")
+    return OK
+
+
+def _quoted(path: Path) -> str:
+    """As YAML reads it, whatever is in it."""
+    return "'" + str(path).replace("'", "''") + "'"

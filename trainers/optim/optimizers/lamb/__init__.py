@@ -1,0 +1,1 @@
+"""LAMB: Adam whose rate is adapted to each layer."""

@@ -1,0 +1,1 @@
+"""LARS: momentum whose rate is adapted to each layer."""

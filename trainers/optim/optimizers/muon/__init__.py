@@ -1,0 +1,1 @@
+"""Muon: matrices are updated by their orthogonalised momentum, all else by AdamW."""

@@ -1,0 +1,1 @@
+"""Any optimizer of torch's kind, by its name."""
