@@ -161,6 +161,19 @@ class TrainSpec(Section):
             algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
 
+    @field_validator("data")
+    @classmethod
+    def _minibatches_may_shrink(cls, data: DataSpec, info: ValidationInfo) -> DataSpec:
+        algorithm = info.data.get("algorithm")
+        if data.on_error == "fail" or algorithm is None:
+            return data
+        if algorithm.traits.objective != "any" or algorithm.traits.holds_examples:
+            raise ValueError(
+                f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
+                "on_error: fail, or sync, mixed, admm, or downpour without backprop"
+            )
+        return data
+
     @field_validator("elastic")
     @classmethod
     def _batch_can_follow(cls, elastic: ElasticSpec, info: ValidationInfo) -> ElasticSpec:

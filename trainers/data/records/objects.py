@@ -50,7 +50,10 @@ def check_example(example: Any, classes: int) -> None:
         raise ValueError(f"its label is {int(example[1])}, not in 0..{classes - 1}")
 
 
-def form_of(example: Any) -> list[tuple[str, tuple[int, ...]]]:
+Form = list[tuple[str, tuple[int, ...]]]
+
+
+def form_of(example: Any) -> Form:
     """The shapes of what an example is made of, by their places: those of all examples must be one to be stacked."""
     return list(_shapes(example))
 

@@ -30,6 +30,8 @@ class LogSummary:
     """Epoch and test accuracy of the evaluations in that time."""
     deaths: int = 0
     """How many coordinators have died."""
+    skipped: tuple[int, ...] = ()
+    """Training examples that were skipped."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
 
@@ -45,12 +47,13 @@ def summarise_log(run_dir: Path) -> LogSummary:
     measured = [e.data for e in events[begin:] if "test_accuracy" in e.data]
     accuracies = [(int(e["epoch"]), e["test_accuracy"]) for e in measured if e["epoch"] == int(e["epoch"])]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
+    skipped = tuple(e.data["example"] for e in events if e.type == "log" and "example" in e.data)
     went_back = 0
     for event in events:
         went_back += event.type == "state" and event.data["reason"] == GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, accuracies, deaths, went_back)
+    return LogSummary(is_over, stops.get(last), epochs, accuracies, deaths, skipped, went_back)
 
 
 class RunLog:

@@ -1,0 +1,39 @@
+"""Training examples that could not be read and were skipped: each is told once, and there may be so many."""
+
+import math
+from collections.abc import Sequence
+
+from trainers.errors import TooManySkipped
+from trainers.runtime.control.run_log import RunLog
+
+
+class SkippedExamples:
+    """Of one run."""
+
+    def __init__(self, most: float, num_examples: int, log: RunLog) -> None:
+        """most: As `data.max_skipped`."""
+        self.most = most if most >= 1 else math.ceil(most * num_examples)
+        self.log = log
+        self.found: set[int] = set()
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """All of them so far, in their order."""
+        return tuple(sorted(self.found))
+
+    def add(self, skipped: Sequence[tuple[int, str]]) -> None:
+        """A worker has skipped these, maybe not for the first time.
+
+        Raises:
+            TooManySkipped: They are more than may be.
+        """
+        for example, why in skipped:
+            if example in self.found:
+                continue
+            self.found.add(example)
+            self.log.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
+            if len(self.found) > self.most:
+                raise TooManySkipped(
+                    f"{len(self.found)} training examples could not be read, and data.max_skipped allows "
+                    f"{self.most:g}; the last is: {why}"
+                )
