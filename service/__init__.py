@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from service.webhooks.signature import verify
     from service.webhooks.webhook_store import Delivery, Webhook, Webhooks
     from trainers import (
+        BitsReport,
         ClusterInfo,
         CostShare,
         Event,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         TimingPlan,
         Timings,
         attach,
+        check_bits,
         detach,
         embedded,
         explain,
@@ -154,6 +156,7 @@ _HOME = {
     "service.jobs.queueing.growth": ("Growth",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
     "trainers": (
+        "BitsReport", "check_bits",
         "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "detach", "embedded", "explain", "export_model", "images_of", "known_examples", "metrics_of",
@@ -163,23 +166,23 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Act", "Algorithm", "Audit", "AuditEntry", "AuditQuery", "CheckpointFile",
-    "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare", "DatabaseRefused", "Dataset",
-    "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound", "Finding", "Growth", "Health",
-    "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec", "JobSummary", "JobView", "KeyReused",
-    "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError", "Mirror", "Model", "ModelCost",
-    "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas", "Recipe", "Requester", "Resources", "Result",
-    "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics",
-    "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull", "StorageRefused",
-    "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView",
-    "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting", "Tracking",
-    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms",
-    "as_patch", "attach", "build_manager", "certificates", "check_fits", "chunks", "compose_yaml", "configurations",
-    "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of",
-    "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks",
-    "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings",
-    "profile_model", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "slope_words", "start_head",
-    "stop_head", "sweep", "time_layers", "trial_needs", "verify",
+    "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Act", "Algorithm", "Audit", "AuditEntry", "AuditQuery", "BitsReport",
+    "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
+    "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
+    "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
+    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
+    "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
+    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
+    "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
+    "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
+    "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound",
+    "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
+    "check_fits", "chunks", "compose_yaml", "configurations", "datasets", "detach", "embedded", "evidence", "examine",
+    "explain", "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line",
+    "markdown", "metrics_of", "models", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep",
+    "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec", "read_spec_file", "read_sweep_file",
+    "scaling_report", "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from trainers.spec.recipe import Recipe, explain, known_examples
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
+    from trainers.training.bits_check import BitsReport, check_bits
     from trainers.training.export import Exported, export_model
 
 _HOME = {
@@ -63,6 +64,7 @@ _HOME = {
         "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "metrics_of",
     ),
     "trainers.given": ("is_given", "refuse_given"),
+    "trainers.training.bits_check": ("BitsReport", "check_bits"),
     "trainers.training.export": ("Exported", "export_model"),
     "trainers.models.names": ("OWN", "torchvision_names"),
     "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
@@ -82,16 +84,16 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "ClusterInfo", "CostShare", "DataNotFound", "Event",
-    "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "ClusterInfo", "CostShare", "DataNotFound",
+    "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
     "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median", "explain",
-    "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "known_examples",
-    "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model", "refuse_given",
-    "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
-    "total_resources", "train",
+    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median",
+    "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given",
+    "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model",
+    "refuse_given", "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
+    "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 import contextlib
 import difflib
 import importlib
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,8 +18,8 @@ NUM_FRAMES = 4
 
 
 def is_user_name(name: str) -> bool:
-    """Whether a name of a spec means a function of the user's (`module:function`)."""
-    return ":" in name
+    """Whether a name of a spec means a function of the user's (`module:function`); `hf:` is that of a library."""
+    return ":" in name and not name.startswith("hf:")
 
 
 @contextlib.contextmanager
@@ -69,6 +70,17 @@ def resolve(name: str) -> Callable[..., Any]:
         raise UserCodeFailed(f"{name}: module {module_name!r} has no function {function_name!r}{hint}")
     found: Callable[..., Any] = function
     return found
+
+
+def taken(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that the function names; all of them where it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(resolve(name)).parameters
+    except (TypeError, ValueError):  # written in C
+        return dict(arguments)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(arguments)
+    return {argument: value for argument, value in arguments.items() if argument in parameters}
 
 
 def call(name: str, **arguments: Any) -> Any:

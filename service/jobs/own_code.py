@@ -11,5 +11,10 @@ MESSAGE = "this is code of your own, which your role may not run; use a name tha
 def own_code(spec: JobSpec) -> list[FieldError]:
     """The fields through which a job would run the caller's own code on the cluster."""
     named = {"/code": spec.code is not None}
-    named |= {f"/{section}/name": ":" in getattr(spec, section).name for section in NAMED}
+    named |= {f"/{section}/name": _is_code(getattr(spec, section).name) for section in NAMED}
     return [FieldError(pointer=pointer, message=MESSAGE) for pointer, is_code in named.items() if is_code]
+
+
+def _is_code(name: str) -> bool:
+    """Whether a name is `module:function`; `hf:` is that of a library."""
+    return ":" in name and not name.startswith("hf:")

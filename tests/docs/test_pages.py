@@ -84,13 +84,19 @@ def read_any(path: Path, sets: list[str]) -> None:
         read_spec(path.read_bytes(), sets)
 
 
-@pytest.mark.parametrize("words", [w for _, w in LINES if any(x.endswith(".yaml") for x in w)], ids=" ".join)
+SPECS = [w for _, w in LINES if any(x.endswith(".yaml") and not x.startswith("mine/") for x in w)]
+"""Commands with a spec that is there, not one that `millrace init` has yet to write."""
+
+
+@pytest.mark.parametrize("words", SPECS, ids=" ".join)
 def test_every_spec_on_a_command_line_reads_well(words: list[str]) -> None:
     (path,) = (word for word in words if word.endswith(".yaml"))
     sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     if "epochs=many" in sets:
         sets.remove("epochs=many")
         sets.remove("workers.count=-1")
+    if path == "mine/job.yaml":  # which millrace init has just written
+        return
     assert (ROOT / path).is_file()
     read_any(ROOT / path, sets)
 
@@ -108,6 +114,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     whole = read_spec((ROOT / "examples/shakespeare-gpt.yaml").read_bytes()).train
     assert (told.task, told.model) == (whole.task, whole.model)
     assert told.data == whole.data.model_copy(update={"limit": None})
+    masked = read_spec(shown.pop(("tasks", "Models of transformers"))).train
+    assert (masked.task.kwargs["head"], masked.model.name) == ("MaskedLM", "hf:bert")
     elastic = read_spec(shown.pop(("elasticity", "Scaling while the job trains"))).train
     assert (elastic.workers.num_virtual, elastic.most_workers, elastic.elastic.follow_cluster) == (8, 8, True)
     follows = read_spec(shown.pop(("elasticity", "A batch that follows the workers"))).train
@@ -118,6 +126,10 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
+    told = read_spec(shown.pop(("records", "A table"))).train
+    whole = read_spec((ROOT / "examples/tables/flats.yaml").read_bytes()).train
+    assert (told.task, told.model.name) == (whole.task, whole.model.name)
+    assert told.data.model_copy(update={"columns": ()}) == whole.data
     assert not shown
 
 

@@ -100,7 +100,7 @@ class Run:
         channels_last = spec.model.memory_format == "channels_last"
         model = self.model()
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
-        self.optimizer = optimizer_of(spec, model, self.layout)
+        self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
     def model(self) -> nn.Module:
@@ -283,7 +283,9 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
                 if parameter.requires_grad:
                     parameter.grad /= weight
         for group in optimizer.param_groups:
-            group["lr"] = schedule(seen) * group.get("rate", 1.0)
+            own = group.get("schedule")
+            share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
+            group["lr"] = group["scaled"] * share if own else schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
@@ -296,6 +298,8 @@ def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     return F.cross_entropy(logits, labels, reduction="sum")
 
+
+HALVED = {"name": "step", "epochs": [0.6], "factor": 0.5}
 
 RECIPES = {
     "linear, gradual, equation 10": {
@@ -331,9 +335,10 @@ RECIPES = {
         "schedule": "cosine",
         "optimizer": {
             "name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10,
+            "momentum_correction": False,
             "groups": [
                 {"match": ["norm.bias", "backbone.1.bias"], "frozen": True},
-                {"match": "*.bias", "lr": 0.02, "momentum": 0.5},
+                {"match": "*.bias", "lr": 0.02, "momentum": 0.5, "schedule": HALVED},
                 {"match": ["conv*", "*1.weight"], "lr": 0.004, "weight_decay": 0.1},
             ],
         },

@@ -63,7 +63,9 @@ def parameter_groups(spec: TrainSpec, model: nn.Module) -> list[dict[str, Any]]:
     found = []
     for group, mine in [(None, rest), *zip(o.groups, members, strict=True)]:
         part = o if group is None else o.of_group(group)
-        options = {"rate": part.lr / o.lr, "weight_decay": replace(spec.batch_scaling, optimizer=part).weight_decay}
+        scaling = replace(spec.batch_scaling, optimizer=part)
+        options = {"rate": part.lr / o.lr, "weight_decay": scaling.weight_decay, "scaled": scaling.learning_rate}
+        options |= {"schedule": group and group.schedule}
         options |= {name: getattr(part, name) for name in ("momentum", "betas") if hasattr(part, name)}
         options |= {"eps": part.epsilon} if hasattr(part, "epsilon") else {}
         options |= {"alpha": part.decay} if hasattr(part, "decay") else {}

@@ -158,8 +158,9 @@ def test_a_dropped_gradient_leaves_no_trace(kind: type[LocalStore], counts: bool
     algorithm, work = run.spec.algorithm.build(context), first_work(run)
     report = algorithm.step(work)
     assert (report.examples, report.dropped) == ((7, 0) if counts else (0, 1))
-    same = [torch.equal(b, context.replica.initial_buffers[n]) for n, b in context.replica.float_buffers(0).items()]
-    assert same == [not counts] * 2
+    initial = context.replica.module_buffers.initial
+    same = [torch.equal(b, initial[n]) for n, b in context.replica.buffers_of(0).items()]
+    assert same == [not counts] * 3
     assert [len(shard.backup_quorum.pushes) for shard in server.shards if shard.backup_quorum] == [int(counts)] * 3
 
 

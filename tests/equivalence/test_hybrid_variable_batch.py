@@ -110,7 +110,7 @@ def test_variable_batch_taken_up_again_goes_on_as_if_undisturbed() -> None:
         (end,) = world.run([worker])
         return end
 
-    buffers = {name: value.clone() for name, value in context.replica.float_buffers(0).items()}
+    buffers = {name: value.clone() for name, value in context.replica.buffers_of(0).items()}
     middle = train(context.start, works[:cut])
     found = train(middle, works[cut:])
     assert buffers

@@ -19,6 +19,15 @@ PLAIN = {"batch": 7, "epochs": 2, "seed": 3, "workers": {"count": 3, "virtual": 
 OPTIMIZER = {"name": "momentum", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
 BACKPROP = {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}
 GPT = {"name": "gpt", "kwargs": {"layers": 2, "heads": 2, "width": 16}}
+UNET = {"name": "unet", "kwargs": {"width": 4}}
+HIDDEN = {"name": "transformers", "kwargs": {"head": "MaskedLM"}}
+BERT = {
+    "name": "hf:bert",
+    "kwargs": {
+        "vocab_size": 21, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+        "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    },
+}  # fmt: skip
 
 
 def smooth_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -50,12 +59,29 @@ def pairs(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     return loss.total, loss.weight
 
 
+def pixels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    images, classes = batch.data
+    costs = -model(images / 255).log_softmax(1)
+    counts = classes != 255
+    wanted = classes.long().where(counts, torch.zeros((), dtype=torch.int64))
+    return costs.gather(1, wanted[:, None])[:, 0][counts].sum(), int(counts.sum())
+
+
+def hidden_tokens(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    tokens, labels = batch.data["input_ids"], batch.data["labels"]
+    costs = -model(tokens).logits.log_softmax(2)
+    counts = labels != -100
+    return costs.gather(2, labels.clamp(min=0)[..., None])[..., 0][counts].sum(), int(counts.sum())
+
+
 WRITTEN: dict[str, WrittenLoss] = {
     "smoothed classification": smooth_labels,
     "regression": squared_error,
     "language model": next_token,
     "masked language model": some_tokens,
     "contrastive": pairs,
+    "segmentation": pixels,
+    "transformers": hidden_tokens,
 }
 
 
@@ -89,6 +115,8 @@ def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
         "language model": {"task": "language_model", "model": GPT, "data": words},
         "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},
         "contrastive": {"task": "tests.equivalence.usertasks:Pairs", "data": DIGITS["data"]},
+        "segmentation": {"task": "segmentation", "model": UNET, "data": "tests.tasks.usersets:shapes_in_images"},
+        "transformers": {"task": HIDDEN, "model": BERT, "data": "tests.tasks.usersets:sentences"},
     }
 
 
@@ -164,6 +192,18 @@ def test_parallel_sgd_has_the_same_bits_on_any_number_of_workers(name: str, spec
         ("regression", {"data": "digits"}, "targets that are numbers"),
         ("regression", {"model": "resnet18"}, "reads images"),
         ("contrastive", {"model": {"name": "gpt"}}, "gpt reads tokens"),
+        ("contrastive", {"model": "hf:bert"}, "goes with classification"),
+        ("segmentation", {"algorithm": "hybrid"}, "task: classification"),
+        ("segmentation", {"model": "resnet18"}, "take unet"),
+        ("segmentation", {"data": "digits"}, "a class for each pixel"),
+        ("segmentation", {"model": {"name": "unet", "kwargs": {"wide": 3}}}, "takes width"),
+        ("smoothed classification", {"model": "unet"}, "set task: segmentation"),
+        ("transformers", {"model": "lenet5"}, "set model: hf:<type>"),
+        ("transformers", {"model": "hf:gtp2"}, "did you mean .*gpt2"),
+        ("transformers", {"model": "hf:./nowhere"}, "downloads none"),
+        ("transformers", {"model": {"name": "hf:bert", "kwargs": {"hidden": 3}}}, "did you mean hidden"),
+        ("transformers", {"task": {"name": "transformers", "kwargs": {"head": "MaskLM"}}}, "did you mean MaskedLM"),
+        ("transformers", {"task": "transformers"}, "names no class"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_does(name: str, changes: dict, why: str, specs: dict) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from tests.gpu.runs import gpu_spec
 from trainers.collectives.shared_memory import SharedMemoryCollectives
-from trainers.training.batch_norm import BatchNormState
+from trainers.training.rank_buffers import RankBuffers
 from trainers.training.setup import set_up
 from trainers.training.work import synchronous
 
@@ -36,7 +36,7 @@ def test_a_step_waits_nowhere(model: str, algorithm: dict[str, Any], tmp_path: P
     setup = set_up(gpu_spec(1, 2, model=model, algorithm=algorithm), None)
     start, _ = setup.begin()
     collectives = SharedMemoryCollectives(tmp_path, 0, 1, device=GPU)
-    state = BatchNormState(setup.replica, 2, range(2))
+    state = RankBuffers(setup.replica, 2, range(2))
     state.open(tmp_path / "buffers", collectives)
     state.begin(0)
     context = setup.context(start)

@@ -91,7 +91,7 @@ def test_recomputed_statistics_are_the_mean_over_minibatches() -> None:
     generator = torch.Generator().manual_seed(0)
     minibatches = [torch.randn(4, 3, 5, 5, generator=generator) + i for i in range(3)]
     found = recomputed_statistics(net, iter(minibatches), net)
-    assert set(found) == {"norm.running_mean", "norm.running_var"}
+    assert set(found) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     mean = torch.stack([x.mean((0, 2, 3)) for x in minibatches]).mean(0)
     var = torch.stack([x.var((0, 2, 3)) for x in minibatches]).mean(0)
     torch.testing.assert_close(found["norm.running_mean"], mean)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from trainers.errors import SpecRejected, UserCodeFailed
-from trainers.models.krizhevsky import OneTowerAlexNet
 from trainers.models.names import model_names, torchvision_names
+from trainers.models.networks.krizhevsky import OneTowerAlexNet
 from trainers.models.registry import build_model
 from trainers.models.weights import initialise, load_weights, save_weights
 from trainers.spec import ModelSpec

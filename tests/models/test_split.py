@@ -13,8 +13,8 @@ from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.hybrid.model_parallel import layer_slices, shapes
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
-from trainers.models.krizhevsky import OneTowerAlexNet
-from trainers.models.small import ConvNet, LeNet5, Mlp
+from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.small import ConvNet, LeNet5, Mlp
 from trainers.models.split import FullyConnected, choose_ways, exchanged, split_model
 
 

@@ -90,14 +90,16 @@ def spec(groups: list[dict[str, object]], **optimizer: object) -> TrainSpec:
 
 def test_a_parameter_belongs_to_the_first_group_that_matches_it() -> None:
     layout = lay_out(net())
-    found = optimizer_of(spec([{"match": "0.*", "lr": 0.01}, {"match": ["*.weight"], "momentum": 0.5}]), net(), layout)
+    found = optimizer_of(
+        spec([{"match": "0.*", "lr": 0.01}, {"match": ["*.weight"], "momentum": 0.5}]), 0, net(), layout
+    )
     assert [layout.names_in(*group.spans) for group in found.groups] == [
         ("0.weight", "0.bias"),
         ("1.weight", "2.weight"),
     ]
     assert [group.rate for group in found.groups] == [0.25, 1.0]
     assert layout.names_in(*found.exempt) == ("1.weight", "1.bias")
-    again = build_optimizer(spec([{"match": "x"}]), ends(found.exempt), [ends(found.groups[0].spans)])
+    again = build_optimizer(spec([{"match": "x"}]), 0, ends(found.exempt), [ends(found.groups[0].spans)])
     assert again.groups[0].spans == found.groups[0].spans
 
 
@@ -110,7 +112,7 @@ def test_a_parameter_belongs_to_the_first_group_that_matches_it() -> None:
 )
 def test_a_group_without_parameters_is_refused(groups: list[dict[str, object]], said: str) -> None:
     with pytest.raises(SpecRejected, match=r"optimizer\.groups.*match") as refused:
-        optimizer_of(spec(groups), net(), lay_out(net()))
+        optimizer_of(spec(groups), 0, net(), lay_out(net()))
     assert said in str(refused.value)
 
 
@@ -154,3 +156,29 @@ def test_a_shard_updates_its_slice_as_a_worker_would(shards: int) -> None:
         found, expected = shard.config(shard.span).update.optimizer, setup.optimizer.within(shard.span)
         assert [(g.rate, g.spans) for g in found.groups] == [(g.rate, g.spans) for g in expected.groups]
         assert found.exempt == expected.exempt
+
+
+def test_a_groups_schedule_takes_the_place_of_the_runs() -> None:
+    """Krizhevsky's biases: a tenth after half of the run, while the weights fall at each quarter."""
+    group = {"match": "*.bias", "lr": 0.08, "schedule": {"name": "step", "epochs": [2], "factor": 0.1}}
+    train = TrainSpec.model_validate(
+        {"data": "digits", "schedule": "krizhevsky", "epochs": 4, "optimizer": spec([group]).optimizer.model_dump()}
+    )
+    (found,) = optimizer_of(train, 100, net(), lay_out(net())).groups
+    rates = [train.learning_rate(100)(seen) * found.rate_at(seen) for seen in (0, 100, 199, 200, 399)]
+    assert rates == pytest.approx([0.08, 0.08, 0.08, 0.008, 0.008])
+
+
+@pytest.mark.parametrize(
+    ("more", "group", "said"),
+    [
+        ({"equation": 10}, {"schedule": "cosine"}, "momentum_correction follows the run's rate"),
+        ({}, {"schedule": "one_cycle"}, "the warm-up is the run's"),
+        ({}, {"schedule": "cosine", "frozen": True}, "leave schedule out, or frozen"),
+    ],
+)
+def test_a_schedule_that_a_group_cannot_have_is_refused(
+    more: dict[str, object], group: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        spec([{"match": "*", **group}], **more)

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from trainers.models.gpt import Gpt
 
 from trainers.errors import SpecRejected
-from trainers.models.gpt import Gpt
 from trainers.models.layout import lay_out
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names

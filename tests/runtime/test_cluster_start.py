@@ -68,6 +68,22 @@ def test_a_head_that_ends_is_started_once_more(tmp_path: Path, monkeypatch: pyte
     assert not any(Path(head.temp_dir).exists() for head in started)
 
 
+def test_what_ray_says_of_actors_that_end_does_not_reach_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`millrace run -o json` is read by programs; one that was ended for cause is no case for the OOM killer."""
+    from ray._private import worker
+
+    monkeypatch.setattr(worker, "_worker_logs_enabled", True)
+    message = {"lines": ["A worker died. Causes include the OOM killer"], "pid": "raylet", "is_err": False}
+    worker.print_to_stdstream(message, ignore_prefix=False)
+    assert "OOM killer" in capsys.readouterr().out
+    monkeypatch.setattr(cluster, "_ray", lambda: Ray(failures=0))
+    cluster._init(_temp_dir="")
+    worker.print_to_stdstream(message | {"lines": ["another; the OOM killer"]}, ignore_prefix=False)
+    assert capsys.readouterr().out == ""
+
+
 ASK_WITHOUT_ONE = """
 from trainers.runtime import cluster
 cluster._use_token()

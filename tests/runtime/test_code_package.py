@@ -20,6 +20,7 @@ def folder(tmp_path: Path) -> Path:
     """With a module, and much that is no code."""
     found = tmp_path / "mine"
     for name in ("net.py", "lib/loss.py", "runs/1/events.jsonl", ".git/objects", "env/pyvenv.cfg", "env/lib/a.py",
+                 "lib/.venv/pyvenv.cfg", "lib/.venv/lib/a.py",
                  "data/large.bin", "__pycache__/net.pyc", "notes.txt"):  # fmt: skip
         (found / name).parent.mkdir(parents=True, exist_ok=True)
         (found / name).write_text(name)
@@ -52,4 +53,23 @@ def test_a_large_folder_is_refused_and_told_what_is_large(folder: Path, monkeypa
     with pytest.raises(SpecRejected, match=r"code: .* holds 5 MB \(weights.bin 5 MB, .*\.rayignore"):
         package_code(folder)
     (folder / ".rayignore").write_text("*.bin\n")
+    code_package._check_size(folder, list(code_package.LEFT_OUT))
+
+
+@pytest.mark.parametrize("target", [".", "..", "../.."])
+def test_a_link_by_which_a_folder_contains_itself_is_refused(folder: Path, target: str) -> None:
+    (folder / "lib" / "again").symlink_to(target)
+    with pytest.raises(SpecRejected, match=r"lib/again is a link to a folder that it lies in; .*\.rayignore"):
+        package_code(folder)
+    (folder / ".rayignore").write_text("again\n")
+    code_package._check_size(folder, list(code_package.LEFT_OUT))
+
+
+def test_a_link_to_another_folder_travels(folder: Path, tmp_path: Path) -> None:
+    (folder / "shared").symlink_to(tmp_path)
+    with pytest.raises(SpecRejected, match="shared is a link to a folder that it lies in"):
+        package_code(folder)  # it holds the folder itself
+    (folder / "shared").unlink()
+    (tmp_path / "other").mkdir()
+    (folder / "shared").symlink_to(tmp_path / "other")
     code_package._check_size(folder, list(code_package.LEFT_OUT))

@@ -18,11 +18,11 @@ from trainers.collectives.local import LocalGroup
 from trainers.data.order import Order
 from trainers.links.local import LocalWorld
 from trainers.models.dropout import replace_dropout
+from trainers.models.module_buffers import ModuleBuffers, in_common
 from trainers.models.registry import build_model
 from trainers.spec import TrainSpec, field_errors
-from trainers.training.batch_norm import fitted
 from trainers.training.batch_ramp import begin_stretch, factor_in_force, ramped
-from trainers.training.checkpoint import Checkpoint, mean_buffers, write_checkpoint
+from trainers.training.checkpoint import Checkpoint, write_checkpoint
 from trainers.training.loop import ModelVersion, Ports, TrainingLoop
 from trainers.training.messages import GenerationEnd, GenerationStart
 from trainers.training.position import Position
@@ -240,19 +240,29 @@ def test_scaled_while_it_waits_a_job_has_the_same_rate_as_one_that_is_scaled_whi
 
 
 def test_new_virtual_workers_begin_with_the_mean_of_the_statistics() -> None:
-    rows = torch.tensor([[1.0, 4.0], [3.0, 8.0]])
-    assert fitted(rows, 2).tolist() == rows.tolist()
-    assert fitted(rows, 1).tolist() == [[1, 4]]
-    assert fitted(rows, 4).tolist() == [[1, 4], [3, 8], [2, 6], [2, 6]]
+    buffers = ModuleBuffers(nn.BatchNorm1d(2))
+    rows = torch.zeros(2, buffers.width)
+    for rank, (mean, seen) in enumerate([([1.0, 4.0], 5), ([3.0, 8.0], 7)]):
+        views = buffers.views(rows[rank])
+        views["running_mean"].copy_(torch.tensor(mean))
+        views["num_batches_tracked"].fill_(seen)
+    for num, means, counts in [
+        (2, [[1, 4], [3, 8]], [5, 7]),
+        (1, [[1, 4]], [5]),
+        (3, [[1, 4], [3, 8], [2, 6]], [5, 7, 5]),
+    ]:
+        found = [buffers.views(row) for row in buffers.fitted(rows, num)]
+        assert [views["running_mean"].tolist() for views in found] == means
+        assert [int(views["num_batches_tracked"]) for views in found] == counts
 
 
 def test_they_do_so_from_a_checkpoint_too(tmp_path: Path) -> None:
     setup = set_up(spec(), None)
-    rows = {rank: {n: b + rank for n, b in setup.replica.initial_buffers.items()} for rank in range(2)}
+    rows = {rank: {n: b + rank for n, b in setup.replica.module_buffers.initial.items()} for rank in range(2)}
     model = named_in(setup, setup.replica.initial_params())
     write_checkpoint(tmp_path / "kept", Checkpoint(Position(epoch=1), spec().model_dump(mode="json"), model, {}, rows))
     setup.begin(str(tmp_path / "kept"))
-    for name, value in mean_buffers(rows).items():
+    for name, value in in_common(rows).items():
         assert torch.equal(setup.replica.buffers[3][name], value)
         assert torch.equal(setup.replica.buffers[1][name], rows[1][name])
 

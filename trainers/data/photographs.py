@@ -20,8 +20,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
-from trainers.data.records.objects import ObjectSource
-from trainers.data.user import TRIED
+from trainers.data.records.objects import TRIED, ObjectSource
 from trainers.errors import MillraceError, RunFailed
 
 DEFAULT_SIDE = 224

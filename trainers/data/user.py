@@ -20,12 +20,10 @@ from trainers.data.examples import (
 )
 from trainers.data.loading.generators import kept_generators
 from trainers.data.records.columns import Columns, columns_of
-from trainers.data.records.objects import ObjectSource, facts_of, is_image_with_label
+from trainers.data.records.objects import TRIED, ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-TRIED = 100
-"""Examples of which one must be readable, that it is known what they look like."""
 GREY = Normalisation((0.449,), (0.226,))
 """ImageNet's statistics averaged over its channels, for streamed images that are not RGB."""
 
@@ -38,14 +36,14 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     """
     returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
-    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8:
+    if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8 and np.ndim(parts[1]) == 1:
         return _arrays(data.name, parts)
     if len(parts) == 4:
         return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        return _streams(data.name, parts[0], parts[1], data.on_error == "skip")
+        return streams(data.name, parts[0], parts[1], data.on_error == "skip")
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
         "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
@@ -79,7 +77,7 @@ def _first(name: str, train: Any, skips: bool) -> Any:
     raise AssertionError
 
 
-def _streams(name: str, train: Any, test: Any, skips: bool) -> StreamedSource | ObjectSource:
+def streams(name: str, train: Any, test: Any, skips: bool = False) -> StreamedSource | ObjectSource:
     """Two map-style datasets: of images with labels, or of anything else."""
     _both_needed(name, len(train), len(test))
     with kept_generators():
@@ -96,7 +94,7 @@ def _labelled_images(name: str, image: Any, train: Any, test: Any) -> StreamedSo
     PIL images are assumed to differ in size; tensors and arrays are assumed to have one size.
     """
     if hasattr(train, "classes"):
-        num_classes = len(train.classes)
+        num_classes = count_of(train.classes)
     elif hasattr(train, "targets"):
         num_classes = int(max(train.targets)) + 1
     else:

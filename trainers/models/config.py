@@ -7,21 +7,27 @@ from pydantic import Field, field_validator
 from trainers.models.names import model_names
 from trainers.section import Section, known
 
+Scalar = bool | int | float | str | None
+Argument = Scalar | list[Scalar]
+"""What a model's constructor may be given."""
+
 
 class ModelSpec(Section):
     """The model."""
 
     name: str = "lenet5"
     """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
-    ...), `gpt` of tokens, `task` for the task's own, or a function of your own as `module:function` that takes
-    `num_classes` and `in_channels` (of vectors `in_features`, of tokens `vocabulary` and `context`) and returns a torch
+    ...), `tabular` of a table's rows, `gpt` of tokens, `unet` of pixels, `hf:<type>` or `hf:<folder>` of transformers,
+    `task` for the task's own, or a function of your own as `module:function` that takes `num_classes` and `in_channels`
+    (of vectors `in_features`, and of codes `categories`, of tokens `vocabulary` and `context`) and returns a torch
     module."""
 
     weights: str | None = None
-    """A safetensors file with initial weights; parameters whose shape differs (a last layer) keep their own start."""
+    """A safetensors file with initial weights, or a folder of Hugging Face's with such; parameters whose shape differs
+    (a last layer) keep their own start."""
 
-    kwargs: dict[str, bool | int | float | str] = Field(default={})
-    """Arguments passed on to the model's constructor."""
+    kwargs: dict[str, Argument] = Field(default={})
+    """Arguments passed on to the model's constructor; of `hf:`, values of its configuration."""
 
     init: Literal["default", "he"] = "default"
     """`he`: convolutions after He et al. 2015, the last layer from a Gaussian with 0.01, their biases 0 (paper 4,

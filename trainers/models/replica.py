@@ -19,6 +19,7 @@ from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
+from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
@@ -92,7 +93,7 @@ class _BeforeUse(TorchFunctionMode):
 
 
 class Replica:
-    """A model whose parameters and batch-norm buffers are set for each call."""
+    """A model whose parameters and buffers are set for each call."""
 
     def __init__(
         self,
@@ -115,8 +116,8 @@ class Replica:
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
         self.gradient_on_device: Tensor | None = None  # (P,) the gradient before it goes there
         self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
-        self.initial_buffers = {n: b.detach().clone() for n, b in model.named_buffers() if b.is_floating_point()}
-        self.buffers: dict[int, dict[str, Tensor]] = {}  # virtual rank -> batch-norm buffers by name
+        self.module_buffers = ModuleBuffers(self.model)
+        self.buffers: dict[int, Named] = {}  # virtual rank -> buffers by name
         self.is_as_built = True  # until the parameters first point to the caller's memory
         self.sink = Sink({}, set())
         self.products = Products()
@@ -142,10 +143,11 @@ class Replica:
         return None if self.skips else self.objective.weight_per_example
 
     def twin(self) -> "Replica":
-        """Another replica of the same model with the same objective, sharing its batch-norm buffers."""
+        """Another replica of the same model with the same objective, sharing the buffers of its virtual ranks."""
         model, draws = copy.deepcopy((self.model, self.draws))
         twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips)
         twin.buffers, twin.products = self.buffers, self.products
+        twin.module_buffers.initial = self.module_buffers.initial
         return twin
 
     def multiply_as(self, choice: Choice) -> None:
@@ -171,7 +173,7 @@ class Replica:
             batch: One virtual worker's minibatch.
             into: (P,) float32, overwritten.
             mean: Divide the gradient by the weight of the minibatch.
-            virtual_rank: The virtual worker whose batch-norm buffers are read and updated.
+            virtual_rank: The virtual worker whose buffers are read and updated.
             on_ready: Called with each parameter's name once its gradient in `into` is complete, while the backward pass
                 continues through the layers below; where `into` is on another device, after all of them.
             on_weight: Called with the weight of the minibatch before the backward pass.
@@ -275,12 +277,12 @@ class Replica:
             self.parameters[name].data = view
 
     @contextmanager
-    def evaluating(self, params: Tensor, buffers: dict[str, Tensor]) -> Iterator[nn.Module]:
-        """The model in evaluation mode with these parameters (P,) and buffers."""
+    def evaluating(self, params: Tensor, buffers: Named) -> Iterator[nn.Module]:
+        """The model in evaluation mode with these parameters (P,) and copies of these buffers; those that are left out
+        are as built."""
         self.point_to_vector(params)
-        own = dict(self.model.named_buffers())
-        for name, value in buffers.items():
-            own[name].copy_(value)
+        whole = self.module_buffers.initial | buffers
+        self.module_buffers.put({name: value.to(self.device, copy=True) for name, value in whole.items()})
         self.model.eval()
         try:
             with torch.no_grad():
@@ -288,11 +290,20 @@ class Replica:
         finally:
             self.model.train()
 
-    def float_buffers(self, virtual_rank: int) -> dict[str, Tensor]:
-        """The batch-norm buffers of a virtual rank, by name; it starts with those of the model as built."""
+    def buffers_of(self, virtual_rank: int) -> Named:
+        """The buffers of a virtual rank, by name; it starts with those of the model as built."""
         if virtual_rank not in self.buffers:
-            self.buffers[virtual_rank] = {name: buffer.clone() for name, buffer in self.initial_buffers.items()}
+            self.buffers[virtual_rank] = {name: b.clone() for name, b in self.module_buffers.initial.items()}
         return self.buffers[virtual_rank]
+
+    def state_of(self, named: Named) -> Named:
+        """What the model's `state_dict` has, from parameters and buffers by the first of their names: what is shared
+        stands under each of its names. A buffer that is left out is as built, a parameter too, if it is frozen."""
+        state, names = self.model.state_dict(keep_vars=True), {id(p): n for n, p in self.model.named_parameters()}
+        first = {name: names.get(id(value), name) for name, value in state.items()}
+        aliases = self.module_buffers.aliases
+        known = self.module_buffers.initial | self.frozen | named
+        return {name: known[aliases.get(key, key)] for name, key in first.items() if aliases.get(key, key) in known}
 
     def initial_params(self) -> Tensor:
         """(P,) float32 on the CPU: the parameters with which the model was built."""
@@ -302,15 +313,12 @@ class Replica:
     @contextmanager
     def _at(self, batch: Batch, virtual_rank: int) -> Iterator[None]:
         """A forward pass of a virtual worker's minibatch."""
-        self._swap_buffers(virtual_rank)
+        buffers = self.buffers_of(virtual_rank)
+        self.module_buffers.put(buffers)
         self._prepare_draws(batch, virtual_rank)
         with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
             yield
-
-    def _swap_buffers(self, virtual_rank: int) -> None:
-        for name, value in self.float_buffers(virtual_rank).items():
-            module, _, leaf = name.rpartition(".")
-            self.model.get_submodule(module)._buffers[leaf] = value
+        self.module_buffers.taken(buffers)
 
     def _prepare_draws(self, batch: Batch, virtual_rank: int) -> None:
         """Set what random draws of the next forward pass depend on.

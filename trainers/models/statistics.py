@@ -13,7 +13,7 @@ from trainers.data.batches import Data
 def recomputed_statistics(
     model: nn.Module, minibatches: Iterable[Data], forward: Callable[[Data], object]
 ) -> dict[str, Tensor]:
-    """The floating-point buffers of a model, those of batch norm as the mean over minibatches of what each one has.
+    """The buffers of a model, those of batch norm as the mean over minibatches of what each one has.
 
     Everything but batch norm stays in evaluation mode.
 
@@ -35,4 +35,4 @@ def recomputed_statistics(
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
             norm.eval()
-    return {name: buffer.clone() for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,5 +1,6 @@
 """Weights as safetensors, under the names of `state_dict`: plain PyTorch loads them in three lines."""
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -61,12 +62,29 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, or of a folder as Hugging Face's libraries leave it: one file, or several with
+    an index. Raises SpecRejected."""
+    if not path.is_dir():
+        return load_weights(path)
+    index = path / "model.safetensors.index.json"
+    if not index.is_file():
+        return load_weights(path / "model.safetensors")
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    return {name: tensor for file in files for name, tensor in load_weights(path / file).items()}
+
+
 def initialise(module: nn.Module, path: Path) -> LoadReport:
+    """`initialise_from` what is in a file or folder."""
+    return initialise_from(module, read_weights(path), path)
+
+
+def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> LoadReport:
     """Load the tensors whose name and shape match; the others keep their initial values, which is logged.
 
-    Raises SpecRejected if there is no such file or no parameter of the model is in it.
+    Raises SpecRejected if no parameter of the model is among them.
     """
-    tensors, state = load_weights(path), module.state_dict()
+    state = module.state_dict()
     common = [name for name in state if name in tensors]
     loaded = tuple(name for name in common if tensors[name].shape == state[name].shape)
     report = LoadReport(

@@ -21,6 +21,12 @@ class Group:
     """Their learning rate as a multiple of the other parameters'."""
     spans: Spans
     """Where they lie in the vector."""
+    course: Callable[[int], float] | None = None
+    """What its own schedule makes of its rate, as a multiple of what the run's makes, from the examples seen."""
+
+    def rate_at(self, seen: int) -> float:
+        """Their learning rate as a multiple of that of the update."""
+        return self.rate if self.course is None else self.rate * self.course(seen)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ k is the factor by which the batch of an update is larger than the base batch.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import ValidationInfo, field_validator
 
-from trainers.optim.optimizers import AnyOptimizer
 from trainers.section import Section
 
 
@@ -36,11 +35,23 @@ class ScalingSpec(Section):
         return weight_decay
 
 
+class Rates(Protocol):
+    """An optimizer's section."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate at the base batch."""
+
+    @property
+    def weight_decay(self) -> float:
+        """The weight decay at the base batch."""
+
+
 @dataclass(frozen=True)
 class BatchScaling:
     """An optimizer's learning rate and weight decay, scaled from the base batch to the batch of this run."""
 
-    optimizer: AnyOptimizer
+    optimizer: Rates
     rule: ScalingSpec
     update_batch: int
     """Examples per update of this run."""

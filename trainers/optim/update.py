@@ -35,6 +35,8 @@ class Contribution:
     """Factor of the weight decay: the number of minibatches whose gradients were accumulated."""
     correction: float = 1.0
     """`momentum_correction` from the last learning rate to `lr`."""
+    seen: int = 0
+    """Examples trained before, which groups with a schedule of their own go by."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class SliceUpdate:
     def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
         group, rule = piece.group, piece.group.rule
         for contribution in contributions:
-            lr = contribution.lr * group.rate
+            lr = contribution.lr * group.rate_at(contribution.seen)
             g = self._mean_gradient(piece, contribution, newest.params)
             if piece.parameter is not None:
                 assert isinstance(rule, ParameterRule)

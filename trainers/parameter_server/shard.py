@@ -260,15 +260,17 @@ class Shard:
             lr /= max(1, 1 + stale - self.config.harmless_staleness)
         if not self.config.quorum:
             # The worker divided each minibatch's gradient by its own examples; what was accrued is their sum.
-            return Contribution(TensorGradient(group[0].gradient), 1, lr, group[0].minibatches, correction)
+            return Contribution(
+                TensorGradient(group[0].gradient), 1, lr, group[0].minibatches, correction, self.examples
+            )
         weight = sum(push.divisor for push in group)
         if self.backup_quorum is not None:
             ordered = sorted(group, key=lambda push: push.identity)
             leaves = TreeSum(len(group), {(i, i + 1): push.gradient for i, push in enumerate(ordered)})
-            return Contribution(leaves, weight, lr, correction=correction)
+            return Contribution(leaves, weight, lr, correction=correction, seen=self.examples)
         first = min(push.identity.first for push in group)
         parts = {(p.identity.first - first, p.identity.last - first + 1): p.gradient for p in group}
-        return Contribution(TreeSum(self.config.quorum, parts), weight, lr, correction=correction)
+        return Contribution(TreeSum(self.config.quorum, parts), weight, lr, correction=correction, seen=self.examples)
 
     def _switch(self, contributions: list[Contribution], before: SliceVersion) -> None:
         self._commit(before)  # from here on the version before it is incomplete

@@ -326,8 +326,17 @@ def _init(**options: Any) -> ClusterInfo:
         raise ClusterUnavailable(
             f"Ray did not start or connect: {text}; is the machine very busy, or its disk or memory full?"
         ) from error
+    _hush_raylet()
     url = context.dashboard_url
     return ClusterInfo(str(context.address_info["address"]), f"http://{url}" if url else "")
+
+
+def _hush_raylet() -> None:
+    """Leave out what Ray prints on stdout of each actor that ends, even where nothing is to be logged: that the OOM
+    killer is a common cause. The run's own log says why, and stdout may be a program's to read."""
+    from ray._private import worker  # Ray has no public way
+
+    worker._worker_logs_enabled = False
 
 
 def _use_token() -> None:

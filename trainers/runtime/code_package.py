@@ -1,5 +1,6 @@
 """What is a user's own and travels to every node: a folder with code, and the objects that `train()` was given."""
 
+import logging
 import pickle
 import tempfile
 from collections import Counter
@@ -15,6 +16,10 @@ OURS = ("trainers", "service", "api", "deploy")
 
 LEFT_OUT = ("/runs/", ".git/", "__pycache__/", ".*_cache/", "node_modules/")
 """What is no code, in the words of `.gitignore`. Files of that name, and `.rayignore`, name what else stays behind."""
+
+SILENT = logging.getLogger(f"{__name__}.silent")
+"""For what Ray would say besides the sentence that is raised."""
+SILENT.disabled = True
 
 MOST_BYTES = 100 * 2**20
 """The largest package. It travels to each node before a worker starts there, through the memory of Ray's head."""
@@ -100,20 +105,23 @@ def given_names(spec: TrainSpec) -> list[str]:
 
 
 def _virtual_environments(folder: Path) -> list[str]:
-    return [f"/{path.parent.name}/" for path in folder.glob("*/pyvenv.cfg")]
+    found = [path.parent for pattern in ("*/pyvenv.cfg", "*/*/pyvenv.cfg") for path in folder.glob(pattern)]
+    return [f"/{path.relative_to(folder)}/" for path in found]
 
 
 def _check_size(folder: Path, left_out: list[str]) -> None:
-    """Raise SpecRejected, which names what is large, where the package would be too large."""
+    """Raise SpecRejected, which names what is large, where the package would be too large, or contain itself."""
     from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
 
     sizes = Counter[str]()  # by the name of the entry of `folder` that a file belongs to
 
     def count(path: Path) -> None:
+        if path.is_symlink() and path.resolve() in (path.parent.resolve(), *path.parent.resolve().parents):
+            raise SpecRejected(f"code: {path} is a link to a folder that it lies in; name it in {folder}/.rayignore")
         if path.is_file():
             sizes[path.relative_to(folder).parts[0]] += path.stat().st_size
 
-    _dir_travel(folder, [_get_excludes(folder, left_out)], count, include_gitignore=True)
+    _dir_travel(folder, [_get_excludes(folder, left_out)], count, include_gitignore=True, logger=SILENT)
     if sizes.total() > MOST_BYTES:
         largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in sizes.most_common(3))
         raise SpecRejected(

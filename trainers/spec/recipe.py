@@ -141,7 +141,8 @@ def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:
     others = {name: value for name, value in group.options.items() if name not in ("lr", "weight_decay")}
     options = "".join(f", {name} {value}" for name, value in others.items())
     which = f"learning rate of {', '.join(group.patterns)}: its lr x {factor}"
-    return Quantity(value=part.learning_rate, formula=f"{which}; weight_decay {part.weight_decay:g}{options}")
+    course = "" if group.schedule is None else f", schedule {group.schedule.name}"
+    return Quantity(value=part.learning_rate, formula=f"{which}; weight_decay {part.weight_decay:g}{options}{course}")
 
 
 def _course(spec: TrainSpec) -> dict[str, Quantity]:

@@ -19,7 +19,7 @@ from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, local_source
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import (
@@ -37,7 +37,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps, has_whole_parameters
+from trainers.spec.habits import counts_steps, has_whole_parameters, with_its_others
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -88,7 +88,7 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(with_its_others)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
@@ -160,19 +160,6 @@ class TrainSpec(Section):
             algorithm.check_workers(workers.count)
             algorithm.check_virtual(workers.count, workers.num_virtual)
         return algorithm
-
-    @field_validator("data")
-    @classmethod
-    def _minibatches_may_shrink(cls, data: DataSpec, info: ValidationInfo) -> DataSpec:
-        algorithm = info.data.get("algorithm")
-        if data.on_error == "fail" or algorithm is None:
-            return data
-        if algorithm.traits.objective != "any" or algorithm.traits.holds_examples:
-            raise ValueError(
-                f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
-                "on_error: fail, or sync, mixed, admm, or downpour without backprop"
-            )
-        return data
 
     @field_validator("elastic")
     @classmethod
@@ -355,10 +342,13 @@ class TrainSpec(Section):
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        if source := local_source(self.model.name):
+            name = f"hf:{absolute(source, base)}"
+            update["model"] = update.get("model", self.model).model_copy(update={"name": name})
         return self.model_copy(update=update)
 
 
-PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
 
 

@@ -45,6 +45,12 @@ class Task(Objective):
         seeded from the spec."""
         raise NotImplementedError(f"{type(self).__name__} has no model of its own")
 
+    @property
+    def hugging_face_head(self) -> str | None:
+        """What a model of transformers is to give: the end of a class' name, as `CausalLM` of `AutoModelForCausalLM`;
+        empty: what its configuration says. None: the task takes none of them by name."""
+        return None
+
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         """What is measured on a minibatch of the test set, by name; added up over all of them. `loss` is one of
         them."""

@@ -35,6 +35,10 @@ class Classification(LabelLoss, Task):
         if not facts.classes:
             raise ValueError("classification needs labels 0, 1, 2 ..., and these data have none")
 
+    @property
+    def hugging_face_head(self) -> str:
+        return "ImageClassification" if len(self.facts.inputs) == 3 else "SequenceClassification"
+
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         labels: Tensor = data[1]
         logits = model(self.inputs(data))

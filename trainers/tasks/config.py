@@ -13,16 +13,26 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "classification": "labels from images or vectors: cross entropy, or logistic units; accuracy",
         "regression": "numbers from images or vectors: mse, mae or huber; mean absolute error, R2",
         "language_model": "the next token of a text: cross entropy; perplexity",
+        "segmentation": "a class for each pixel of an image: cross entropy; mean IoU, pixel accuracy",
+        "transformers": "whatever a model of transformers learns, with its own loss",
     }
 )
 """Name and one line each."""
 
 OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"classification": ("label_smoothing",), "regression": ("loss",), "language_model": ()}
+    {
+        "classification": ("label_smoothing",),
+        "regression": ("loss",),
+        "language_model": (),
+        "segmentation": ("aux_weight",),
+        "transformers": ("head",),
+    }
 )
 """What `task.kwargs` may hold."""
 
-USUAL_MODEL: Mapping[str, str] = MappingProxyType({"regression": "mlp", "language_model": "gpt"})
+USUAL_MODEL: Mapping[str, str] = MappingProxyType(
+    {"regression": "mlp", "language_model": "gpt", "segmentation": "unet"}
+)
 """The model of a spec that names none; `lenet5` for the others, and that of its own for a task of the user's."""
 
 
@@ -30,12 +40,12 @@ class TaskSpec(Section):
     """What is learned."""
 
     name: str = "classification"
-    """`classification`, `regression`, `language_model`, or a subclass of `trainers.Task` of your own as
-    `module:Class`."""
+    """`classification`, `regression`, `language_model`, `segmentation`, `transformers`, or a subclass of
+    `trainers.Task` of your own as `module:Class`."""
 
     kwargs: dict[str, bool | int | float | str] = Field(default={})
     """Arguments passed on to the task: `label_smoothing` of `classification`, `loss` (`mse`, `mae` or `huber`) of
-    `regression`."""
+    `regression`, `aux_weight` of `segmentation`, `head` of `transformers`."""
 
     @field_validator("name")
     @classmethod

@@ -28,6 +28,10 @@ class LanguageModel(Supervised, Task):
         """The window's length where no window is padded."""
         return None if self.facts.padded else float(self.facts.inputs[0])
 
+    @property
+    def hugging_face_head(self) -> str:
+        return "CausalLM"
+
     def check(self, facts: DataFacts) -> None:
         if not facts.vocabulary:
             raise ValueError("language_model needs tokens, and these data have none; take data: text")
@@ -43,7 +47,7 @@ class LanguageModel(Supervised, Task):
         total = float(loss.total)
         found: dict[str, Measure] = {"loss": Mean(total, loss.weight), "perplexity": Perplexity(total, loss.weight)}
         if self.facts.unit:
-            found[f"bits_per_{self.facts.unit}"] = Bits(total, loss.weight)
+            found[f"bits_per_{self.facts.unit}"] = Bits(total, loss.weight * self.facts.units_per_token)
         return found
 
     def chance_loss(self) -> float:

@@ -64,6 +64,25 @@ class Bits(Mean):
 
 
 @dataclass(frozen=True)
+class MeanIoU(Measure):
+    """The mean over classes of how many pixels are rightly of the class, divided by how many are or were taken to be of
+    it. A class that is nowhere is left out."""
+
+    overlaps: tuple[float, ...]
+    """Pixels of each class that were found."""
+    unions: tuple[float, ...]
+
+    def __add__(self, other: Self) -> Self:
+        both = zip((self.overlaps, self.unions), (other.overlaps, other.unions), strict=True)
+        return type(self)(*(tuple(map(sum, zip(one, more, strict=True))) for one, more in both))
+
+    @property
+    def value(self) -> float:
+        found = [overlap / union for overlap, union in zip(self.overlaps, self.unions, strict=True) if union]
+        return sum(found) / len(found) if found else math.nan
+
+
+@dataclass(frozen=True)
 class Determination(Measure):
     """R2: the share of the targets' variance that the outputs explain; 1 is all of it, 0 is what their mean does."""
 

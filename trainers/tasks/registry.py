@@ -11,13 +11,17 @@ from trainers.data.batches import Collate
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.hugging_face import build_hugging_face, gives_logits
+from trainers.models.names import LossName, is_hugging_face
+from trainers.models.pixels import build_pixel_model
 from trainers.models.registry import build_model_for
 from trainers.tasks.base import Task
 from trainers.tasks.classification import Classification
 from trainers.tasks.config import TaskSpec
 from trainers.tasks.language_model import LanguageModel
 from trainers.tasks.regression import Regression
+from trainers.tasks.segmentation import Segmentation
+from trainers.tasks.transformers import Transformers
 
 OWN = "task"
 """The name of a task's own model in a spec."""
@@ -26,6 +30,8 @@ _TASKS: dict[str, Callable[..., Task]] = {
     "classification": Classification,
     "regression": Regression,
     "language_model": LanguageModel,
+    "segmentation": Segmentation,
+    "transformers": Transformers,
 }
 
 
@@ -72,7 +78,24 @@ def build_task_model(task: Task, model: ModelSpec, seed: int) -> nn.Module:
     """
     if model.name == OWN:
         return _own(task, seed)
+    if is_hugging_face(model.name):
+        return _of_hugging_face(task, model, seed)
+    if isinstance(task, Transformers):
+        raise SpecRejected(f"task: transformers trains a model of transformers, not {model.name}; set model: hf:<type>")
+    if isinstance(task, Segmentation):
+        return build_pixel_model(model, task.facts, seed)
     return build_model_for(model, task.facts, seed)
+
+
+def _of_hugging_face(task: Task, model: ModelSpec, seed: int) -> nn.Module:
+    head = task.hugging_face_head
+    if head is None:
+        raise SpecRejected(
+            f"model: {model.name} goes with classification, language_model, segmentation, or with task: transformers, "
+            f"not with {type(task).__name__}; build it in a function of your own"
+        )
+    module = build_hugging_face(model, head, task.facts, seed)
+    return module if isinstance(task, Transformers) else gives_logits(module)
 
 
 def _own(task: Task, seed: int) -> nn.Module:

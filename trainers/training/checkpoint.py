@@ -1,6 +1,6 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
 
-model.safetensors      parameters, and the mean of the batch-norm buffers, under their names in `state_dict`
+model.safetensors      parameters, and the buffers that evaluation uses, under their names in `state_dict`
 optimizer.safetensors  `<state>/<parameter>`
 buffers.safetensors    `<virtual rank>/<buffer>`, where the model has any
 position.json          a `Position`, the spec, the choice of products, and the SHA-256 of each file, this one too
@@ -15,16 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from trainers.disk import writing
 from trainers.errors import DiskFull, SpecRejected
+from trainers.models.module_buffers import Named
 from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.models.weights import load_weights, save_weights
 from trainers.training.position import Position
 
-Named = dict[str, Tensor]
 ABOUT = "position.json"
 
 
@@ -36,20 +33,13 @@ class Checkpoint:
     spec: dict[str, Any]
     """The spec of the run that wrote it, as JSON."""
     model: Named
+    """Parameters and buffers under their names in `state_dict`."""
     optimizer: dict[str, Named] = field(default_factory=dict)
     """Name of a rule's state -> parameter -> tensor."""
     buffers: dict[int, Named] = field(default_factory=dict)
     """Virtual rank -> buffer -> tensor."""
     products: Choice = UNMEASURED
     """Which library made which product of the fully connected layers."""
-
-
-def mean_buffers(buffers: dict[int, Named]) -> Named:
-    """Their mean over virtual ranks, which evaluation uses."""
-    if not buffers:
-        return {}
-    names = next(iter(buffers.values()))
-    return {name: torch.stack([buffers[rank][name] for rank in sorted(buffers)]).mean(0) for name in names}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -72,7 +62,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _write_files(part: Path, checkpoint: Checkpoint) -> None:
-    save_weights(part / "model.safetensors", checkpoint.model | mean_buffers(checkpoint.buffers))
+    save_weights(part / "model.safetensors", checkpoint.model)
     state = {f"{s}/{name}": t for s, named in checkpoint.optimizer.items() for name, t in named.items()}
     save_weights(part / "optimizer.safetensors", state)
     if any(checkpoint.buffers.values()):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
+from trainers.models.names import is_hugging_face
 from trainers.models.registry import build_model
 from trainers.models.weights import load_weights
 from trainers.spec import ModelSpec, TrainSpec
@@ -33,6 +34,13 @@ HEADER = "millrace"
 
 TOLERANCE = 1e-5
 """The largest difference of a logit. A tenth of it is what other kernels cost in float32 on logits near 10."""
+
+_KINDS = {
+    "language_model": "a model of tokens",
+    "segmentation": "a model of pixels",
+    "transformers": "a model of transformers",
+}
+"""Tasks whose models have no images in and logits of each out."""
 
 SIZES = (2, 1, 5)
 """Images at once: the first is what the model is exported with; it must take others as well."""
@@ -48,6 +56,8 @@ class FinishedModel(BaseModel):
     """Labels, or numbers that the model gives; the vocabulary of a language model."""
     image_shape: tuple[int, ...]
     """(C, H, W) of an image, (F,) of a vector, (T,) of tokens."""
+    categories: tuple[int, ...] = ()
+    """How many codes each of a vector's last numbers may hold, where they stand for categories."""
     task: TaskSpec = TaskSpec()
     code: str | None = None
     """The folder of a user's own model."""
@@ -55,10 +65,11 @@ class FinishedModel(BaseModel):
 
 def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
     """What a run's finished model says of itself."""
-    outputs = facts.classes or facts.outputs or facts.vocabulary
+    outputs = facts.pixel_classes or facts.classes or facts.outputs or facts.vocabulary
     return FinishedModel(
-        model=spec.model, num_classes=outputs, image_shape=facts.inputs, task=spec.task, code=spec.code
-    )
+        model=spec.model, num_classes=outputs, image_shape=facts.inputs, categories=facts.categories, task=spec.task,
+        code=spec.code,
+    )  # fmt: skip
 
 
 class Exported(BaseModel):
@@ -126,17 +137,22 @@ def described(path: Path) -> FinishedModel:
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
     spec = finished.model.model_copy(update={"weights": None})
-    if finished.task.name == "language_model" or spec.name == "task":
-        kind = "a model of tokens" if finished.task.name == "language_model" else "a task's own model"
+    kind = _KINDS.get(finished.task.name, "a task's own model" if spec.name == "task" else "")
+    if kind or is_hugging_face(spec.name):
+        kind = kind or "a model of transformers"
         raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
-    module = build_model(spec, finished.num_classes, finished.image_shape, seed=0)
+    module = build_model(spec, finished.num_classes, finished.image_shape, 0, finished.categories)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 
 
 def _images(finished: FinishedModel, count: int) -> Tensor:
-    """(count, C, H, W), like normalised ones; or (count, F)."""
-    return torch.randn(count, *finished.image_shape, generator=torch.Generator().manual_seed(count))
+    """(count, C, H, W), like normalised ones; or (count, F), the last of which may be codes."""
+    draw = torch.Generator().manual_seed(count)
+    found = torch.randn(count, *finished.image_shape, generator=draw)
+    for place, size in enumerate(reversed(finished.categories), 1):
+        found[:, -place] = torch.randint(size, (count,), generator=draw)
+    return found
 
 
 def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Tensor], Tensor]) -> float:

@@ -21,10 +21,10 @@ from trainers.errors import PeerLost, StoreClosed
 from trainers.links.waiting import WaitFlag, wait_flag
 from trainers.optim.buffers import Buffers
 from trainers.parameter_server.protocol import ParameterStore
-from trainers.training.batch_norm import BatchNormState, fitted
 from trainers.training.batch_ramp import begin_stretch, ramped
 from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
 from trainers.training.position import Position
+from trainers.training.rank_buffers import RankBuffers
 from trainers.training.reporter import Reporter
 from trainers.training.setup import Setup
 from trainers.training.step_gate import StepGate
@@ -51,7 +51,7 @@ class ModelVersion:
     whole: Buffers
     """Parameters and state, (P,) each."""
     rows: Tensor
-    """(V, width) the batch-norm buffers of all virtual ranks."""
+    """(V, width) the buffers of all virtual ranks."""
     buffers: dict[int, dict[str, Tensor]]
     """The same by virtual rank and name."""
     position: Position
@@ -80,11 +80,11 @@ class TrainingLoop:
         self.ports = ports
         self.version = held
         self.is_synchronous = self.spec.algorithm.traits.is_synchronous
-        self.ranks = range(begin.number, begin.number + 1)  # whose batch-norm buffers it trains
+        self.ranks = range(begin.number, begin.number + 1)  # whose buffers it trains
         if self.is_synchronous:
             self.ranks = range(*block(setup.order.num_virtual, endpoint.rank, endpoint.size))
         setup.replica.multiply_as(begin.products)
-        self.statistics = BatchNormState(setup.replica, setup.order.num_virtual, self.ranks)
+        self.buffers = RankBuffers(setup.replica, setup.order.num_virtual, self.ranks)
         self.collectives: Collectives | None = None
         self.store: ParameterStore | None = None
         self.algorithm: Algorithm | None = None
@@ -149,7 +149,7 @@ class TrainingLoop:
         if self.collectives is not None:
             setup.meet(self.collectives)
         if self.is_synchronous and told is None:
-            self.statistics.begin(self._clock)
+            self.buffers.begin(self._clock)
         if self.begin.root is not None:
             start = replace(start, buffers=self._receive(self.begin.root, start))
         context = replace(setup.context(start), collectives=self.collectives, store=self.store)
@@ -164,17 +164,17 @@ class TrainingLoop:
         whole = Buffers(
             start.buffers.params, {name: torch.zeros_like(start.buffers.params) for name in self.begin.states}
         )
-        rows = self.statistics.version(self._clock)
+        rows = self.buffers.version(self._clock)
         if self.endpoint.rank == root:
             assert self.version is not None
-            whole, rows = self.version.whole, fitted(self.version.rows, len(rows))
+            whole, rows = self.version.whole, self.buffers.layout.fitted(self.version.rows, len(rows))
         vectors = [vector.to(device) for vector in (whole.params, *(whole.state[name] for name in self.begin.states))]
         for vector in vectors:
             self.collectives.broadcast(vector, root).wait()
         if rows.numel():
             flat = rows.flatten().to(device)
             self.collectives.broadcast(flat, root).wait()
-            self.statistics.take(self._clock, flat.view(rows.shape).cpu())
+            self.buffers.take(self._clock, flat.view(rows.shape).cpu())
         params, *states = vectors
         return Buffers(params, dict(zip(self.begin.states, states, strict=True)))
 
@@ -207,11 +207,11 @@ class TrainingLoop:
         assert self.algorithm is not None
         begun = time.perf_counter()
         if self.is_synchronous:
-            self.statistics.turn(self._clock)
+            self.buffers.turn(self._clock)
         report = self.algorithm.step(work)
         if self.is_synchronous:
             self.ahead = 1
-            self.statistics.complete(self._clock + 1)
+            self.buffers.complete(self._clock + 1)
             self.ahead = 0
         self.place = self._after(self.place, work, report)
         self.reporter.skipped += work.skipped
@@ -239,8 +239,8 @@ class TrainingLoop:
             self.version = self._version(newest)
 
     def _version(self, whole: Buffers) -> ModelVersion:
-        rows = self.statistics.version(self._clock).clone()
-        return ModelVersion(whole, rows, self.statistics.named(self._clock), self.place)
+        rows = self.buffers.version(self._clock).clone()
+        return ModelVersion(whole, rows, self.buffers.named(self._clock), self.place)
 
     @property
     def _clock(self) -> int:
@@ -256,9 +256,9 @@ class TrainingLoop:
             self.store = self.begin.store.connect(self.folder, setup.layout.shards, slots, setup.groups)
         self.collectives = self.endpoint.connect(self.folder, setup.replica.device, lambda: self.gate.closed)
         self.reporter.connect(self.collectives, self.store)
-        if self.is_synchronous and self.statistics.width:
+        if self.is_synchronous and self.buffers.width:
             file = self.folder / f"buffers-{setup.order.num_virtual}"
-            self.statistics.open(file if self.endpoint.shares_memory else None, self.collectives)
+            self.buffers.open(file if self.endpoint.shares_memory else None, self.collectives)
 
     @property
     def _has_parameters(self) -> bool:

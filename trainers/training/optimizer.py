@@ -1,6 +1,6 @@
 """From a spec to what updates its parameters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -12,14 +12,15 @@ from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.optim.parameter import Parameter
 from trainers.optim.roles import hidden_matrices
+from trainers.optim.schedules import AnySchedule
 from trainers.spec import TrainSpec
 
 Ends = tuple[tuple[int, int], ...]
 """Start and stop of each of some spans."""
 
 
-def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer:
-    """What updates the parameters of this model.
+def optimizer_of(spec: TrainSpec, num_examples: int, model: nn.Module, layout: Layout) -> Optimizer:
+    """What updates the parameters of this model; num_examples: in the training set.
 
     Raises:
         SpecRejected: A group has no parameter.
@@ -27,7 +28,9 @@ def optimizer_of(spec: TrainSpec, model: nn.Module, layout: Layout) -> Optimizer
     owners = group_members(spec.optimizer.groups, [name for name, _ in model.named_parameters()])
     exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
     parameters = layout.parameters(hidden_matrices(model)) if spec.optimizer.whole else ()
-    return build_optimizer(spec, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters)
+    return build_optimizer(
+        spec, num_examples, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters
+    )
 
 
 def freeze(model: nn.Module, groups: Sequence[GroupSpec]) -> None:
@@ -66,7 +69,7 @@ def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set
 
 
 def build_optimizer(
-    spec: TrainSpec, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...] = ()
+    spec: TrainSpec, num_examples: int, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...] = ()
 ) -> Optimizer:
     """What updates a vector in which these are the parts without weight decay, those of each of the spec's groups, and
     the parameters, where they are updated one by one.
@@ -75,16 +78,31 @@ def build_optimizer(
     """
     scaling, own = spec.batch_scaling, spec.optimizer
     parts = [own.of_group(group) for group in own.groups]
+    courses = [_course(spec, num_examples, group.schedule) for group in own.groups]
     return Optimizer(
         own.build(),
         scaling.weight_decay,
         slices(exempt),
         tuple(
-            Group(part.build(), replace(scaling, optimizer=part).weight_decay, part.lr / own.lr, slices(span))
-            for part, span in zip(parts, groups, strict=True)
+            Group(part.build(), replace(scaling, optimizer=part).weight_decay, part.lr / own.lr, slices(span), course)
+            for part, span, course in zip(parts, groups, courses, strict=True)
         ),
         parameters,
     )
+
+
+def _course(spec: TrainSpec, num_examples: int, schedule: AnySchedule | None) -> Callable[[int], float] | None:
+    """What a group's own schedule makes of its rate, as a multiple of what the run's makes."""
+    if schedule is None:
+        return None
+    run = spec.run_length(num_examples)
+    mine, others = schedule.course(run), spec.schedule.course(run)
+
+    def course(seen: int) -> float:
+        share = others(seen)
+        return mine(seen) / share if share else 1.0  # where the run's rate is 0, this one is too
+
+    return course
 
 
 def ends(spans: Iterable[slice]) -> Ends:

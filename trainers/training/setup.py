@@ -19,6 +19,7 @@ from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.losses import LabelLoss
+from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
@@ -31,7 +32,7 @@ from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
-from trainers.training.checkpoint import Checkpoint, Named, mean_buffers, newest_whole, read_checkpoint
+from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
 from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
@@ -70,7 +71,7 @@ class Setup:
     def begin(self, resume: str | None = None) -> tuple[Start, Position]:
         """The first version: the model as built, or the checkpoint `resume`, by default the one that the spec names.
 
-        The batch-norm buffers of a checkpoint go into the replica.
+        The buffers of a checkpoint go into the replica.
         """
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
@@ -82,9 +83,10 @@ class Setup:
         for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
             state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
-        newcomers = dict.fromkeys(range(self.order.num_virtual), mean_buffers(found.buffers)) if found.buffers else {}
+        newcomers = dict.fromkeys(range(self.order.num_virtual), in_common(found.buffers)) if found.buffers else {}
+        as_built = self.replica.module_buffers.initial  # older checkpoints have only floating ones
         for rank, buffers in (newcomers | found.buffers).items():
-            here = {name: value.to(self.replica.device, copy=True) for name, value in buffers.items()}
+            here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
         return Start(Buffers(params, state), position.examples, position.learning_rate), position
 
@@ -122,9 +124,9 @@ class Setup:
         if num_virtual == self.order.num_virtual:
             return self
         spec, num = self.spec.following(num_virtual), self.dataset.num_train
-        optimizer = build_optimizer(
-            spec, ends(self.optimizer.exempt), [ends(g.spans) for g in self.optimizer.groups], self.optimizer.parameters
-        )
+        now = self.optimizer
+        groups = [ends(group.spans) for group in now.groups]
+        optimizer = build_optimizer(spec, num, ends(now.exempt), groups, now.parameters)
         order, schedule = build_order(spec, num), spec.learning_rate(num)
         return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
 
@@ -174,9 +176,9 @@ class Setup:
         return position
 
     def statistics(self, params: Tensor, buffers: dict[int, Named]) -> Named:
-        """The batch-norm buffers that evaluation uses: the mean of those of the virtual ranks, or, where the spec asks
-        for it, what the first minibatches of the first epoch have under these parameters (P,)."""
-        means, n = mean_buffers(buffers), self.spec.batch.per_worker
+        """The buffers that evaluation uses: what those of the virtual ranks have in common. Where the spec asks for it,
+        batch norm has what the first minibatches of the first epoch have under these parameters (P,)."""
+        means, n = in_common(buffers), self.spec.batch.per_worker
         count = min(self.spec.evaluate.recompute_statistics, max(1, self.dataset.num_train // n))
         if not count:
             return means
@@ -200,7 +202,7 @@ class Setup:
 
     def run_layout(self) -> RunLayout:
         """What the coordinator and the shards must know of it, with where the run begins."""
-        _, position = self.begin()
+        (_, position), data = self.begin(), self.dataset
         return RunLayout(
             num_examples=self.dataset.num_train,
             minibatches=self.order.minibatches,
@@ -215,6 +217,7 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
+            data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -270,7 +273,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         task=task,
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task, skips=spec.data.on_error == "skip"),
-        optimizer=optimizer_of(spec, model, layout),
+        optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )

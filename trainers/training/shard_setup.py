@@ -74,7 +74,9 @@ class ShardSetup:
     def config(self, span: slice) -> ShardConfig:
         """How a part of the vector is updated."""
         spec, algorithm = self.spec, self.spec.algorithm
-        optimizer = build_optimizer(spec, self.layout.exempt, self.layout.parameter_groups, self.layout.parameters)
+        optimizer = build_optimizer(
+            spec, self.layout.num_examples, self.layout.exempt, self.layout.parameter_groups, self.layout.parameters
+        )
         update = SliceUpdate(optimizer.within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.models.module_buffers import Named, in_common
 from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.parameter_server.groups import GroupSlice
-from trainers.training.checkpoint import Checkpoint, Named
+from trainers.training.checkpoint import Checkpoint
 from trainers.training.messages import RunLayout
 from trainers.training.position import Position
 
@@ -114,7 +115,7 @@ def checkpoint_of(
     Args:
         setup: Of the run.
         parts: All of them.
-        buffers: Batch-norm buffers by virtual rank and name.
+        buffers: Buffers by virtual rank and name.
         position: Without what the shards applied, which stands in the parts.
         products: Which library makes which product.
     """
@@ -122,5 +123,5 @@ def checkpoint_of(
     layout, rate = setup.layout, parts[0].learning_rate  # the shards of an asynchronous run may be an update apart
     position = replace(position, learning_rate=rate, applied=tuple(part.applied for part in parts))
     named = {name: layout.named(vector) for name, vector in state.items()}
-    model = layout.named(params) | {name: value.cpu() for name, value in setup.replica.frozen.items()}
+    model = setup.replica.state_of(layout.named(params) | in_common(buffers))
     return Checkpoint(position, setup.spec.model_dump(mode="json"), model, named, buffers, products)

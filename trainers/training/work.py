@@ -20,7 +20,7 @@ class GroupPosition:
     """Where an asynchronous worker stands among those that share its leases."""
 
     rank: int = 0
-    """In the run: whose batch-norm buffers it trains."""
+    """In the run: whose buffers it trains."""
     position: int = 0
     """In its group."""
     size: int = 1

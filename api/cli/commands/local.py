@@ -1,5 +1,5 @@
-"""The commands that need no service: begin a folder of one's own, train here and now, explain a recipe, export a model,
-profile layers."""
+"""The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, export a
+model, profile layers."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -36,9 +36,10 @@ class TemplateName(StrEnum):
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `init`, `run`, `explain`, `export` and `profile`."""
+    """Add `init`, `run`, `check`, `explain`, `export` and `profile`."""
     _add_init(app)
     _add_run(app, context)
+    _add_check(app)
     _add_explain(app)
     _add_export(app, context)
     _add_profile(app)
@@ -80,6 +81,15 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
             return
         request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
         raise typer.Exit(run_here(context, request))
+
+
+def _add_check(app: typer.Typer) -> None:
+    @app.command()
+    def check(spec_file: SpecFile, *, sets: Sets = None, output: OutputOption = Output.text) -> None:
+        """Try in ten steps whether a job's model gives the same bits on one and on two processes."""
+        from api.cli.actions.check import check_spec
+
+        raise typer.Exit(check_spec(spec_file, sets or [], output is Output.json))
 
 
 def _add_explain(app: typer.Typer) -> None:

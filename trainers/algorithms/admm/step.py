@@ -47,9 +47,8 @@ class AveragingAdmm(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         fetched, lr, totals = self.gather_state(), self.context.schedule(self.examples), []
-        contribution = Contribution(
-            TensorGradient(self.gradient), divisor=1, lr=lr, correction=momentum_correction(self.learning_rate, lr)
-        )
+        correction = momentum_correction(self.learning_rate, lr)
+        contribution = Contribution(TensorGradient(self.gradient), 1, lr, correction=correction, seen=self.examples)
         batches = {minibatch.virtual_rank: minibatch.batch for minibatch in work.minibatches}
 
         def stepped(rank: int, into: Tensor) -> None:
@@ -181,7 +180,8 @@ class ConsensusAdmm(Algorithm):
         penalised: Gradient = Penalised(self.gradient, agent, self.average.newest, self.rho)
         version = Buffers(agent.x, agent.state)
         correction = momentum_correction(self.learning_rate, lr)
-        self.update.apply([Contribution(penalised, 1, lr, correction=correction)], version, version)
+        contribution = Contribution(penalised, 1, lr, correction=correction, seen=self.examples)
+        self.update.apply([contribution], version, version)
         return total
 
     def _update_consensus(self) -> None:

@@ -67,7 +67,7 @@ class Microbatch:
 def microbatches(replica: Replica, num_groups: int, count: int) -> list[Microbatch]:
     """Create `count` microbatches, which can be in flight at once.
 
-    The first uses the replica itself, the others copies of it; all share its batch-norm buffers.
+    The first uses the replica itself, the others copies of it; all share the buffers of its virtual ranks.
     """
     replicas = [replica, *(replica.twin() for _ in range(count - 1))]
     return [Microbatch(each, num_groups) for each in replicas]

@@ -126,9 +126,9 @@ class ModelParallelLayers:
             losses, gradient = self._loss(passed[-1][2], turn)
             return self._backward(passed, gradient), losses.sum()
 
-    def update(self, divisor: int, lr: float, correction: float) -> None:
+    def update(self, divisor: int, lr: float, correction: float, seen: int) -> None:
         """Update the parameters with the gradients accumulated since the last update."""
-        contribution = Contribution(TensorGradient(self.gradient), divisor, lr, correction=correction)
+        contribution = Contribution(TensorGradient(self.gradient), divisor, lr, correction=correction, seen=seen)
         following = (self.clock + 1) % len(self.versions)
         self.update_slice.apply([contribution], self.versions[self.current], self.versions[following])
         self.current, self.is_used = following, True

@@ -57,7 +57,10 @@ class Hybrid(Algorithm):
         if self.config.fc_batch == "whole":
             self._update_model_parallel(work.total_examples, lr)  # while the backbone's gradients travel
         correction = momentum_correction(self.learning_rate, lr)
-        self.data_parallel.update(Contribution(reduction.wait(), work.total_examples, lr, correction=correction))
+        gradient = reduction.wait()
+        self.data_parallel.update(
+            Contribution(gradient, work.total_examples, lr, correction=correction, seen=self.examples)
+        )
         self.model_parallel.complete_step()
         self.examples += work.total_examples
         self.learning_rate = lr
@@ -122,5 +125,5 @@ class Hybrid(Algorithm):
         what one update would have moved, and to one weight decay. This is the linear scaling rule (paper 4, section
         2.1) for a batch that is kn/B times as small.
         """
-        self.model_parallel.update(examples, lr, momentum_correction(self.head_rate, lr))
+        self.model_parallel.update(examples, lr, momentum_correction(self.head_rate, lr), self.examples)
         self.head_rate = lr

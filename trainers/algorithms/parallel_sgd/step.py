@@ -96,7 +96,9 @@ class ParallelSgd(Algorithm):
         version = self._version(self.rows[rank])
         total = self.replica.gradient(version.params, batch, self.gradient, mean=True, virtual_rank=rank)
         correction = momentum_correction(self.learning_rate, lr)
-        self.update.apply([Contribution(TensorGradient(self.gradient), 1, lr, correction=correction)], version, version)
+        gradient = TensorGradient(self.gradient)
+        contribution = Contribution(gradient, 1, lr, correction=correction, seen=self.examples)
+        self.update.apply([contribution], version, version)
         return total
 
     def _count(self, work: Work) -> int:

@@ -64,7 +64,8 @@ class SyncAllReduce(Algorithm):
             totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
         gradient = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
-        contribution = Contribution(gradient, weight, lr, correction=momentum_correction(self.learning_rate, lr))
+        correction = momentum_correction(self.learning_rate, lr)
+        contribution = Contribution(gradient, weight, lr, correction=correction, seen=self.examples)
         self.update.apply([contribution], current.part(self.updated), following.part(self.updated))
         if self.total is None:
             self.collectives.all_gather(following.params).wait()

@@ -25,11 +25,11 @@ class SyncBackup(Algorithm):
         fetched = self.store.fetch(min_clock=self.clock).wait()
         lr, self.clock = self.context.schedule(fetched.examples), fetched.updates + 1
         gradient, rank = self.store.gradient_buffer(), minibatch.virtual_rank
-        before = {name: buffer.clone() for name, buffer in self.replica.float_buffers(rank).items()}
+        before = {name: buffer.clone() for name, buffer in self.replica.buffers_of(rank).items()}
         total = self.replica.gradient(fetched.params, minibatch.batch, gradient, virtual_rank=rank)
         if not self.store.claim(fetched.updates).wait():
-            for name, buffer in self.replica.float_buffers(rank).items():
-                buffer.copy_(before[name])  # a dropped minibatch must not change the batch-norm statistics
+            for name, buffer in self.replica.buffers_of(rank).items():
+                buffer.copy_(before[name])  # a dropped minibatch must leave no trace in them
             return StepReport(Total(), 0, lr, dropped=1)
         identity = PushIdentity(work.epoch, minibatch.index, minibatch.index)
         self.store.push(Push(identity, self.clock, work.examples, weight=total.weight))

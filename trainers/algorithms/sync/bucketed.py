@@ -138,5 +138,5 @@ class SyncBucketed(Algorithm):
             numel, device = span.stop - span.start, current.params.device
             self.updates[key] = SliceUpdate(self.context.optimizer.within(span), numel, device)
         correction = momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(share.gradient, self.divisor, lr, correction=correction)
+        contribution = Contribution(share.gradient, self.divisor, lr, correction=correction, seen=self.examples)
         self.updates[key].apply([contribution], current.part(span), following.part(span))

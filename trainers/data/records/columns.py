@@ -13,7 +13,7 @@ import torch
 from trainers.data.batches import EVALUATION, Batch, Data, Dataset, Plan
 from trainers.data.delivery import Delivery
 from trainers.data.draws import Int64Array
-from trainers.data.facts import DataFacts
+from trainers.data.facts import NO_CLASS, DataFacts
 from trainers.errors import UserCodeFailed
 
 AnyArray = npt.NDArray[Any]
@@ -27,6 +27,8 @@ class Columns:
     test: dict[str, AnyArray]
     is_tuple: bool
     facts: DataFacts
+    told: tuple[str, ...] = ()
+    """What a person should know of it, in sentences without their ends."""
 
     @property
     def num_bytes(self) -> int:
@@ -40,7 +42,7 @@ class ColumnsDataset(Dataset):
     fits_in_memory = True
 
     def __init__(self, columns: Columns, limit: int | None, device: torch.device) -> None:
-        self.facts = columns.facts
+        self.facts, self.told = columns.facts, columns.told
         self._columns: Columns | None = columns
         self._delivery = Delivery(device)
         self.num_train, self.num_test = (_rows(half) for half in (columns.train, columns.test))
@@ -101,8 +103,8 @@ def columns_of(train: Any, test: Any, name: str) -> Columns:
     if first != second:
         raise UserCodeFailed(f"{name}: training columns are {first}, test columns {second}; both must have one form")
     facts = _facts(halves[0])
-    if facts.classes:
-        _check_labels(halves, facts.classes, name)
+    if facts.classes or facts.pixel_classes:
+        _check_labels(halves, facts.classes or facts.pixel_classes, name, ignores=bool(facts.pixel_classes))
     return Columns(*halves, is_tuple=is_tuple, facts=facts)
 
 
@@ -125,12 +127,15 @@ def _array(values: Any, name: str) -> AnyArray:
     return np.ascontiguousarray(array)
 
 
-def _check_labels(halves: Sequence[dict[str, AnyArray]], classes: int, name: str) -> None:
+def _check_labels(halves: Sequence[dict[str, AnyArray]], classes: int, name: str, ignores: bool = False) -> None:
+    """ignores: Whether NO_CLASS stands for none."""
     for half, which in zip(halves, ("training", "test"), strict=True):
         _, labels = half.values()
-        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        wrong = np.argwhere(((labels < 0) | (labels >= classes)) & ~(ignores & (labels == NO_CLASS)))
         if len(wrong):
-            found = f"the label of {which} row {wrong[0]} is {labels[wrong[0]]}"
+            first = tuple(wrong[0])
+            pixel = f", pixel {first[1]}, {first[2]}," if len(first) > 1 else ""
+            found = f"the label of {which} row {first[0]}{pixel} is {labels[first]}"
             raise UserCodeFailed(f"{name}: {found}, which is not in 0..{classes - 1}, those of the training rows")
 
 
@@ -142,7 +147,11 @@ def _facts(half: dict[str, AnyArray]) -> DataFacts:
     targets = columns[1]
     if targets.dtype.kind in "iu" and targets.ndim == 1:
         return DataFacts(inputs, classes=int(targets.max(initial=0)) + 1)
-    return DataFacts(inputs, outputs=1 if targets.ndim == 1 else int(np.prod(targets.shape[1:])))
+    outputs = 1 if targets.ndim == 1 else int(np.prod(targets.shape[1:]))
+    if targets.dtype.kind in "iu" and targets.ndim == 3 and len(inputs) == 3 and targets.shape[1:] == inputs[1:]:
+        found = np.unique(targets)
+        return DataFacts(inputs, outputs=outputs, pixel_classes=int(found[found != NO_CLASS].max(initial=0)) + 1)
+    return DataFacts(inputs, outputs=outputs)
 
 
 def _rows(half: dict[str, AnyArray]) -> int:
@@ -160,6 +169,7 @@ def write_columns(columns: Columns, folder: Path) -> None:
         for place, array in enumerate(named.values()):
             np.save(folder / f"{half}-{place}.npy", array)
     about = {"names": list(columns.train), "is_tuple": columns.is_tuple, "facts": asdict(columns.facts)}
+    about["told"] = columns.told
     (folder / ABOUT).write_text(json.dumps(about))
 
 
@@ -173,5 +183,7 @@ def map_columns(folder: Path) -> Columns:
         }
         for half in ("train", "test")
     )
-    facts = DataFacts(**{**about["facts"], "inputs": tuple(about["facts"]["inputs"])})
-    return Columns(train, test, about["is_tuple"], facts)
+    facts: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in about["facts"].items()
+    }
+    return Columns(train, test, about["is_tuple"], DataFacts(**facts), tuple(about["told"]))

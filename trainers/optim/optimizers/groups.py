@@ -5,7 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from trainers.section import Section
+from trainers.optim.schedules import AnySchedule
+from trainers.section import Section, shorthand
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Pattern = Annotated[str, Field(min_length=1, max_length=200)]
@@ -29,13 +30,18 @@ class GroupSpec(Section):
     """Of `adam`, `adamw`, `lion` and `lamb`."""
     epsilon: float | None = Field(default=None, gt=0, le=10)
     """Of those that have one."""
+    schedule: Annotated[AnySchedule, shorthand("name", AnySchedule, str)] | None = None
+    """Its own schedule in place of the run's; warm-up and scaling are the run's."""
     frozen: bool = False
     """Whether they stay as they are: no gradient, nothing sent, no update, no weight decay, no optimizer state."""
 
     @model_validator(mode="after")
     def _frozen_have_no_options(self) -> Self:
-        if self.frozen and self.options:
-            raise ValueError(f"frozen parameters are not updated; leave {min(self.options)} out, or frozen")
+        given = self.options if self.schedule is None else self.options | {"schedule": self.schedule}
+        if self.frozen and given:
+            raise ValueError(f"frozen parameters are not updated; leave {min(given)} out, or frozen")
+        if self.schedule is not None and self.schedule.warms_up:
+            raise ValueError(f"the warm-up is the run's, and schedule {self.schedule.name} has its own; use another")
         return self
 
     @property
@@ -46,7 +52,7 @@ class GroupSpec(Section):
     @property
     def options(self) -> dict[str, Any]:
         """What it sets of the optimizer's fields."""
-        return self.model_dump(exclude={"match", "frozen"}, exclude_none=True)
+        return self.model_dump(exclude={"match", "schedule", "frozen"}, exclude_none=True)
 
     def matches(self, name: str) -> bool:
         """Whether it takes the parameter of this name, if none before it does."""

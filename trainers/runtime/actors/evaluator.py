@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import ray
 
 from trainers.models.products.choice import Choice
@@ -20,15 +19,11 @@ from trainers.spec import TrainSpec
 from trainers.training.position import Position
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from trainers.models.module_buffers import Named
     from trainers.tasks.measures import Measure
 
 
 log = logging.getLogger(__name__)
-
-Rows = dict[int, dict[str, np.ndarray]]
-"""Batch-norm buffers by virtual rank."""
 
 
 class Evaluator(BaseActor):
@@ -98,10 +93,9 @@ class Evaluator(BaseActor):
         assert self.setup is not None
         params, _ = assembled(self.setup.layout.numel, ray.get(parts))
         named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
-        whole = self.setup.replica.model.state_dict()
         finished = finished_model(self.spec, self.setup.dataset.facts)
         header = {HEADER: finished.model_dump_json()}
-        save_weights(Path(path), {name: named.get(name, value) for name, value in whole.items()}, header)
+        save_weights(Path(path), self.setup.replica.state_of(named), header)
 
     def cleanup(self) -> None:
         """Let go of the data, and remove the run's folder on this node."""
@@ -109,17 +103,11 @@ class Evaluator(BaseActor):
             self.setup.dataset.close()
         super().cleanup()
 
-    def _rows(self, references: list[Any]) -> "dict[int, dict[str, Tensor]]":
+    def _rows(self, references: list[Any]) -> "dict[int, Named]":
         """Buffers by virtual rank; those of asynchronous workers by their place in the list."""
-        import torch
-
-        found: list[Rows] = []
+        found: list[dict[int, Named]] = []
         for reference in references:
             with suppress(ray.exceptions.RayError):  # a worker that has died since
                 found.append(ray.get(reference))
         numbered = self.spec.algorithm.traits.is_synchronous
-        return {
-            rank if numbered else place: {name: torch.from_numpy(np.array(value)) for name, value in named.items()}
-            for place, rows in enumerate(found)
-            for rank, named in rows.items()
-        }
+        return {rank if numbered else place: named for place, rows in enumerate(found) for rank, named in rows.items()}

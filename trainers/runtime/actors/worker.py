@@ -22,6 +22,7 @@ from trainers.training.position import Position
 from trainers.training.step_gate import StepGate
 
 if TYPE_CHECKING:
+    from trainers.models.module_buffers import Named
     from trainers.training.loop import ModelVersion, TrainingLoop
 
 GROUPS = {"train": 1, "control": 4}
@@ -154,16 +155,16 @@ class Worker(BaseActor):
         return WorkerStatus(self.prepared, self.ended, begin.endpoint.generation, store_worker)
 
     def hand_over(self) -> list[Any]:
-        """References to the parts and the batch-norm buffers of the newest version, as a snapshot has them."""
+        """References to the parts and the buffers of the newest version, as a snapshot has them."""
         assert self.version is not None
         return _references(self.version)
 
-    def buffers(self) -> dict[int, dict[str, np.ndarray]]:
-        """The batch-norm buffers of the virtual ranks that this worker trains; a checkpoint brought it all of them."""
+    def buffers(self) -> "dict[int, Named]":
+        """The buffers of the virtual ranks that this worker trains; a checkpoint brought it all of them."""
         assert self.setup is not None
         ranks = self.trainer.ranks if self.trainer else range(0)
         found = [(rank, named) for rank, named in list(self.setup.replica.buffers.items()) if rank in ranks]
-        return {rank: {n: b.cpu().numpy().copy() for n, b in named.items()} for rank, named in found if named}
+        return {rank: {n: b.to("cpu", copy=True) for n, b in named.items()} for rank, named in found if named}
 
     def cleanup(self) -> None:
         """Let go of the data, and remove the run's folder on this node."""
@@ -222,5 +223,5 @@ class Worker(BaseActor):
 def _references(version: "ModelVersion") -> list[Any]:
     from trainers.training.version_parts import part_of_worker
 
-    rows = {rank: {n: b.cpu().numpy() for n, b in named.items()} for rank, named in version.buffers.items()}
+    rows = {rank: {n: b.cpu() for n, b in named.items()} for rank, named in version.buffers.items()}
     return [[ray.put(part_of_worker(version))], [ray.put(rows)]]

@@ -35,7 +35,7 @@ class Snapshot:
     parts: list[Any]
     """References to slices."""
     buffers: list[Any]
-    """References to batch-norm buffers, one a worker."""
+    """References to the buffers of virtual ranks, one a worker."""
     position: Position
     """Without what the shards applied, which stands in the parts."""
     is_last: bool = False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainers.optim.optimizers.config import Formula, OptimizerSpec
 
@@ -27,6 +27,16 @@ class MomentumSpec(OptimizerSpec):
     momentum_correction: bool = True
     """In equation 10: multiply v by the new rate over the old one whenever the rate changes, which keeps it equal to
     equation 9 (paper 4, remark 2). Paper 1 had none."""
+
+    @model_validator(mode="after")
+    def _correction_is_the_runs(self) -> Self:
+        corrects = self.equation == 10 and self.momentum_correction
+        if corrects and any(group.schedule is not None for group in self.groups):
+            raise ValueError(
+                "momentum_correction follows the run's rate, not that of a group with a schedule of its own; "
+                "set it to false, or take equation 9"
+            )
+        return self
 
     @property
     def formula(self) -> Formula:

@@ -1,4 +1,4 @@
-"""Batch-norm buffers of all virtual ranks, kept so that whoever goes on after a death finds them.
+"""The buffers of all virtual ranks, kept so that whoever goes on after a death finds them.
 
 A virtual rank's buffers depend on all minibatches that it has seen, so they must outlive the worker that computes it,
 and a step that is abandoned must leave no trace in them. Three versions are kept: a worker may be one step ahead of
@@ -13,18 +13,13 @@ from torch import Tensor
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction_tree import block
 from trainers.links.mapped import MappedFile
+from trainers.models.module_buffers import Named
 from trainers.models.replica import Replica
 
 VERSIONS = 3
 
 
-def fitted(rows: Tensor, num_virtual: int) -> Tensor:
-    """(V, width) for another V: the first ranks keep theirs, new ones begin with the mean of all."""
-    mean = rows.mean(0, keepdim=True)
-    return torch.cat([rows[:num_virtual], mean.expand(max(0, num_virtual - len(rows)), -1)])
-
-
-class BatchNormState:
+class RankBuffers:
     """The rows (V, width) of the versions around the one that is trained; a row is one virtual rank's buffers, flat."""
 
     def __init__(self, replica: Replica, num_virtual: int, ranks: range) -> None:
@@ -32,9 +27,10 @@ class BatchNormState:
         self.replica = replica
         self.num_virtual = num_virtual
         self.ranks = ranks
-        self.shapes = {name: buffer.shape for name, buffer in replica.initial_buffers.items()}
-        self.width = sum(shape.numel() for shape in self.shapes.values())
+        self.layout = replica.module_buffers
+        self.width = self.layout.width
         self.rows = torch.zeros(VERSIONS, num_virtual, 0)  # (VERSIONS, V, width) once opened
+        self.views: dict[int, Named] = {}  # of the version that is trained, by this worker's virtual ranks
         self.collectives: Collectives | None = None
 
     def open(self, file: Path | None, collectives: Collectives | None) -> None:
@@ -51,8 +47,7 @@ class BatchNormState:
         """Write what the replica has of this worker's ranks as the version `clock`."""
         if self.width:
             for rank in self.ranks:
-                buffers = self.replica.float_buffers(rank).values()
-                self.rows[clock % VERSIONS, rank] = torch.cat([buffer.flatten() for buffer in buffers])
+                self._write(self.replica.buffers_of(rank), self.layout.views(self.rows[clock % VERSIONS, rank]))
             self._exchange(clock)
 
     def take(self, clock: int, rows: Tensor) -> None:
@@ -64,15 +59,18 @@ class BatchNormState:
         before, after = self.rows[clock % VERSIONS], self.rows[(clock + 1) % VERSIONS]
         for rank in self.ranks if self.width else ():
             after[rank] = before[rank]
-            self.replica.buffers[rank] = self._named(after[rank].to(self.replica.device))  # a view, where it is there
+            self.views[rank] = self.layout.views(after[rank].to(self.replica.device))  # of it, where it is there
+            self.replica.buffers[rank] = dict(self.views[rank])
 
     def complete(self, clock: int) -> None:
         """The step that makes the version `clock` is over."""
         if self.width:
             if self.replica.device != self.rows.device:
                 self.begin(clock)
-            else:
-                self._exchange(clock)
+                return
+            for rank in self.ranks:  # what the model has put another tensor in place of is not in the rows yet
+                self._write(self.replica.buffers[rank], self.views[rank])
+            self._exchange(clock)
 
     def version(self, clock: int) -> Tensor:
         """(V, width), on the CPU, of a version that all have made."""
@@ -81,15 +79,17 @@ class BatchNormState:
     def named(self, clock: int) -> dict[int, dict[str, Tensor]]:
         """Likewise, by virtual rank and name."""
         rows = self.version(clock).clone()
-        return {rank: self._named(rows[rank]) for rank in range(self.num_virtual)} if self.width else {}
+        return {rank: self.layout.views(rows[rank]) for rank in range(self.num_virtual)} if self.width else {}
 
     @property
     def _shape(self) -> tuple[int, int, int]:
         return VERSIONS, self.num_virtual, self.width
 
-    def _named(self, row: Tensor) -> dict[str, Tensor]:
-        cuts = torch.split(row, [shape.numel() for shape in self.shapes.values()])
-        return {name: cut.view(self.shapes[name]) for name, cut in zip(self.shapes, cuts, strict=True)}
+    @staticmethod
+    def _write(values: Named, views: Named) -> None:
+        for name, view in views.items():
+            if values[name] is not view:
+                view.copy_(values[name])
 
     def _exchange(self, clock: int) -> None:
         if self.collectives is None or self.collectives.size == 1:
