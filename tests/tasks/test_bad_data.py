@@ -12,8 +12,8 @@ from tests.data.ownsets import BAD
 from tests.local_runs import LocalRun
 from tests.runtime.control.fakes import FakeLog
 from trainers.data.datasets import open_dataset
+from trainers.elastic.skipped import SkippedExamples
 from trainers.errors import RunFailed, SpecRejected, TooManySkipped, UserCodeFailed
-from trainers.runtime.control.skipped import SkippedExamples
 from trainers.spec import DataSpec, TrainSpec
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 
@@ -122,7 +122,7 @@ def test_a_step_that_loses_all_its_examples_divides_by_nothing(changes: dict, tm
 
 def test_each_is_told_once_and_too_many_fail_the_run() -> None:
     log = FakeLog()
-    watch = SkippedExamples(0.05, 41, log)  # type: ignore[arg-type]
+    watch = SkippedExamples(0.05, 41, log.skipped)
     watch.add([(7, "x: example 7 is torn"), (3, "three")])
     watch.add([(7, "x: example 7 is torn")])
     assert watch.examples == (3, 7)

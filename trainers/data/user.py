@@ -43,7 +43,7 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        return streams(data.name, parts[0], parts[1], data.on_error == "skip")
+        return streams(data.name, *parts, skips=data.on_error == "skip")
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
         "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
@@ -77,7 +77,7 @@ def _first(name: str, train: Any, skips: bool) -> Any:
     raise AssertionError
 
 
-def streams(name: str, train: Any, test: Any, skips: bool = False) -> StreamedSource | ObjectSource:
+def streams(name: str, train: Any, test: Any, *, skips: bool = False) -> StreamedSource | ObjectSource:
     """Two map-style datasets: of images with labels, or of anything else."""
     _both_needed(name, len(train), len(test))
     with kept_generators():

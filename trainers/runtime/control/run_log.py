@@ -93,6 +93,10 @@ class RunLog:
         """Something that a person should read. level: `info`, `warning` or `error`."""
         self.write("log", {"level": level, "message": message})
 
+    def skipped(self, example: int, why: str) -> None:
+        """A training example that cannot be read is skipped."""
+        self.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
+
     def refresh_gauges(self) -> None:
         """Set the gauges of Ray's metrics again: Ray forgets those that are not."""
         self.metrics.keep()

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from trainers.data.order import Order
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
+from trainers.elastic.skipped import SkippedExamples
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
 from trainers.runtime.control.divergence import DivergenceWatch, stretch_of
 from trainers.runtime.control.run_log import RunLog
-from trainers.runtime.control.skipped import SkippedExamples
 from trainers.runtime.control.snapshots import Measured
 from trainers.runtime.messages import Prepared
 from trainers.runtime.metrics_aggregator import MetricsAggregator
@@ -39,7 +39,7 @@ class RunProgress:
         self.metrics = MetricsAggregator(prepared.num_examples)
         self.metrics.examples = self.start.examples
         self.epochs_logged = self.start.epoch
-        self.skipped = SkippedExamples(spec.data.max_skipped, prepared.num_examples, log)
+        self.skipped = SkippedExamples(spec.data.max_skipped, prepared.num_examples, log.skipped)
         self.epoch_logged = asyncio.Event()
         self.reported = asyncio.Event()
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)

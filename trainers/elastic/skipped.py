@@ -1,19 +1,18 @@
 """Training examples that could not be read and were skipped: each is told once, and there may be so many."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainers.errors import TooManySkipped
-from trainers.runtime.control.run_log import RunLog
 
 
 class SkippedExamples:
     """Of one run."""
 
-    def __init__(self, most: float, num_examples: int, log: RunLog) -> None:
-        """most: As `data.max_skipped`."""
+    def __init__(self, most: float, num_examples: int, tell: Callable[[int, str], None]) -> None:
+        """most: As `data.max_skipped`. tell: Is told each example once, and what is wrong with it."""
         self.most = most if most >= 1 else math.ceil(most * num_examples)
-        self.log = log
+        self.tell = tell
         self.found: set[int] = set()
 
     @property
@@ -31,7 +30,7 @@ class SkippedExamples:
             if example in self.found:
                 continue
             self.found.add(example)
-            self.log.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
+            self.tell(example, why)
             if len(self.found) > self.most:
                 raise TooManySkipped(
                     f"{len(self.found)} training examples could not be read, and data.max_skipped allows "
