@@ -38,6 +38,7 @@ TOLERANCE = 1e-5
 _KINDS = {
     "language_model": "a model of tokens",
     "segmentation": "a model of pixels",
+    "detection": "a detector",
     "transformers": "a model of transformers",
 }
 """Tasks whose models have no images in and logits of each out."""
