@@ -4,7 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := trainers service api deploy tests benchmarks
 
-.PHONY: demo test test-long test-all fuzz check docs bench soak clean
+export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
+
+.PHONY: demo test test-long test-all fuzz check types style docs bench soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -28,9 +30,14 @@ fuzz: $(READY)
 	$(BIN)/python -m pytest tests/api/http/test_fuzz.py
 
 check: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 types style
+
+types: $(READY)
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/yamllint --strict deploy tests

@@ -5,6 +5,7 @@ them does, one after the other; the proofs that need none come after them.
 """
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -50,6 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = group_of(item.path) or ("ray" if "cluster" in getattr(item, "fixturenames", ()) else None)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """What stands by now, libraries above all, is not looked through for garbage again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

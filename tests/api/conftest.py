@@ -1,12 +1,14 @@
 """A service over real HTTP, in a thread, on fake runs."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -32,6 +34,10 @@ from tests.service import sqlite
 from tests.service.fakes import FakeRun, FakeRuns
 
 NO_QUOTAS = Quotas()
+STANDING = SimpleNamespace(
+    get_threshold=gc.get_threshold, set_threshold=gc.set_threshold, collect=int, freeze=int, unfreeze=int
+)
+"""In place of the module `gc`: a server that starts looks at all that stands, which is a whole session here."""
 INFO = ClusterInfo(address="192.0.2.1:6379", dashboard_url="http://127.0.0.1:8265")
 
 
@@ -56,7 +62,7 @@ class Service:
         return self.runs.runs[job_id]
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
+def eventually(holds: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait until something that nothing announces has come about."""
     deadline = time.monotonic() + within_s
     while not holds():
@@ -99,7 +105,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         app = AppConfig(streams, Access(tokens, **access), tmp_path / "site")
         server = Server(create_app(manager, sweeps, INFO, app, sender), streams)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
-        http, client = httpx2.Client(base_url=url, trust_env=False, verify=certificates()), Client(url, patience_s=10)
+        http = httpx2.Client(base_url=url, trust_env=False, verify=certificates(), timeout=60)
+        client = Client(url, patience_s=10)
         thread.start()
 
         def stop() -> None:
@@ -116,7 +123,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         eventually(lambda: server.started)
         return Service(url, runs, http, client, once.close, tokens)
 
-    with running:
+    with pytest.MonkeyPatch.context() as patch, running:
+        patch.setattr("api.http.server.gc", STANDING)
         yield start
     runs.close()
 

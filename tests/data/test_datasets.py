@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from trainers.data.batches import EVALUATION
 from trainers.data.datasets import open_dataset
 from trainers.data.draws import Int64Array
-from trainers.data.names import dataset_names
+from trainers.data.names import RECORDS, SAVED, dataset_names
 from trainers.errors import DataNotFound, UserCodeFailed
 from trainers.spec import DataSpec
 
@@ -114,7 +114,7 @@ def test_a_set_that_is_absent_is_told_with_path_and_remedy(name: str, tmp_path: 
     message = str(caught.value)
     assert str(tmp_path) in message
     assert "data.root" in message
-    assert ("data.download: true" in message) == (name not in ("imagenet", "image_folder", "text", "csv"))
+    assert ("data.download: true" in message) == (name not in ("imagenet", "image_folder", *RECORDS, *SAVED))
     assert "\n" not in message
 
 

@@ -104,7 +104,7 @@ def prometheus(folder: Path, service: str) -> Iterator[httpx2.Client]:
         stdout=log, stderr=log, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=10) as http:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=60) as http:
             yield http
     finally:
         end(process)
@@ -128,7 +128,9 @@ def test_every_query_names_metrics_that_a_real_run_exports(tmp_path: Path, clust
     named = {name for query in asked.values() for name in OURS.findall(query)}
     assert len(named) > 20
     with server(tmp_path, cluster, 0) as url, Client(url) as client:
-        assert httpx2.get(f"{url}/v1/jobs/nothing", trust_env=False).status_code == 404  # there is a panel for these
+        assert (
+            httpx2.get(f"{url}/v1/jobs/nothing", trust_env=False, timeout=60).status_code == 404
+        )  # there is a panel for these
         job = client.submit(JOB)
         try:
             with prometheus(tmp_path, url.removeprefix("http://")) as http:

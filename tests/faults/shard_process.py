@@ -190,7 +190,7 @@ class Shards:
         return process
 
 
-def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
+def until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -63,7 +63,7 @@ def test_a_generation_that_a_dead_coordinator_began_is_refused_after_the_next_ha
     status = ray.get(worker.resign.options(concurrency_group="control").remote(1))
     assert status == WorkerStatus(prepared, None, -1, -1)
     begin = GenerationStart(0, SharedMemoryEndpoint(0, 0, 1), incarnation=0)
-    ended: GenerationEnd = ray.get(worker.train.options(concurrency_group="train").remote(begin), timeout=20)
+    ended: GenerationEnd = ray.get(worker.train.options(concurrency_group="train").remote(begin), timeout=60)
     assert (ended.lost, ended.has_version) == ("another coordinator has taken over", False)
     ray.get(worker.cleanup.options(concurrency_group="control").remote())
     ray.kill(worker)

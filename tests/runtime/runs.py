@@ -87,7 +87,7 @@ def left_behind(job_id: str) -> list[str]:
 
 def gone_soon(job_id: str, pids: list[int]) -> None:
     """Nothing is left of a run that has ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WITHIN_S
     while True:
         left = left_behind(job_id) + [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         if not left:

@@ -83,7 +83,7 @@ def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     return open_manager
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 30.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 120.0) -> None:
     """Wait until something that nothing announces has come about."""
     async with asyncio.timeout(within_s):
         while not await holds():  # noqa: ASYNC110
@@ -122,5 +122,5 @@ async def again(runs: FakeRuns, job_id: str, before: FakeRun) -> FakeRun:
 
 async def all_events(manager: JobManager, job_id: str, after: int = 0) -> list[Event]:
     """The whole log, to its end."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         return [event async for batch in await manager.events(job_id, after) for event in batch]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from trainers.data.datasets import open_dataset
-from trainers.data.names import DATASETS, NUM_TRAIN
+from trainers.data.names import DATASETS, NUM_TRAIN, RECORDS, SAVED
 from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.recipe import Recipe, explain, known_examples
 
@@ -88,7 +88,7 @@ def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
 def test_the_known_sizes() -> None:
     with open_dataset(DataSpec(name="digits"), 0) as data:
         assert data.num_train == NUM_TRAIN["digits"]
-    assert set(NUM_TRAIN) == set(DATASETS) - {"image_folder", "text", "csv"}
+    assert set(NUM_TRAIN) == set(DATASETS) - {"image_folder", *RECORDS, *SAVED}
     assert known_examples(DataSpec(name="my.sets:letters")) is None
 
 

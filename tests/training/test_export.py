@@ -38,14 +38,18 @@ def net(num_classes, in_channels):
 """
 
 
-def left_by_a_run(folder: Path, name: str, shape: tuple[int, int, int], code: str | None = None) -> Path:
+def left_by_a_run(
+    folder: Path, name: str, shape: tuple[int, ...], code: str | None = None, categories: tuple[int, ...] = ()
+) -> Path:
     """A run directory with what the evaluator writes at the end, of a model whose statistics have moved."""
     folder.mkdir(exist_ok=True)
-    finished = FinishedModel(model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code)
+    finished = FinishedModel(
+        model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code, categories=categories
+    )
     with export.user_code.on_path(code):
-        module = build_model(finished.model, 10, shape, seed=3)
+        module = build_model(finished.model, 10, shape, 3, categories)
     with torch.no_grad():
-        for _ in range(3):
+        for _ in range(3 if not categories else 0):
             module(torch.randn(8, *shape, generator=torch.Generator().manual_seed(1)) + 1)
     save_weights(folder / FINISHED, module, {HEADER: finished.model_dump_json()})
     return folder
@@ -69,6 +73,12 @@ def test_each_format_gives_the_same_logits(tmp_path: Path, form: Any, name: str,
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")
+def test_codes_of_categories_stay_codes(tmp_path: Path) -> None:
+    told = export_model(left_by_a_run(tmp_path / "run", "tabular", (5,), categories=(3, 40)), "torch.export")
+    assert told.image_shape == (5,)
+
+
 def test_a_program_needs_neither_millrace_nor_the_users_code(tmp_path: Path) -> None:
     """And takes minibatches of any size; the formats are held to the finished model by somebody else's hands."""
     code = tmp_path / "code"

@@ -87,6 +87,9 @@ class Dataset(ABC):
     facts: DataFacts
     """What a model has to fit: shapes as it sees them, after any crop and resize."""
 
+    told: tuple[str, ...] = ()
+    """What a person should know of it, in sentences without their ends."""
+
     fits_in_memory: bool
     """Whether the set is held as arrays; otherwise it is streamed through DataLoader processes."""
 

@@ -1,10 +1,10 @@
 """The section `data` of a spec. Imports no torch."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.data.names import dataset_names
+from trainers.data.names import SAVED, dataset_names
 from trainers.section import Section, known
 
 
@@ -13,11 +13,11 @@ class DataSpec(Section):
 
     name: str = "digits"
     """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`, `text`,
-    `csv`) or a function of your own as `module:function`."""
+    `csv`, `parquet`, `hf`, `webdataset`) or a function of your own as `module:function`."""
 
     root: str = "data"
-    """The folder in torchvision's layout, or the file of `text` and `csv`; a relative one is taken from where the job
-    is submitted."""
+    """The folder in torchvision's layout, or the file of `text`, `csv` and `parquet`, or a folder of such; a relative
+    one is taken from where the job is submitted."""
 
     download: bool = False
     """Whether a dataset that is not in `root` may be fetched from its home on the network."""
@@ -56,15 +56,43 @@ class DataSpec(Section):
     """Of `text`: what a token is. Bytes are read where they lie, however large the text is; characters are those that
     occur in it."""
 
+    tokenizer: str | None = None
+    """Of `text`: a file of the library `tokenizers`, as `tokenizer.json`, whose tokens are taken instead."""
+
     context: int = Field(default=256, ge=1, le=2**20)
     """Of `text`: T, the tokens of one window. An example is a window, and each token of it learns the next one."""
 
     target: str = ""
-    """Of `csv`: the column that is learned."""
+    """Of `csv` and `parquet`: the column that is learned."""
+
+    columns: tuple[str, ...] = ()
+    """Of `csv` and `parquet`: the columns that are read as inputs; none: all but the target."""
+
+    categories: tuple[str, ...] = ()
+    """Of `csv` and `parquet`: columns of numbers that stand for categories; the target too, if its numbers are labels.
+    A column of words need not be named."""
+
+    encoding: Literal["one_hot", "codes"] | None = None
+    """Of `csv` and `parquet`: what a category becomes. `one_hot`: a 0 or 1 for each of its values; `codes`: the number
+    of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
+    else `one_hot`."""
 
     validation: float = Field(default=0.1, gt=0, lt=1)
-    """Of `text` and `csv`: the part that is kept for evaluation: the last of a text, random rows of a table, always the
-    same ones."""
+    """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
+    always the same ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_its_path(cls, values: Any) -> Any:
+        """`hf:PATH` is `hf` with that root."""
+        if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+            return values
+        name, _, path = values["name"].partition(":")
+        if name not in SAVED or not path:
+            return values
+        if "root" in values:
+            raise ValueError(f"the path stands in name and in root; give it once, as {values['name']}")
+        return {**values, "name": name, "root": path}
 
     @field_validator("resize")
     @classmethod
@@ -72,6 +100,13 @@ class DataSpec(Section):
         if resize and info.data.get("random_resized_crop"):
             raise ValueError("random_resized_crop gives the side already; leave one of them out")
         return resize
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _is_what_a_token_is(cls, tokenizer: str | None, info: ValidationInfo) -> str | None:
+        if tokenizer is not None and info.data.get("tokens") == "characters":
+            raise ValueError("a tokenizer says what a token is; leave tokens out, or the tokenizer")
+        return tokenizer
 
     @field_validator("name")
     @classmethod

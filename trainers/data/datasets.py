@@ -15,6 +15,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, UInt8Array
 from trainers.data.memory import MemoryDataset
+from trainers.data.names import RECORDS
 from trainers.data.node_lock import Note, alone_on_node
 from trainers.data.node_memory import map_shared
 from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedImages, PartitionedRecords
@@ -83,7 +84,7 @@ def open_partitioned(
         SpecRejected: The set is read example by example, is none of images, or its images differ in size; or as
             `open_dataset`, whose other errors it raises too.
     """
-    if data.name in ("text", "csv"):
+    if data.name in RECORDS:
         return _records(data, seed, folder, device, note)
 
     @contextmanager

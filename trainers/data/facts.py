@@ -20,7 +20,22 @@ class DataFacts:
     """Of images whose pixels have a class each, 0 to pixel_classes - 1; 0 where they have none."""
     vocabulary: int = 0
     """Tokens run from 0 to vocabulary - 1; 0 where the inputs are no tokens."""
+    categories: tuple[int, ...] = ()
+    """Of a row of numbers: how many codes each of its last columns may hold, where they stand for categories."""
     padded: bool = False
     """Whether some targets may not count."""
     unit: str = ""
-    """What a token is: `byte` or `character`."""
+    """By what texts are compared: `byte` or `character`."""
+    units_per_token: float = 1.0
+    """How many of these a token of the test set stands for, on average."""
+
+    def sentence(self, num_train: int, num_test: int) -> str:
+        """What the log of a run says of a set of so many examples."""
+        shape = "x".join(map(str, self.inputs))
+        what = [f"{shape} numbers each" if len(self.inputs) == 1 else shape]
+        if self.vocabulary:
+            what = [f"{shape} tokens each", f"vocabulary {self.vocabulary:,}"]
+        what += [f"{len(self.categories)} of them codes of categories"] if self.categories else []
+        what += [f"{self.classes:,} classes"] if self.classes else []
+        what += [f"{self.outputs} target{'s' if self.outputs > 1 else ''}"] if self.outputs else []
+        return f"{num_train:,} training and {num_test:,} test examples: {', '.join(what)}"

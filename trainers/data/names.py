@@ -10,8 +10,17 @@ DATASETS: dict[str, str] = {
     "image_folder": "your own photographs: root/train/<class>/... and root/val/<class>/...",
     "text": "a text file, or a folder of them, as windows of bytes or characters",
     "csv": "a table with a line of names: numbers and categories, one column the target",
+    "parquet": "the same in a Parquet file, or a folder of them",
+    "hf": "a folder that the library datasets has saved to disk, also as hf:<path>",
+    "webdataset": "tar shards of examples, also as webdataset:<path or pattern>",
 }
 """Name and one line each."""
+
+TABLES = ("csv", "parquet")
+RECORDS = ("text", *TABLES)
+"""Sets that are no images."""
+SAVED = ("hf", "webdataset")
+"""Sets that other libraries have written, of images or of anything else."""
 
 NUM_TRAIN: dict[str, int] = {
     "digits": 1437,

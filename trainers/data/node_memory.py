@@ -47,8 +47,9 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
 
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
-    fields = {"name", "root", "limit", "memory_limit_bytes", "random_resized_crop", "resize", "target", "validation"}
-    what = data.model_dump(include=fields)
+    of_images = {"limit", "memory_limit_bytes", "random_resized_crop", "resize"}
+    of_tables = {"target", "columns", "categories", "encoding", "validation"}
+    what = data.model_dump(include={"name", "root"} | of_images | of_tables)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 

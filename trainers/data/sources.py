@@ -15,9 +15,12 @@ from trainers import user_code
 from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
+from trainers.data.names import SAVED, TABLES
 from trainers.data.records.columns import Columns
+from trainers.data.records.hf import read_hf
 from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
+from trainers.data.records.webdataset import read_webdataset
 from trainers.data.user import IMAGENET, read_user
 from trainers.errors import DataNotFound, SpecRejected
 
@@ -30,8 +33,11 @@ def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
     if user_code.is_user_name(data.name):
         source = read_user(data)
         return source if isinstance(source, Columns) else _limited(source, data.limit)
-    if data.name == "csv":
+    if data.name in TABLES:
         return read_table(data)
+    if data.name in SAVED:
+        found = read_hf(data) if data.name == "hf" else read_webdataset(data)
+        return found if isinstance(found, Columns) else _limited(found, data.limit)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
         "imagenet": _imagenet,

@@ -20,7 +20,7 @@ from trainers.data.examples import (
 )
 from trainers.data.loading.generators import kept_generators
 from trainers.data.records.columns import Columns, columns_of
-from trainers.data.records.objects import ObjectSource, facts_of, is_image_with_label
+from trainers.data.records.objects import ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -43,7 +43,7 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        return _streams(data.name, *parts)
+        return streams(data.name, *parts)
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
         "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
@@ -65,7 +65,7 @@ def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
     return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
 
 
-def _streams(name: str, train: Any, test: Any) -> StreamedSource | ObjectSource:
+def streams(name: str, train: Any, test: Any) -> StreamedSource | ObjectSource:
     """Two map-style datasets: of images with labels, or of anything else."""
     _both_needed(name, len(train), len(test))
     with kept_generators():
@@ -85,7 +85,7 @@ def _labelled_images(name: str, image: Any, train: Any, test: Any) -> StreamedSo
     PIL images are assumed to differ in size; tensors and arrays are assumed to have one size.
     """
     if hasattr(train, "classes"):
-        num_classes = len(train.classes)
+        num_classes = count_of(train.classes)
     elif hasattr(train, "targets"):
         num_classes = int(max(train.targets)) + 1
     else:

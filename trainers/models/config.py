@@ -17,9 +17,10 @@ class ModelSpec(Section):
 
     name: str = "lenet5"
     """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
-    ...), `gpt` of tokens, `unet` of pixels, `hf:<type>` or `hf:<folder>` of transformers, `task` for the task's own, or
-    a function of your own as `module:function` that takes `num_classes` and `in_channels` (of vectors `in_features`, of
-    tokens `vocabulary` and `context`) and returns a torch module."""
+    ...), `tabular` of a table's rows, `gpt` of tokens, `unet` of pixels, `hf:<type>` or `hf:<folder>` of transformers,
+    `task` for the task's own, or a function of your own as `module:function` that takes `num_classes` and `in_channels`
+    (of vectors `in_features`, and of codes `categories`, of tokens `vocabulary` and `context`) and returns a torch
+    module."""
 
     weights: str | None = None
     """A safetensors file with initial weights, or a folder of Hugging Face's with such; parameters whose shape differs

@@ -10,6 +10,7 @@ OWN: dict[str, str] = {
     "lenet5": "LeCun et al. 1998 with ReLU and max pooling; 61,706 parameters on 28x28 grey images",
     "convnet": "two convolutions and three fully connected layers, an AlexNet in small; 4.3 M parameters on 28x28",
     "mlp": "one hidden layer of 128; takes vectors too",
+    "tabular": "rows of a table: embeddings of the categories beside the numbers, two hidden layers of 128",
     "alexnet_one_tower": "AlexNet with one tower, the network of paper 1; 61.8 M parameters on 224x224 in 1000 classes",
     "unet": "a small U-Net for the task segmentation: two poolings, width 16 by default",
     "gpt": "a small GPT for the task language_model: 4 layers, 4 heads, width 128 by default",

@@ -17,6 +17,7 @@ from trainers.models.names import is_hugging_face
 from trainers.models.networks.gpt import Gpt
 from trainers.models.networks.krizhevsky import OneTowerAlexNet
 from trainers.models.networks.small import ConvNet, LeNet5, Mlp
+from trainers.models.networks.tabular import Tabular
 from trainers.models.weights import initialise
 
 Shape = tuple[int, ...]
@@ -26,6 +27,7 @@ _OWN: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     "convnet": ConvNet,
     "mlp": Mlp,
+    "tabular": Tabular,
     "alexnet_one_tower": OneTowerAlexNet,
 }
 
@@ -34,7 +36,7 @@ def build_model_for(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
     """The model of a spec for data that look like this: as `build_model`, or from tokens (B, T) to logits (B, T,
     vocabulary)."""
     if not facts.vocabulary:
-        return build_model(model, facts.classes or facts.outputs, facts.inputs, seed)
+        return build_model(model, facts.classes or facts.outputs, facts.inputs, seed, facts.categories)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         module = _of_tokens(model, facts.vocabulary, facts.inputs[0])
@@ -44,8 +46,12 @@ def build_model_for(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
     return module.train()
 
 
-def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: int) -> nn.Module:
+def build_model(
+    model: ModelSpec, num_classes: int, image_shape: Shape, seed: int, categories: tuple[int, ...] = ()
+) -> nn.Module:
     """The model of a spec with its initial weights, on the CPU, in training mode; (B, C, H, W) to logits (B, classes).
+
+    categories: how many codes each of a vector's last numbers may hold, where they stand for categories.
 
     The weights depend on `seed` alone, or come from `model.weights`; torch's own generator is left unchanged. One image
     of zeros is passed through the model, so that a model that cannot work on this data is refused here.
@@ -55,9 +61,9 @@ def build_model(model: ModelSpec, num_classes: int, image_shape: Shape, seed: in
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if user_code.is_user_name(model.name):
-            module = _user(model, num_classes, image_shape)
+            module = _user(model, num_classes, image_shape, categories)
         elif model.name in _OWN:
-            module = _own(model, num_classes, image_shape)
+            module = _own(model, num_classes, image_shape, categories)
         elif is_hugging_face(model.name):
             raise SpecRejected(f"model: {model.name} goes with a task by name; this needs a model of images or vectors")
         elif model.name == "unet":
@@ -112,11 +118,16 @@ def check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) -> 
             raise SpecRejected(f"model.kwargs: {model.name} takes {' and '.join(allowed) or 'none'}, not {argument!r}")
 
 
-def _own(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+def _own(model: ModelSpec, num_classes: int, image_shape: Shape, categories: tuple[int, ...]) -> nn.Module:
     constructor = _OWN[model.name]
     check_arguments(model, constructor)
+    if categories and model.name != "tabular":
+        raise SpecRejected(f"data.encoding: {model.name} takes no codes; take one_hot, or the model tabular")
+    shape = (image_shape[0] - len(categories), *categories) if model.name == "tabular" else image_shape
     try:
-        return constructor(num_classes, image_shape, **model.kwargs)
+        if model.name == "tabular" and len(image_shape) != 1:
+            raise ValueError("it reads the rows of a table")
+        return constructor(num_classes, shape, **model.kwargs)
     except (RuntimeError, ValueError, TypeError) as error:
         raise _unfit(model, image_shape, error) from error
 
@@ -171,12 +182,13 @@ def _adapt_first_convolution(name: str, module: nn.Module, channels: int) -> Non
     )
 
 
-def _user(model: ModelSpec, num_classes: int, image_shape: Shape) -> nn.Module:
+def _user(model: ModelSpec, num_classes: int, image_shape: Shape, categories: tuple[int, ...]) -> nn.Module:
     size = "in_channels" if len(image_shape) == 3 else "in_features"
-    return user_model(model, **{"num_classes": num_classes, size: image_shape[0]})
+    sizes: dict[str, Any] = {"num_classes": num_classes, size: image_shape[0]}
+    return user_model(model, **(sizes | ({"categories": categories} if categories else {})))
 
 
-def user_model(model: ModelSpec, **sizes: int) -> nn.Module:
+def user_model(model: ModelSpec, **sizes: Any) -> nn.Module:
     """What a function of the user's returns for those of the `sizes` that it takes, and for the spec's arguments.
 
     A function that hands its arguments on, as torchvision's do, may be one that takes only the number of classes.

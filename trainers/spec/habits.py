@@ -1,7 +1,9 @@
-"""What the sections of a trainer's habits (when to evaluate, what to keep, when to stop) need of the other sections."""
+"""What sections need of other sections: when to evaluate, what to keep, when to stop, and how data are encoded."""
 
 from pydantic import ValidationInfo
 
+from trainers.data.config import DataSpec
+from trainers.data.names import TABLES
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.spec.evaluate import EvaluateSpec
 
@@ -15,6 +17,18 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
             "workers are many; use every_epochs or every_s"
         )
     return evaluate
+
+
+def codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:
+    """A table with the encoding that its model reads. Raises ValueError where it is given and is another."""
+    model = info.data.get("model")
+    if model is None or data.name not in TABLES:
+        return data
+    if model.name == "tabular" and data.encoding == "one_hot":
+        raise ValueError("the model tabular embeds categories by their codes; leave encoding out, or take mlp")
+    if model.name != "tabular" and ":" not in model.name and data.encoding == "codes":
+        raise ValueError(f"{model.name} takes no codes; leave encoding out, or take the model tabular")
+    return data.model_copy(update={"encoding": "codes"}) if model.name == "tabular" else data
 
 
 def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOptimizer:

@@ -1,6 +1,13 @@
 """What must not change when a run resumes from a checkpoint within an epoch."""
 
+from trainers.data.names import SAVED, TABLES
 from trainers.spec import TrainSpec
+
+DIVIDES = {
+    "text": ("tokens", "tokenizer", "context", "validation"),
+    **dict.fromkeys((*TABLES, *SAVED), ("validation",)),
+}
+"""What else decides what an example is, by the name of the data."""
 
 
 def resume_key(spec: TrainSpec) -> dict[str, object]:
@@ -13,6 +20,7 @@ def resume_key(spec: TrainSpec) -> dict[str, object]:
         "algorithm": kind,
         "data.name": spec.data.name,
         "data.limit": spec.data.limit,
+        **{f"data.{name}": getattr(spec.data, name) for name in DIVIDES.get(spec.data.name, ())},
         "batch.per_worker": spec.batch.per_worker,
         "elastic.mode": spec.elastic.mode,
         "workers.virtual": spec.workers.num_virtual if traits.is_synchronous and not spec.scales_batch else None,

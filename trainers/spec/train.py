@@ -37,7 +37,7 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import counts_steps, has_whole_parameters
+from trainers.spec.habits import codes_for_its_model, counts_steps, has_whole_parameters
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -88,7 +88,7 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(codes_for_its_model)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()
@@ -348,7 +348,7 @@ class TrainSpec(Section):
         return self.model_copy(update=update)
 
 
-PATH_FIELDS = (("code",), ("data", "root"), ("model", "weights"), ("checkpoint", "resume"))
+PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
 
 

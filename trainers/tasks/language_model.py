@@ -47,7 +47,7 @@ class LanguageModel(Supervised, Task):
         total = float(loss.total)
         found: dict[str, Measure] = {"loss": Mean(total, loss.weight), "perplexity": Perplexity(total, loss.weight)}
         if self.facts.unit:
-            found[f"bits_per_{self.facts.unit}"] = Bits(total, loss.weight)
+            found[f"bits_per_{self.facts.unit}"] = Bits(total, loss.weight * self.facts.units_per_token)
         return found
 
     def chance_loss(self) -> float:

@@ -57,6 +57,8 @@ class FinishedModel(BaseModel):
     """Labels, or numbers that the model gives; the vocabulary of a language model."""
     image_shape: tuple[int, ...]
     """(C, H, W) of an image, (F,) of a vector, (T,) of tokens."""
+    categories: tuple[int, ...] = ()
+    """How many codes each of a vector's last numbers may hold, where they stand for categories."""
     task: TaskSpec = TaskSpec()
     code: str | None = None
     """The folder of a user's own model."""
@@ -66,8 +68,9 @@ def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
     """What a run's finished model says of itself."""
     outputs = facts.pixel_classes or facts.classes or facts.outputs or facts.vocabulary
     return FinishedModel(
-        model=spec.model, num_classes=outputs, image_shape=facts.inputs, task=spec.task, code=spec.code
-    )
+        model=spec.model, num_classes=outputs, image_shape=facts.inputs, categories=facts.categories, task=spec.task,
+        code=spec.code,
+    )  # fmt: skip
 
 
 class Exported(BaseModel):
@@ -139,14 +142,18 @@ def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     if kind or is_hugging_face(spec.name):
         kind = kind or "a model of transformers"
         raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
-    module = build_model(spec, finished.num_classes, finished.image_shape, seed=0)
+    module = build_model(spec, finished.num_classes, finished.image_shape, 0, finished.categories)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 
 
 def _images(finished: FinishedModel, count: int) -> Tensor:
-    """(count, C, H, W), like normalised ones; or (count, F)."""
-    return torch.randn(count, *finished.image_shape, generator=torch.Generator().manual_seed(count))
+    """(count, C, H, W), like normalised ones; or (count, F), the last of which may be codes."""
+    draw = torch.Generator().manual_seed(count)
+    found = torch.randn(count, *finished.image_shape, generator=draw)
+    for place, size in enumerate(reversed(finished.categories), 1):
+        found[:, -place] = torch.randint(size, (count,), generator=draw)
+    return found
 
 
 def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Tensor], Tensor]) -> float:

@@ -39,6 +39,8 @@ class RunLayout:
     """What is wrong with the checkpoints that the run was to begin from, before the one that it does begin from."""
     chance_loss: float = 0.0
     """The mean loss of guessing; 0: not known."""
+    data: tuple[str, ...] = ()
+    """What the data are, in sentences without their ends."""
     headline: str = "loss"
     """The metric of the task by which runs are compared."""
     higher_is_better: bool = False

@@ -202,7 +202,7 @@ class Setup:
 
     def run_layout(self) -> RunLayout:
         """What the coordinator and the shards must know of it, with where the run begins."""
-        _, position = self.begin()
+        (_, position), data = self.begin(), self.dataset
         return RunLayout(
             num_examples=self.dataset.num_train,
             minibatches=self.order.minibatches,
@@ -217,6 +217,7 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
+            data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )

@@ -317,7 +317,7 @@ def test_no_name_leaves_the_store(shared: Service, tmp_path: Path, name: str) ->
 def raw_get(service: Service, path: str) -> bytes:
     """The answer to an address exactly as it is written; a client would tidy it up."""
     url = httpx2.URL(service.url)
-    with socket.create_connection((url.host, url.port or 0), timeout=10) as connection:
+    with socket.create_connection((url.host, url.port or 0), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
 

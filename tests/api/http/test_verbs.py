@@ -170,6 +170,6 @@ def test_on_the_command_line(service: Service, trained: str, tmp_path: Path) -> 
 
 
 def test_none_of_it_is_left_out_of_openapi(service: Service) -> None:
-    paths = httpx2.get(f"{service.url}/openapi.json", trust_env=False).json()["paths"]
+    paths = httpx2.get(f"{service.url}/openapi.json", trust_env=False, timeout=60).json()["paths"]
     for path in ("pause", "resume", "fork", "checkpoints", "checkpoints/{step}/{file}", "metrics"):
         assert f"/v1/jobs/{{job_id}}/{path}" in paths

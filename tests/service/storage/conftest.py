@@ -26,7 +26,7 @@ def s3_server() -> Iterator[str]:
     host, port = running.get_host_and_port()
     try:
         address = f"http://{host}:{port}"
-        httpx2.put(f"{address}/millrace", trust_env=False).raise_for_status()  # a bucket
+        httpx2.put(f"{address}/millrace", trust_env=False, timeout=60).raise_for_status()  # a bucket
         yield address
     finally:
         running.stop()

@@ -70,7 +70,7 @@ def start(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert not mirror.thread.is_alive()
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
+def eventually(holds: Callable[[], bool], within_s: float = 120.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline

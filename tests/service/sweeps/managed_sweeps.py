@@ -63,7 +63,7 @@ def kill_driver(sweep_id: str) -> None:
 
 def nothing_left(sweep_id: str, trials: list[str]) -> None:
     """No actor, placement group or mapped file of a sweep that has ended."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         left = [one for name in (sweep_id, *trials) for one in left_behind(name)]
         left += [g["name"] for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"]

@@ -108,7 +108,8 @@ class PartitionedRecords(PartitionedDataset):
 
     def __init__(self, whole: Dataset, labels: Int64Array, device: torch.device) -> None:
         self._whole, self._by, self._device = whole, labels, device
-        self.num_train, self.num_test, self.facts = whole.num_train, whole.num_test, whole.facts
+        self.num_train, self.num_test = whole.num_train, whole.num_test
+        self.facts, self.told = whole.facts, whole.told
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         return self._whole.batches(plan)

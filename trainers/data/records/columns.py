@@ -27,6 +27,8 @@ class Columns:
     test: dict[str, AnyArray]
     is_tuple: bool
     facts: DataFacts
+    told: tuple[str, ...] = ()
+    """What a person should know of it, in sentences without their ends."""
 
     @property
     def num_bytes(self) -> int:
@@ -40,7 +42,7 @@ class ColumnsDataset(Dataset):
     fits_in_memory = True
 
     def __init__(self, columns: Columns, limit: int | None, device: torch.device) -> None:
-        self.facts = columns.facts
+        self.facts, self.told = columns.facts, columns.told
         self._columns: Columns | None = columns
         self._delivery = Delivery(device)
         self.num_train, self.num_test = (_rows(half) for half in (columns.train, columns.test))
@@ -167,6 +169,7 @@ def write_columns(columns: Columns, folder: Path) -> None:
         for place, array in enumerate(named.values()):
             np.save(folder / f"{half}-{place}.npy", array)
     about = {"names": list(columns.train), "is_tuple": columns.is_tuple, "facts": asdict(columns.facts)}
+    about["told"] = columns.told
     (folder / ABOUT).write_text(json.dumps(about))
 
 
@@ -180,5 +183,7 @@ def map_columns(folder: Path) -> Columns:
         }
         for half in ("train", "test")
     )
-    facts = DataFacts(**{**about["facts"], "inputs": tuple(about["facts"]["inputs"])})
-    return Columns(train, test, about["is_tuple"], facts)
+    facts: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in about["facts"].items()
+    }
+    return Columns(train, test, about["is_tuple"], DataFacts(**facts), tuple(about["told"]))

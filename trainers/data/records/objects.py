@@ -26,7 +26,7 @@ class ObjectSource:
 def facts_of(example: Any, dataset: Any) -> DataFacts:
     """What a model has to fit, by an example of the training set and by the set's attributes `classes` and
     `vocabulary`, numbers or lists."""
-    classes, vocabulary = (_count(getattr(dataset, name, 0)) for name in ("classes", "vocabulary"))
+    classes, vocabulary = (count_of(getattr(dataset, name, 0)) for name in ("classes", "vocabulary"))
     leaves = [shape for _, shape in _shapes(example)]
     inputs = (leaves[0] if leaves else ()) or (1,)
     outputs = 0
@@ -113,7 +113,7 @@ def _usual(tensor: Tensor) -> Tensor:
     return tensor.long() if tensor.dtype in (torch.int8, torch.int16, torch.int32) else tensor
 
 
-def _count(value: Any) -> int:
+def count_of(value: Any) -> int:
     """How many classes or tokens an attribute means: it is that number, or a list of their names."""
     try:
         return int(value) if isinstance(value, int | np.integer) else len(value)

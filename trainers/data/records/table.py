@@ -1,95 +1,110 @@
-"""A table in a CSV file: numbers and categories become vectors, one column is what is learned."""
+"""Tables in files: numbers and categories become vectors, one column is what is learned."""
 
-import csv
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from trainers.data.config import DataSpec
-from trainers.data.draws import permutation
 from trainers.data.facts import DataFacts
+from trainers.data.records.categories import Float32Array, codes_of, is_numbers, one_hot, values_of
 from trainers.data.records.columns import Columns
-from trainers.errors import DataNotFound, SpecRejected
+from trainers.data.records.rows import split
+from trainers.data.records.table_files import CsvTable, ParquetTable, Table
+from trainers.errors import SpecRejected
 
-Float32Array = npt.NDArray[np.float32]
+SHOWN = 8
+"""Names of classes that are told."""
+
+OPEN: dict[str, type[CsvTable] | type[ParquetTable]] = {"csv": CsvTable, "parquet": ParquetTable}
 
 
 def read_table(data: DataSpec) -> Columns:
-    """The rows of the file at `data.root`, whose first line names the columns.
+    """The rows of the file, or of the files in the folder, at `data.root`. Its columns have names.
 
-    A column of numbers is standardised by the mean and deviation of the training rows; any other column becomes one 0
-    or 1 for each of its values. The target is labels if one of its values is no number.
+    A column of numbers is standardised by the mean and deviation of the training rows. Any other column, and any that
+    `data.categories` names, becomes one 0 or 1 for each value of the training rows, or with `data.encoding: codes` the
+    place of its value among them, from 1 on, behind all numbers. The target is labels if it is no column of numbers.
     Which rows are test rows is fixed and does not depend on the seed of the run.
 
     Raises:
         DataNotFound: There is no such file.
-        SpecRejected: A row is ragged, or the target is not there; names row and column.
+        SpecRejected: A row is ragged, a value is missing, or a column is not there; names row and column.
     """
-    names, rows = _rows(data)
-    if data.target not in names:
-        given = f"there is no column {data.target!r}" if data.target else "which column is learned is not said"
-        raise SpecRejected(f"data.target: {given}; {data.root} has {', '.join(names)}")
-    order = permutation(0, 0, len(rows))
-    num_test = round(len(rows) * data.validation)
-    if not 0 < num_test < len(rows):
-        raise SpecRejected(
-            f"data.validation: {data.validation:g} of {len(rows)} rows leaves {num_test} test rows and "
-            f"{len(rows) - num_test} training rows; both are needed"
-        )
-    test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
-    table = np.asarray(rows)
-    inputs = [_encoded(table[:, i], train) for i, name in enumerate(names) if name != data.target]
-    if not inputs:
-        raise SpecRejected(f"data: {data.root} has no column besides the target {data.target!r}")
-    x = np.concatenate(inputs, axis=1)
-    column = table[:, names.index(data.target)]
-    numbers = _numbers(column)
-    y: npt.NDArray[np.float32] | npt.NDArray[np.int64]
-    if numbers is None:
-        values, y = np.unique(column, return_inverse=True)
-        facts = DataFacts((x.shape[1],), classes=len(values))
+    return columns_of_table(data, OPEN[data.name](data))
+
+
+def columns_of_table(data: DataSpec, table: Table) -> Columns:
+    """The same of a table that is open. Columns are read one after the other."""
+    names = _input_names(data, table.names)
+    if table.num_test is None:
+        train, test = split(data, table.num_rows)
     else:
-        y, facts = numbers, DataFacts((x.shape[1],), outputs=1)
-    return Columns({"0": x[train], "1": y[train]}, {"0": x[test], "1": y[test]}, True, facts)
+        train, test = np.split(np.arange(table.num_rows), [table.num_rows - table.num_test])
+    numbers, categories = _Inputs(), _Inputs()
+    told: list[str] = []
+    for name in names:
+        column = _column(data, table, name)
+        if is_numbers(column):
+            mean, deviation = column[train].mean(), column[train].std() or 1.0
+            numbers.add(np.asarray((column - mean) / deviation, np.float32)[:, None])
+            continue
+        values = values_of(column[train])
+        codes = codes_of(column, values)
+        if unseen := sorted({str(value) for value in column[codes == 0]}):
+            told.append(f"{name} has {len(unseen)} values that no training row has, such as {unseen[0]}")
+        if data.encoding == "codes":
+            categories.add(codes[:, None].astype(np.float32), len(values) + 1)
+        else:
+            numbers.add(one_hot(codes, len(values)))  # in the order of the columns
+    x = np.concatenate([*numbers.parts, *categories.parts], axis=1)
+    y, facts = _target(_column(data, table, data.target), x.shape[1], tuple(categories.sizes), told)
+    return Columns({"0": x[train], "1": y[train]}, {"0": x[test], "1": y[test]}, True, facts, tuple(told))
 
 
-def _rows(data: DataSpec) -> tuple[list[str], list[list[str]]]:
-    path = Path(data.root)
-    if not path.is_file():
-        raise DataNotFound(f"there is no file {path.absolute()}; set data.root to a CSV file with a line of names")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        names = next(reader, [])
-        rows = []
-        for row in reader:
-            if row and len(row) != len(names):
-                raise SpecRejected(
-                    f"data: {path}, line {reader.line_num}, has {len(row)} fields and the first line {len(names)}"
-                )
-            if "" in row:
-                column = names[row.index("")]
-                raise SpecRejected(f"data: {path}, line {reader.line_num}: {column} is empty; fill it, or drop the row")
-            if row:
-                rows.append(row)
-    if len(rows) < 2:
-        raise SpecRejected(f"data: {path} has {len(rows)} rows; give two at least")
-    return names, rows
+class _Inputs:
+    """Columns of the inputs that stand together."""
+
+    def __init__(self) -> None:
+        self.parts: list[Float32Array] = []
+        self.sizes: list[int] = []
+
+    def add(self, part: Float32Array, size: int = 0) -> None:
+        """(rows, width). size: Of codes, how many there may be."""
+        self.parts.append(part)
+        self.sizes.append(size)
 
 
-def _numbers(column: npt.NDArray[np.str_]) -> Float32Array | None:
-    """The column as numbers; None where one of them is none."""
-    try:
-        numbers = column.astype(np.float64)
-    except ValueError:
-        return None
-    return numbers.astype(np.float32) if np.isfinite(numbers).all() else None
+def _input_names(data: DataSpec, names: Sequence[str]) -> list[str]:
+    """The columns that are read as inputs."""
+    if not data.target:
+        raise SpecRejected(f"data.target: which column is learned is not said; {data.root} has {', '.join(names)}")
+    for field, wanted in (("target", (data.target,)), ("columns", data.columns), ("categories", data.categories)):
+        for name in wanted:
+            if name not in names:
+                raise SpecRejected(f"data.{field}: there is no column {name!r}; {data.root} has {', '.join(names)}")
+    found = [name for name in data.columns or names if name != data.target]
+    if not found:
+        raise SpecRejected(f"data: {data.root} has no column besides the target {data.target!r}")
+    return found
 
 
-def _encoded(column: npt.NDArray[np.str_], train: npt.NDArray[np.int64]) -> Float32Array:
-    """(rows, width): one standardised number, or one 0 or 1 for each value."""
-    numbers = _numbers(column)
-    if numbers is None:
-        return np.asarray(column[:, None] == np.unique(column)[None], np.float32)
-    mean, deviation = numbers[train].mean(), numbers[train].std() or 1.0
-    return np.asarray((numbers - mean) / deviation, np.float32)[:, None]
+def _column(data: DataSpec, table: Table, name: str) -> npt.NDArray[np.generic]:
+    """(rows,): float64, or words where it holds some; and where `data.categories` has it, either, as categories."""
+    column = table.column(name)
+    if is_numbers(column) and name in data.categories:
+        return column.astype(np.int64) if (column == np.floor(column)).all() else column.astype(np.str_)
+    return column
+
+
+def _target(
+    column: npt.NDArray[np.generic], width: int, categories: tuple[int, ...], told: list[str]
+) -> tuple[npt.NDArray[np.generic], DataFacts]:
+    """(rows,) of labels, or of numbers; and the facts of the set."""
+    if is_numbers(column):
+        return column.astype(np.float32), DataFacts((width,), outputs=1, categories=categories)
+    classes = values_of(column)
+    more = ", ..." if len(classes) > SHOWN else ""
+    told.append(f"its {len(classes)} classes are {', '.join(map(str, classes[:SHOWN]))}{more}")
+    labels = codes_of(column, classes) - 1
+    return labels, DataFacts((width,), classes=len(classes), categories=categories)

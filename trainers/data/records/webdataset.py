@@ -1,0 +1,77 @@
+"""Examples in tar shards, each found by its number."""
+
+from typing import Any
+
+import numpy as np
+
+from trainers.data.config import DataSpec
+from trainers.data.draws import Int64Array
+from trainers.data.examples import StreamedSource
+from trainers.data.node_lock import Note
+from trainers.data.records.objects import ObjectSource
+from trainers.data.records.rows import Taken, split, taken
+from trainers.data.records.shards import DECODERS, LABEL, ShardIndex, ShardReader, indexed, shards_of
+from trainers.data.user import streams
+from trainers.errors import SpecRejected
+
+TEST = ("val", "test")
+"""With one of these begin the names of shards that hold the test set."""
+
+
+class ShardExamples:
+    """Some of the examples in shards, as a map-style dataset."""
+
+    def __init__(self, index: ShardIndex, ids: Int64Array, of: Taken) -> None:
+        self._reader, self._ids, self._of = ShardReader(index), ids, of
+        if of.is_pair and of.names[-1] == LABEL:
+            self.classes = int(index.labels.max(initial=-1)) + 1
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, i: int) -> Any:
+        """Raises ValueError, which names shard and member, where one cannot be read."""
+        number = int(self._ids[i])
+        return self._of.example({kind: self._reader.read(number, kind) for kind in self._of.names})
+
+
+def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> StreamedSource | ObjectSource:
+    """The examples in the shards at `data.root`, a folder or a pattern. Members are decoded by the ends of their names.
+
+    Shards whose names begin with `val` or `test` hold the test set; if there are none, it is `data.validation` of the
+    examples, always the same ones.
+
+    Raises:
+        DataNotFound: There are no shards.
+        SpecRejected: A shard cannot be read, or has no member of a kind that is needed; names shard and example.
+    """
+    index = indexed(data, shards_of(data.root), note)
+    first = (
+        [kind for kind, size in zip(index.kinds, index.sizes[0], strict=True) if size >= 0] if len(index.shard) else []
+    )
+    of = taken(data, index.kinds if data.columns or data.target else first, LABEL)
+    if unknown := [kind for kind in of.names if kind.rpartition(".")[2] not in DECODERS]:
+        raise SpecRejected(
+            f"data: {data.root} has members .{unknown[0]}, which nobody decodes here; name those to read in "
+            f"data.columns, of {', '.join(sorted(DECODERS))}"
+        )
+    _check_members(index, of)
+    is_test = np.array([path.name.startswith(TEST) for path in index.shards])[index.shard]
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    if not len(test):
+        train, test = split(data, len(train))
+    halves = ShardExamples(index, train, of), ShardExamples(index, test, of)
+    return streams("webdataset", *halves)
+
+
+def _check_members(index: ShardIndex, of: Taken) -> None:
+    for kind in of.names:
+        lacking = np.flatnonzero(index.sizes[:, index.kinds.index(kind)] < 0)
+        if len(lacking):
+            shard = index.shard[lacking[0]]
+            place = int(lacking[0]) - int(np.flatnonzero(index.shard == shard)[0])
+            where = f"{index.shards[int(shard)]}: example {place} of the shard has no .{kind}"
+            raise SpecRejected(
+                f"data: {where}, like {len(lacking):,} of {len(index.shard):,}; leave it out of data.columns, or write "
+                "the shards anew"
+            )
