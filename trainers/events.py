@@ -140,6 +140,20 @@ class Metrics(StepCounters):
     """Minibatches so far whose gradients came too late for their step; their examples were trained in another."""
 
 
+class BestModel(BaseModel):
+    """The version of a run that was best by one metric."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    metric: str
+    value: float
+    epoch: float
+    examples: int
+    """Trained by then."""
+    model_path: str
+    """`best.safetensors` in the run's folder."""
+
+
 class Result(BaseModel):
     """How a run ended, as `millrace run -o json` prints it."""
 
@@ -175,6 +189,8 @@ class Result(BaseModel):
     """Acknowledged updates that shards without a second copy (`ps.replicas: 1`) lost when they died."""
     model_path: str | None
     """`model.safetensors`, where the run left one."""
+    best: BestModel | None = None
+    """The best model so far; null where none is kept (`checkpoint.keep_best`)."""
     message: str
     """The last state's sentence."""
     warning: str | None = None

@@ -23,10 +23,12 @@ from trainers.data.names import dataset_names
 from trainers.events import State
 from trainers.models.config import ModelSpec
 from trainers.models.names import OWN, model_names
+from trainers.spec.improvement import MetricChoice
 
 COMMAND = re.compile(r"(?:^|[(|;&] *)(millrace\b[^|;&)\n]*)", re.MULTILINE)
 ALL_TEXT = "\n".join(TEXTS.values())
 GUIDE = {page: text for page, text in TEXTS.items() if page != "README"}
+BY_LOSS = MetricChoice(metric="loss")
 NOTES = {"", "before the server", "server", "after the server", "with the server"}
 
 
@@ -122,6 +124,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert [follows.virtual_for(count) * follows.batch.per_worker for count in (2, 8)] == [128, 512]
     groups = read_spec(shown.pop(("recipe", "Parameter groups"))).train.optimizer.groups
     assert [(group.patterns, group.lr) for group in groups] == [(("*.bias",), 0.08), (("fc*", "classifier.*"), 0.01)]
+    stops = read_spec(shown.pop(("checkpoints", "The best model, and when to stop"))).train
+    assert (stops.early_stop and stops.early_stop.min_delta, stops.checkpoint.keep_best) == (0.001, BY_LOSS)
     nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train

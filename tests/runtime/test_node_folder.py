@@ -12,7 +12,7 @@ import ray
 from tests.runtime.runs import spec
 from trainers.runtime import node_folder as module
 from trainers.runtime.actors.worker import GROUPS, Worker
-from trainers.runtime.node_folder import cleanup, node_folder, where
+from trainers.runtime.node_folder import cleanup, leave, node_folder, where
 
 HOLD = """
 import sys, time
@@ -71,6 +71,20 @@ def test_the_same_run_has_the_same_folder_until_it_is_swept(session: SimpleNames
     cleanup("job")
     assert not where("job").exists()
     assert not list(node_folder("job").iterdir())
+
+
+def test_whoever_leaves_removes_nothing_that_another_holds(session: SimpleNamespace, tmp_path: Path) -> None:
+    """An actor that ends by itself may be the only one that thinks that the run is over."""
+    session.name = "b"
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path, "b"], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert Path(other.stdout.readline().strip()) == node_folder("job")
+        leave("job")
+        assert where("job").exists()
+        other.kill()
+    node_folder("job")
+    leave("job")
+    assert not where("job").exists()
 
 
 def test_what_a_killed_process_left_is_removed_when_the_next_run_begins(

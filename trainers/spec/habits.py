@@ -5,13 +5,13 @@ from pydantic import ValidationInfo
 from trainers.data.config import DataSpec
 from trainers.data.names import TABLES
 from trainers.optim.optimizers import AnyOptimizer
+from trainers.optim.schedules import WarmupSpec
 from trainers.spec.evaluate import EvaluateSpec
 
 
 def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
     """Raises ValueError where steps are counted that are not all of one size."""
-    elastic = info.data.get("elastic")
-    if evaluate.every_steps is not None and elastic is not None and elastic.mode == "scale_batch":
+    if evaluate.every_steps is not None and _follows_workers(info):
         raise ValueError(
             "every_steps counts steps of one size, and with elastic.mode: scale_batch a step is as large as the "
             "workers are many; use every_epochs or every_s"
@@ -37,3 +37,34 @@ def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOp
     if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
         raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
     return optimizer
+
+
+def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:
+    """Raises ValueError where a run ends after so many steps or examples, and steps are not all of one size."""
+    if limit is not None and _follows_workers(info):
+        raise ValueError("with elastic.mode: scale_batch steps differ in size; give epochs only")
+    return limit
+
+
+def ends_within(warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
+    """Raises ValueError where a warm-up is longer than the run, or does not go with its schedule."""
+    epochs, schedule = info.data.get("epochs"), info.data.get("schedule")
+    if warmup.name == "none" or epochs is None or schedule is None:
+        return warmup
+    if schedule.warms_up:
+        raise ValueError(f"the schedule {schedule.name} begins with a warm-up of its own; leave this one out")
+    if warmup.steps is not None and _follows_workers(info):
+        raise ValueError(
+            "warmup.steps counts steps of one size, and with elastic.mode: scale_batch a step is as large as the "
+            "workers are many; use warmup.epochs or warmup.share"
+        )
+    if warmup.steps is None and warmup.share is None and warmup.epochs >= epochs:
+        problem = f"a warm-up of {warmup.length} does not end within a run of {epochs}"
+        raise ValueError(f"{problem}; set warmup.epochs below that, or give warmup.steps or warmup.share")
+    return warmup
+
+
+def _follows_workers(info: ValidationInfo) -> bool:
+    """Whether the batch does, and with it the size of a step."""
+    elastic = info.data.get("elastic")
+    return elastic is not None and elastic.mode == "scale_batch"

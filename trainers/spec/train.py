@@ -37,7 +37,14 @@ from trainers.spec.batch import BatchSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.habits import codes_for_its_model, counts_steps, has_whole_parameters
+from trainers.spec.habits import (
+    codes_for_its_model,
+    counts_steps,
+    ends_within,
+    has_one_size,
+    has_whole_parameters,
+)
+from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
@@ -123,14 +130,14 @@ class TrainSpec(Section):
     epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
     """Passes over the training set."""
 
-    max_steps: int | None = Field(default=None, ge=1, le=10**12)
+    max_steps: Annotated[int | None, AfterValidator(has_one_size)] = Field(default=None, ge=1, le=10**12)
     """Ends the run after so many steps, if it has not ended before: of all workers together for a synchronous
     algorithm, else of one worker or group, each an update."""
 
-    max_examples: int | None = Field(default=None, ge=1, le=10**15)
+    max_examples: Annotated[int | None, AfterValidator(has_one_size)] = Field(default=None, ge=1, le=10**15)
     """Ends the run with the step that reaches so many examples, if it has not ended before."""
 
-    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str)] = WarmupSpec()
+    warmup: Annotated[WarmupSpec, shorthand("name", WarmupSpec, str), AfterValidator(ends_within)] = WarmupSpec()
     """How the learning rate begins: `none`, `constant`, `gradual` or `linear`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -142,6 +149,9 @@ class TrainSpec(Section):
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
     between workers and shards through Ray's; between workers as `auto`."""
+
+    early_stop: Annotated[EarlyStopSpec | None, STOP_BY_METRIC, AfterValidator(judges_evaluations)] = None
+    """Ends the run once its evaluations get no better; none: it goes on to its end."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
@@ -184,32 +194,6 @@ class TrainSpec(Section):
         if scaling.weight_decay == "exact" and any(part.lr * part.weight_decay >= 1 for part in parts):
             raise ValueError("the exact weight decay needs lr x weight_decay below 1; make one smaller, or use sqrt")
         return scaling
-
-    @field_validator("warmup")
-    @classmethod
-    def _warmup_ends(cls, warmup: WarmupSpec, info: ValidationInfo) -> WarmupSpec:
-        epochs, schedule = info.data.get("epochs"), info.data.get("schedule")
-        if warmup.name == "none" or epochs is None or schedule is None or "elastic" not in info.data:
-            return warmup
-        if schedule.warms_up:
-            raise ValueError(f"the schedule {schedule.name} begins with a warm-up of its own; leave this one out")
-        if warmup.steps is not None and info.data["elastic"].mode == "scale_batch":
-            raise ValueError(
-                "warmup.steps counts steps of one size, and with elastic.mode: scale_batch a step is as large as the "
-                "workers are many; use warmup.epochs or warmup.share"
-            )
-        if warmup.steps is None and warmup.share is None and warmup.epochs >= epochs:
-            problem = f"a warm-up of {warmup.length} does not end within a run of {epochs}"
-            raise ValueError(f"{problem}; set warmup.epochs below that, or give warmup.steps or warmup.share")
-        return warmup
-
-    @field_validator("max_steps", "max_examples")
-    @classmethod
-    def _steps_have_one_size(cls, given: int | None, info: ValidationInfo) -> int | None:
-        elastic = info.data.get("elastic")
-        if given is not None and elastic is not None and elastic.mode == "scale_batch":
-            raise ValueError("with elastic.mode: scale_batch steps differ in size; give epochs only")
-        return given
 
     @field_validator("device")
     @classmethod

@@ -41,6 +41,9 @@ class FakeLog(RunLog):
     def summary(self) -> LogSummary:
         return self.before
 
+    def evaluations_until(self, examples: int) -> list[dict[str, Any]]:
+        return [found for found in self.of("evaluation") if found["examples"] <= examples] if examples else []
+
     def open(self) -> None:
         pass
 

@@ -10,7 +10,7 @@ from tests.runtime.runs import spec
 from trainers.events import State
 from trainers.metrics import StepMetrics
 from trainers.models.losses import loss_at_chance
-from trainers.runtime.control.divergence import PATIENCE, DivergenceWatch, stretch_of
+from trainers.runtime.control.judges.divergence import PATIENCE, DivergenceWatch, stretch_of
 from trainers.training.messages import WorkerReport
 
 CHANCE = math.log(10)

@@ -21,7 +21,7 @@ MEASURED = ({"loss": 0.5, "accuracy": 0.9}, 0.1)  # and seconds
 
 def snapshots(run_dir: Path, evaluator: FakeActor, **fields: Any) -> tuple[Snapshots, FakeLog]:
     log, pool = FakeLog(), SimpleNamespace(start_evaluator=lambda: evaluator)
-    found = Snapshots(pool, spec(**fields), run_dir, log)  # type: ignore[arg-type]
+    found = Snapshots(pool, spec(**fields), run_dir, log, print)  # type: ignore[arg-type]
     found.begin(prepared(0))
     return found, log
 
@@ -90,7 +90,7 @@ def test_an_evaluator_that_dies_with_its_node_does_not_end_the_run(
 
     monkeypatch.setattr(module, "died_with", died_with)
     pool, log = Pool(["gone", "here", "gone", "gone", "here", "here", "here"]), FakeLog()
-    found = Snapshots(pool, spec(), tmp_path, log)  # type: ignore[arg-type]
+    found = Snapshots(pool, spec(), tmp_path, log, print)  # type: ignore[arg-type]
     found.begin(prepared(0))
     with pytest.raises(RunFailed, match="lost 3 times over one version: it died; is there memory enough"):
         asyncio.run(found.finish(after(1, is_last=True), is_complete=True))
@@ -105,7 +105,7 @@ def test_an_evaluator_that_hangs_does_not_count_as_short_of_memory(
 
     monkeypatch.setattr(module, "died_with", died_with)
     why = "did not read example 5 of the dataset within 300 s"
-    found = Snapshots(Pool(["here"] * 3, why), spec(), tmp_path, log := FakeLog())  # type: ignore[arg-type]
+    found = Snapshots(Pool(["here"] * 3, why), spec(), tmp_path, log := FakeLog(), print)  # type: ignore[arg-type]
     found.begin(prepared(0))
     with pytest.raises(RunFailed, match=f"lost 3 times over one version: it {why}$"):
         asyncio.run(found.finish(after(1, is_last=True), is_complete=True))

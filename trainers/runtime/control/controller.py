@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from enum import Enum, auto
 from typing import Any
 
 from trainers.elastic.lease_table import Lease
@@ -25,6 +24,7 @@ from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.recovery import Recovery, can_go_on
 from trainers.runtime.control.run_log import TAKES_OVER, LogSummary
+from trainers.runtime.control.run_phase import RunPhase
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.snapshots import Measured, Snapshot
 from trainers.runtime.control.training import Training
@@ -36,24 +36,6 @@ DRAIN_LOOK_S = 2.0
 """Between two looks at which nodes are about to be taken away."""
 FAREWELL_S = 5.0
 """How much later than its workers a coordinator may die that is killed together with them."""
-
-
-class RunPhase(Enum):
-    """How far a run is. Its log has the `State`, which says less."""
-
-    NEW = auto()
-    LOOKING = auto()
-    """For the actors that survived the coordinator before this one; then they are adopted, or removed."""
-    STARTING = auto()
-    """Workers and shards are getting ready. A stop interrupts that."""
-    OPENING = auto()
-    """The shards begin to serve."""
-    TRAINING = auto()
-    COLLECTING = auto()
-    """Nothing is left to train; the last version is being collected."""
-    FINISHING = auto()
-    """The last version is evaluated and kept."""
-    ENDED = auto()
 
 
 class RunController:
@@ -69,6 +51,7 @@ class RunController:
         self.phase = RunPhase.NEW
         self.before = LogSummary()  # what the log said when this coordinator began
         self.stops_as: State | None = None  # the state in which the run ends, once it was told to stop
+        self.plateau = ""  # why it ends early, if it does
         self.training: Training | None = None  # from OPENING on
         self.guards: list[asyncio.Task[None]] = []  # what must not fail while the run trains
         self.lost_updates = 0
@@ -221,6 +204,8 @@ class RunController:
                 self._guard(self.parts.shards.serve(index))
             case happened.NodesDraining(nodes):
                 training.drain(nodes)
+            case happened.PlateauReached(message):
+                self._stop_early(message)
             case happened.MetricsDue():
                 training.progress.log_metrics()
             case happened.GaugesDue():
@@ -297,9 +282,19 @@ class RunController:
         if is_first and self.training is not None:
             self._announce_stop(self.training)
 
+    def _stop_early(self, message: str) -> None:
+        """The run has got no better for long enough."""
+        if self.stops_as is not None or self.phase in (RunPhase.COLLECTING, RunPhase.FINISHING):
+            return
+        self.plateau = message
+        self._stop(State.SUCCEEDED)
+
     def _announce_stop(self, training: Training) -> None:
-        state = State.PAUSING if self.stops_as is State.PAUSED else State.CANCELLING
-        self.parts.log.state(state, state.capitalize(), "stopping at the end of a step")
+        if self.stops_as is State.SUCCEEDED:
+            self.parts.log.line("info", f"stops early: {self.plateau}")
+        else:
+            state = State.PAUSING if self.stops_as is State.PAUSED else State.CANCELLING
+            self.parts.log.state(state, state.capitalize(), "stopping at the end of a step")
         self.parts.watch.hurry()
         training.stop()
 
@@ -314,8 +309,11 @@ class RunController:
             "lost_updates": self.lost_updates,
         })  # fmt: skip
         self.parts.log.write("result", result.model_dump(mode="json"))
-        cut_short = stopped(state, f"after {progress.examples} examples")
-        self.end = succeeded(progress.epochs, result.warning) if is_complete else cut_short
+        why = result.warning if is_complete else self.plateau
+        if state is State.SUCCEEDED:
+            self.end = succeeded(progress.epochs, why, is_complete)
+        else:
+            self.end = stopped(state, f"after {progress.examples} examples")
 
     def _fail(self, error: Exception) -> None:
         """Something has failed, and with it the run."""

@@ -17,6 +17,8 @@ HOPELESS = ("SpecRejected", "DataNotFound", "Diverged")
 """Reasons for which a second try fails as well."""
 LEARNED_NOTHING = "LearnedNothing"
 """The reason of a run that has trained everything, and whose loss stayed at chance or above its start."""
+STOPPED_EARLY = "StoppedEarly"
+"""The reason of a run that ended because it got no better."""
 LONGEST_FRAMES = 4000
 """Characters of a traceback that go into the log: its end."""
 
@@ -47,10 +49,13 @@ def stopped(stops_as: State, when: str) -> RunEnd:
     return RunEnd(stops_as, stops_as.capitalize(), f"{stops_as.lower()} {when}")
 
 
-def succeeded(epochs: float, warning: str | None) -> RunEnd:
-    """The end of a run that has trained everything. warning: What is wrong with it all the same."""
-    if warning is not None:
-        return RunEnd(State.SUCCEEDED, LEARNED_NOTHING, f"trained {epochs:g} epochs; but {warning}")
+def succeeded(epochs: float, why: str | None, is_complete: bool = True) -> RunEnd:
+    """The end of a run that has trained everything, or has got no better. why: It stopped early, or what is wrong with
+    it though it did not."""
+    if not is_complete:
+        return RunEnd(State.SUCCEEDED, STOPPED_EARLY, f"stopped early after {epochs:g} epochs: {why}")
+    if why is not None:
+        return RunEnd(State.SUCCEEDED, LEARNED_NOTHING, f"trained {epochs:g} epochs; but {why}")
     return RunEnd(State.SUCCEEDED, "Succeeded", f"trained {epochs:g} epochs")
 
 

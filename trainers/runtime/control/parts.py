@@ -7,7 +7,7 @@ from typing import Any
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.actor_watch import ActorWatch
 from trainers.runtime.control.config import RunConfig
-from trainers.runtime.control.run_events import EventQueue, Tasks
+from trainers.runtime.control.run_events import EventQueue, PlateauReached, Tasks
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.shard_group import ShardGroup
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
@@ -51,7 +51,7 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     events: EventQueue = asyncio.Queue()
     standbys = Standbys(pool, log)
     shards = ShardGroup(pool, standbys, log, events)
-    snapshots = Snapshots(pool, config.spec, config.run_dir, log)
+    snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(PlateauReached(why)))
     schedule = SnapshotSchedule(pool, shards, snapshots)
     watch = ActorWatch(pool)
     return RunParts(config, events, Tasks(events), log, pool, watch, topology, standbys, shards, snapshots, schedule)

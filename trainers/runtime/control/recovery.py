@@ -43,8 +43,8 @@ class Recovery:
         topology.resume_after(found.generation, found.store_worker)
         prepared = [worker.prepared for worker in found.workers if worker.prepared is not None]
         log.show_workers([one.place for one in prepared])
-        self.parts.snapshots.restore(before.accuracies)
         self.parts.snapshots.begin(prepared[0])
+        self.parts.snapshots.restore(before.evaluations)
         started = StartedRun(
             prepared[0], groups_of(self.parts, found.workers, prepared), is_new=False, endings=tuple(found.endings)
         )

@@ -56,6 +56,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class PlateauReached:
+    """The evaluations have got no better for as long as the spec is willing to wait."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class ScaleRequested:
     """Somebody wants another number of workers, which the spec allows."""
 
@@ -194,9 +201,9 @@ class BackgroundFailed:
 
 
 RunEvent = (
-    StopRequested | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved | RunStarted | ShardsServe
-    | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining | MetricsDue
-    | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
+    StopRequested | PlateauReached | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved | RunStarted
+    | ShardsServe | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining
+    | MetricsDue | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
 )  # fmt: skip
 EventQueue = asyncio.Queue[RunEvent]
 

@@ -26,8 +26,8 @@ class LogSummary:
     """The state in which the run was about to end, if it had been told to stop."""
     epochs: int = 0
     """Epochs that were reported since the run began, or since it last began again."""
-    accuracies: list[tuple[int, float]] = field(default_factory=list)
-    """Epoch and test accuracy of the evaluations in that time."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """In that time."""
     deaths: int = 0
     """How many coordinators have died."""
     went_back: int = 0
@@ -42,15 +42,14 @@ def summarise_log(run_dir: Path) -> LogSummary:
     stops = {State.CANCELLING: State.CANCELLED, State.PAUSING: State.PAUSED}
     begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)
     epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
-    measured = [e.data for e in events[begin:] if "test_accuracy" in e.data]
-    accuracies = [(int(e["epoch"]), e["test_accuracy"]) for e in measured if e["epoch"] == int(e["epoch"])]
+    evaluations = [event.data for event in events[begin:] if event.type == "evaluation"]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
     went_back = 0
     for event in events:
         went_back += event.type == "state" and event.data["reason"] == GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, accuracies, deaths, went_back)
+    return LogSummary(is_over, stops.get(last), epochs, evaluations, deaths, went_back)
 
 
 class RunLog:
@@ -65,6 +64,11 @@ class RunLog:
     def summary(self) -> LogSummary:
         """What it says so far."""
         return summarise_log(self.run_dir)
+
+    def evaluations_until(self, examples: int) -> list[dict[str, Any]]:
+        """Those of the training before the version after so many examples; none where it begins."""
+        events = EventLogReader(self.run_dir).read() if examples else ()
+        return [e.data for e in events if e.type == "evaluation" and e.data["examples"] <= examples]
 
     def open(self) -> None:
         """Become its only writer."""

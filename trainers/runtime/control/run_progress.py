@@ -9,7 +9,7 @@ from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTab
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
-from trainers.runtime.control.divergence import DivergenceWatch, stretch_of
+from trainers.runtime.control.judges.divergence import DivergenceWatch, stretch_of
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.snapshots import Measured
 from trainers.runtime.messages import Prepared
@@ -177,6 +177,7 @@ class RunProgress:
             headline=self.prepared.headline,
             higher_is_better=self.prepared.higher_is_better,
             test_error_median=measured.error_median,
+            best=measured.best,
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,
             wall_s=0.0,

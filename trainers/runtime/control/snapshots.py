@@ -4,6 +4,8 @@ A snapshot is a set of references to vectors in Ray's object store; the coordina
 """
 
 import asyncio
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 import ray
 
 from trainers.errors import DiskFull, RunFailed
-from trainers.events import error_median
+from trainers.events import BestModel, error_median
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
+from trainers.runtime.control.judges.improvement import Improvement
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.nodes import died_with
 from trainers.spec import TrainSpec
@@ -23,6 +26,9 @@ from trainers.training.position import Position
 
 ATTEMPTS = 3
 """Evaluators that may die over one version, not counting those whose node did."""
+
+BEST = "best.safetensors"
+"""The best model, in the run's folder."""
 
 WAITING = 2
 """Snapshots that may wait for the evaluator: each holds parameters and state once in Ray's store."""
@@ -56,13 +62,18 @@ class Measured:
     """The task's metrics on the test set, by name."""
     error_median: float | None
     model_path: str
+    best: BestModel | None = None
 
 
 class Snapshots:
     """The queue in front of the evaluator."""
 
-    def __init__(self, pool: ActorPool, spec: TrainSpec, run_dir: Path, log: RunLog) -> None:
+    def __init__(
+        self, pool: ActorPool, spec: TrainSpec, run_dir: Path, log: RunLog, on_plateau: Callable[[str], None]
+    ) -> None:
+        """on_plateau: Is told why the run should stop early."""
         self.pool = pool
+        self.on_plateau = on_plateau
         self.spec = spec
         self.run_dir = run_dir
         self.log = log
@@ -72,14 +83,27 @@ class Snapshots:
         self.under_way: asyncio.Future[None] | None = None  # the work on the last snapshot that was taken up
         self.layout: RunLayout  # from `begin` on
         self.accuracies: list[tuple[int, float]] = []  # epoch and accuracy at the ends of epochs, and at the very end
+        keep, stop = spec.checkpoint.keep_best, spec.early_stop
+        self.best_by = None if keep is None else Improvement("checkpoint.keep_best", keep)
+        self.stops_by = None if stop is None else Improvement("early_stop", stop, stop.min_delta)
+        self.best: BestModel | None = None
 
     def begin(self, layout: RunLayout) -> None:
-        """Workers are ready, and have said what the run is about."""
+        """Workers are ready, and have said what the run is about. What the log tells of the training before is what
+        they must be better than."""
         self.layout = layout
+        for found in self.log.evaluations_until(layout.position.examples):
+            if self._judge(found):
+                self._note_best(found)
 
-    def restore(self, accuracies: list[tuple[int, float]]) -> None:
-        """Take over what an earlier coordinator has measured."""
-        self.accuracies = accuracies
+    def restore(self, evaluations: list[dict[str, Any]]) -> None:
+        """Take over what an earlier coordinator has measured since the run began."""
+        for found in evaluations:
+            if "test_accuracy" in found and found["epoch"] == int(found["epoch"]):
+                self.accuracies.append((int(found["epoch"]), found["test_accuracy"]))
+            if self._judge(found):
+                self._note_best(found)
+            self._look_for_plateau()
 
     async def put(self, snapshot: Snapshot) -> None:
         """Have it evaluated and kept; waits while too many are in front of it."""
@@ -130,7 +154,7 @@ class Snapshots:
             await self._ask("export", path, last.parts, last.buffers)
         except DiskFull as error:
             raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
-        return Measured(metrics, error_median(self.accuracies), path)
+        return Measured(metrics, error_median(self.accuracies), path, self.best)
 
     async def _work(self, snapshot: Snapshot) -> None:
         self.is_busy = True
@@ -149,17 +173,52 @@ class Snapshots:
         self.is_busy = False
 
     async def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
-        found: tuple[dict[str, float], float] = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
-        metrics, seconds = found
+        measured: tuple[dict[str, float], float] = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
+        metrics, seconds = measured
         if "accuracy" in metrics and (snapshot.is_last or not snapshot.is_between):
             self.accuracies.append((snapshot.position.epoch, metrics["accuracy"]))
-        self.log.write("evaluation", {
+        found: dict[str, Any] = {
             **self._place(snapshot),
             **{f"test_{name}": value for name, value in metrics.items()},
             **({"test_error_median": error_median(self.accuracies)} if "accuracy" in metrics else {}),
             "seconds": seconds, "headline": self.layout.headline, "higher_is_better": self.layout.higher_is_better,
-        })  # fmt: skip
+        }  # fmt: skip
+        if self._judge(found):
+            await self._keep_best(snapshot, found)
+        self.log.write("evaluation", found)
+        if not snapshot.is_last:
+            self._look_for_plateau()
         return metrics
+
+    async def _keep_best(self, snapshot: Snapshot, found: dict[str, Any]) -> None:
+        """Write the best model so far over the one before it; before the log tells its evaluation, so that the file is
+        there whenever the log says so."""
+        try:
+            await self._ask("export", str(self.run_dir / BEST), snapshot.parts, snapshot.buffers)
+            self._note_best(found)
+        except DiskFull as error:
+            self.log.line("warning", f"{cause_of(error)}; the run goes on, and the best model before this one is kept")
+
+    def _judge(self, found: dict[str, Any]) -> bool:
+        """Take note of an evaluation. Whether it is the best so far, and the best is to be kept."""
+        if self.stops_by is not None:
+            self.stops_by.add(found)
+        return self.best_by is not None and self.best_by.add(found)
+
+    def _note_best(self, found: dict[str, Any]) -> None:
+        assert self.best_by is not None
+        metric, path = self.best_by.metric, str(self.run_dir / BEST)
+        place = {"epoch": found["epoch"], "examples": found["examples"]}
+        self.best = BestModel(metric=metric, value=found[f"test_{metric}"], **place, model_path=path)
+
+    def _look_for_plateau(self) -> None:
+        stop, by = self.spec.early_stop, self.stops_by
+        if stop is None or by is None or by.since < stop.patience:
+            return
+        delta = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
+        seen = "evaluation" if stop.patience == 1 else f"{stop.patience} evaluations"
+        message = f"{by.metric} has not improved{delta} on {by.best or math.nan:.4g} in the last {seen}"
+        self.on_plateau(message)
 
     def _place(self, snapshot: Snapshot) -> dict[str, int | float]:
         """Where in the training a version lies, as events tell it."""
