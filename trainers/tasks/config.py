@@ -52,6 +52,8 @@ class TaskSpec(Section):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
+        if name.startswith("hf:"):
+            raise ValueError(f"{name} names a model; set that as model, and task: transformers for its own loss")
         return known(tuple(TASKS), name, "a task of your own")
 
     @field_validator("kwargs")
