@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := trainers service api deploy tests benchmarks
+# Of pytest. Tests with a Ray wait as often as they compute, so that three keep two cores busy.
+PROCESSES ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-long test-all fuzz check types style docs bench soak clean
+.PHONY: demo test test-long test-both test-all fuzz check types style docs bench soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -18,13 +21,17 @@ demo: $(READY)
 	$(BIN)/millrace run examples/digits-downpour.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist loadgroup
+	$(PYTEST) -m "not slow and not long"
 
 test-long: $(READY)
-	$(BIN)/python -m pytest -m "long and not slow" -n 2 --dist loadgroup
+	$(PYTEST) -m "long and not slow"
+
+# Both at once: what is short fills the gaps of what is long.
+test-both: $(READY)
+	$(PYTEST) -m "not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/api/http/test_fuzz.py

@@ -1,7 +1,7 @@
-"""One Ray for the whole session, and the data that lies beside the repository where there is any.
+"""One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in two processes. Those that have to do with a Ray are in two groups, each of which one of
-them does, one after the other; the proofs that need none come after them.
+`make test` runs the tests in three processes. Those that have to do with a Ray are in three groups, each of which is
+done by one of them, one after the other; the proofs that need none come after them.
 """
 
 import functools
@@ -27,13 +27,14 @@ Disk = Callable[[int], Path]
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 WITH_RAY = {
-    "ray": ("faults", "runtime"),
+    "ray": ("runtime",),
+    "faults": ("faults",),
     "ray of their own": (
         "api/cli/test_cli.py", "api/http/test_serve.py", "api/page/test_new_user.py", "benchmarks", "deploy", "docs",
         "examples", "faults/test_soak.py", "service/sweeps",
     ),
 }  # fmt: skip
-"""Beside those that use the session's, which are with the first."""
+"""Beside those elsewhere that use their process's Ray, which are with the first."""
 
 
 @functools.cache

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
         SpecRejected,
         UserCodeFailed,
     )
-    from trainers.events import NO_ROOM, RETRYING, Event, Metrics, Result, State, error_median, headline_of, metrics_of
+    from trainers.events import (
+        NO_ROOM,
+        RETRYING,
+        Event,
+        Metrics,
+        Result,
+        State,
+        error_median,
+        headline_of,
+        last_median,
+        metrics_of,
+    )
     from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
     from trainers.models.objective import Loss, Supervised
@@ -61,7 +72,8 @@ _HOME = {
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "metrics_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "last_median",
+        "metrics_of",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.bits_check": ("BitsReport", "check_bits"),
@@ -91,9 +103,9 @@ __all__ = [
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median",
     "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given",
-    "known_examples", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight", "profile_model",
-    "refuse_given", "remove_files", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
-    "torchvision_names", "total_resources", "train",
+    "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight",
+    "profile_model", "refuse_given", "remove_files", "slope_words", "start_head", "start_run", "stop_head",
+    "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

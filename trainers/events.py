@@ -215,7 +215,12 @@ MEDIAN_EPOCHS = 5
 
 def error_median(evaluations: Iterable[tuple[float, float]]) -> float | None:
     """Median test error over the last 5 epochs (paper 4, section 5.1), from pairs of epoch and accuracy."""
-    pairs = list(evaluations)
+    return last_median((epoch, 1 - accuracy) for epoch, accuracy in evaluations)
+
+
+def last_median(values: Iterable[tuple[float, float]]) -> float | None:
+    """Median over the last 5 epochs, from pairs of epoch and value; None where there is none."""
+    pairs = list(values)
     last = max((epoch for epoch, _ in pairs), default=0)
-    errors = [1 - accuracy for epoch, accuracy in pairs if epoch > last - MEDIAN_EPOCHS]
-    return statistics.median(errors) if errors else None
+    found = [value for epoch, value in pairs if epoch > last - MEDIAN_EPOCHS]
+    return statistics.median(found) if found else None

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from service.scaling.metric import ERROR, Metric
+
 DIVERGED = "DivergesFromBaseline"
 """Begins the reason of a trial that was stopped because its curve had separated from the baseline's."""
 LEARNED_NOTHING = ("LossNotFinite", "LearnedNothing", "Diverged")
@@ -16,7 +18,7 @@ RECIPE = ("batch", "workers", "rule", "scaling", "warmup", "lr", "multiple", "se
 Rule = Literal["none", "sqrt", "linear"]
 Batch = Annotated[int, Field(ge=1, le=2**40)]
 Rate = Annotated[float, Field(ge=1e-12, le=1e12)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Cost = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class ReportModel(BaseModel):
@@ -35,7 +37,8 @@ class Point(ReportModel):
     """Of training, since the trial's first step."""
     train_loss: float | None = None
     """Mean over the examples since the point before; it may be infinite or NaN."""
-    test_error: Share | None = None
+    test_error: Cost | None = None
+    """The test error, or the cost of whatever metric is compared."""
     test_loss: float | None = None
 
 
@@ -57,8 +60,8 @@ class Trial(ReportModel):
     """SUCCEEDED, FAILED, STOPPED, CANCELLED; any other has not ended."""
     reason: str = ""
     """Why it ended so. Two words are understood at its beginning: LossNotFinite and DivergesFromBaseline."""
-    error: Share | None = None
-    """Median test error of the last 5 epochs (paper 4, section 5.1); null: taken from the points."""
+    error: Cost | None = None
+    """Median test error, or cost, of the last 5 epochs (paper 4, section 5.1); null: taken from the points."""
     points: tuple[Point, ...] = ()
     """In the order of training."""
     settings: dict[str, JsonValue] = {}
@@ -84,10 +87,18 @@ class Question(ReportModel):
     base_batch: Batch
     base_lr: Rate
     """In force at the base batch: the rules scale from it."""
-    tolerance: float = Field(default=0.005, gt=0, le=1)
-    """Error above the baseline's mean that is still as good, absolute: 0.005 is half a percent of the test examples."""
-    target_error: Share | None = None
-    """For time to target; null: the baseline's mean and the tolerance."""
+    metric: Metric = ERROR
+    """What is compared."""
+    tolerance: float = Field(default=0.005, gt=0)
+    """Error above the baseline's mean that is still as good, absolute: 0.005 is half a percent of the test examples.
+    Of another metric, in its own unit."""
+    target_error: Cost | None = None
+    """For time to target, an error or a cost; null: the baseline's mean and the tolerance."""
+
+    @property
+    def broken_excess(self) -> float:
+        """What a seed that broke counts as above the baseline: an error of 100 %, 200 of the usual tolerances."""
+        return 1.0 if self.metric.is_error else 200 * self.tolerance
 
     def predicted_lr(self, rule: Rule, batch: int) -> float:
         """The rate that a rule gives at a batch: paper 4, section 2.1 (linear), paper 1, section 5 (sqrt)."""

@@ -61,37 +61,49 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
         return None
     cells = [cell for cell in variant.cells if cell.multiple == 1]
     figure, (axes,) = panels(1, 7, 4.5)
-    centre, tolerance = 100 * baseline.mean, 100 * question.tolerance
-    top = min(max(100 * cell.mean for cell in cells if cell.mean is not None), centre + HEADROOM * tolerance)
+    metric = question.metric
+    scale = 100 if metric.is_error else 1  # of costs: of metrics of which more is better, worse is upward too
+    centre, tolerance = scale * baseline.mean, scale * question.tolerance
+    top = min(max(scale * cell.mean for cell in cells if cell.mean is not None), centre + HEADROOM * tolerance)
     top += tolerance
-    axes.axhspan(centre, centre + tolerance, color="0.9", zorder=0, label=f"at most {tolerance:.3g} points worse")
+    axes.axhspan(
+        centre,
+        centre + tolerance,
+        color="0.9",
+        zorder=0,
+        label=f"at most {tolerance:.3g}{' points' if metric.is_error else ''} worse",
+    )
     methods = _in_order(cell.method for cell in cells if cell is not baseline)
     looks = Looks(methods)
     for method, shift in zip(methods, spread_of(len(methods)), strict=True):
         own = [cell for cell in cells if cell.method == method or cell is baseline]
-        _error_line(axes, own, question.base_batch, {**looks.of(method), "label": _plain(str(method))}, 2**shift, top)
-    spread = [100 * (baseline.std or 0.0)]
+        look = {**looks.of(method), "label": _plain(str(method))}
+        _error_line(axes, own, question, look, 2**shift, top)
+    spread = [scale * (baseline.std or 0.0)]
     label = f"baseline, batch {question.base_batch}"
     axes.errorbar([question.base_batch], [centre], spread, fmt="D", color="black", capsize=3, zorder=8, label=label)
     axes.plot([], [], "o", color="0.3", markerfacecolor="white", label="beyond the scale")
     axes.plot([], [], "x", color="0.3", label="a seed broke")
-    low = min(100 * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None)
+    low = min(scale * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None)
     axes.set_ylim(min(low, centre - tolerance), top)
-    axes.set_ylabel("test error (%), mean ± std over seeds")
+    axes.set_ylabel(f"test {_plain(metric.name)}{' (%)' if metric.is_error else ''}, mean ± std over seeds")
+    if metric.higher_is_better:
+        axes.yaxis.set_major_formatter(lambda cost, _: f"{metric.value(cost):.4g}")
     batch_axis(axes, [cell.batch for cell in cells])
     axes.legend(**LEGEND, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
 def _error_line(
-    axes: Axes, cells: Sequence[Cell], base: int, look: dict[str, object], shift: float, top: float
+    axes: Axes, cells: Sequence[Cell], question: Question, look: dict[str, object], shift: float, top: float
 ) -> None:
     """One method with its bars, from the baseline on; at the upper edge a hollow marker where its error is off the
     scale, and a cross where a seed broke."""
+    base, scale = question.base_batch, 100 if question.metric.is_error else 1
     drawn = sorted((c for c in cells if c.mean is not None), key=lambda cell: cell.batch)
     x = np.array([cell.batch * (1.0 if cell.batch == base else shift) for cell in drawn])
-    y = np.array([100 * (cell.mean or 0.0) for cell in drawn])
-    bars = [0.0 if cell.batch == base else 100 * (cell.std or 0.0) for cell in drawn]
+    y = np.array([scale * (cell.mean or 0.0) for cell in drawn])
+    bars = [0.0 if cell.batch == base else scale * (cell.std or 0.0) for cell in drawn]
     axes.errorbar(x, y, bars, markersize=5, linewidth=1.5, capsize=2.5, **look)  # type: ignore[arg-type]
     edge = {"color": look["color"], "linestyle": "none", "clip_on": False, "in_layout": False, "zorder": 9}
     off = x[y > top]
@@ -195,7 +207,7 @@ def _target(variant: VariantReport, question: Question) -> Figure | None:
     ideal = [(base.updates or 0.0) * question.base_batch / batch for batch in batches]
     right.plot(batches, ideal, color="0.5", linewidth=1, linestyle=":", label="as many examples as the baseline")
     for axes, kind in ((left, "seconds"), (right, "updates")):
-        log_axis(axes, f"{kind} to an error of {100 * base.target_error:.2f} %")
+        log_axis(axes, f"{kind} to {_plain(question.metric.reaching(base.target_error))}")
         batch_axis(axes, batches)
     legend_below(figure, [left, right])
     return figure

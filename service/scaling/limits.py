@@ -88,7 +88,7 @@ def _reach(cells: Sequence[Cell], method: Method, question: Question) -> Reach:
         variant=cells[0].variant,
         tried=[cell.batch for cell in cells],
         shown=shown,
-        estimated=max([base, *_likely(cells, question.tolerance)]),
+        estimated=max([base, *_likely(cells, question)]),
         breaks_at=broke[0] if broke else None,
         safe=safe,
         safe_lr=question.predicted_lr(method.rule, safe) * (method.multiple if safe > base else BASE.multiple),
@@ -96,12 +96,12 @@ def _reach(cells: Sequence[Cell], method: Method, question: Question) -> Reach:
     )
 
 
-def _likely(cells: Sequence[Cell], tolerance: float) -> list[int]:
+def _likely(cells: Sequence[Cell], question: Question) -> list[int]:
     """Batches at which the fitted excess is within the tolerance; a seed that broke is an error of 100 %."""
     measured = [cell for cell in cells if cell.excess is not None or cell.broken]
     if any(cell.errors and cell.excess is None for cell in measured):
         return []  # without a baseline
     counts = [len(cell.errors) + cell.broken for cell in measured]
-    excesses = [math.fsum([(c.excess or 0.0) * len(c.errors), c.broken]) for c in measured]
+    excesses = [math.fsum([(c.excess or 0.0) * len(c.errors), c.broken * question.broken_excess]) for c in measured]
     fitted = rising([a / n for a, n in zip(excesses, counts, strict=True)], counts)
-    return [cell.batch for cell, excess in zip(measured, fitted, strict=True) if excess <= tolerance]
+    return [cell.batch for cell, excess in zip(measured, fitted, strict=True) if excess <= question.tolerance]

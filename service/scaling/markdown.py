@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from service.scaling.cells import Cell
 from service.scaling.gaps import Gap
-from service.scaling.narrative import percent
+from service.scaling.metric import Metric
 from service.scaling.proxy import Proxy, Saved
 from service.scaling.rates import BatchRates
 from service.scaling.report import ScalingReport, VariantReport
@@ -18,21 +18,21 @@ def markdown(report: ScalingReport) -> str:
     """For people. Figures are not in it: they are files of their own."""
     lines = [f"# Scaling report: {_plain(report.name)}", "", _counts(report), ""]
     for variant in report.variants:
-        lines += _variant(variant, several=len(report.variants) > 1)
+        lines += _variant(variant, report.question.metric, several=len(report.variants) > 1)
     if not report.variants:
         lines += ["There are no trials.", ""]
     lines += _lost(report) + _saved(report.saved)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _variant(variant: VariantReport, several: bool) -> list[str]:
+def _variant(variant: VariantReport, metric: Metric, several: bool) -> list[str]:
     lines = [f"## With {_settings(variant.variant) or 'the spec as it is'}", ""] if several else []
     lines += ["## The answer", "", *(f"- {sentence}" for sentence in variant.answer), ""]
-    lines += ["## Error by batch and rule", "", *_errors(variant.cells), ""]
+    lines += [f"## {_capital(metric.name)} by batch and rule", "", *_errors(variant.cells, metric), ""]
     lines += ["## The best rate at each batch", "", *_rates(variant.rates), ""]
     if variant.targets:
         lines += [
-            f"## Until an error of {percent(variant.targets[0].target_error)}",
+            f"## Until {metric.reaching(variant.targets[0].target_error)}",
             "",
             *_targets(variant.targets),
             "",
@@ -50,17 +50,19 @@ def _counts(report: ScalingReport) -> str:
     )
 
 
-def _errors(cells: Sequence[Cell]) -> list[str]:
-    head = ("batch", "rule", "warm-up", "rate", "error", "seeds", "above the baseline", "verdict")
-    return _table(head, (_error_row(cell) for cell in cells))
+def _errors(cells: Sequence[Cell], metric: Metric) -> list[str]:
+    excess = "worse than the baseline by" if metric.higher_is_better else "above the baseline"
+    head = ("batch", "rule", "warm-up", "rate", _plain(metric.name), "seeds", excess, "verdict")
+    return _table(head, (_error_row(cell, metric) for cell in cells))
 
 
-def _error_row(cell: Cell) -> tuple[str, ...]:
-    between = "" if cell.low is None else f" ({100 * cell.low:.2f} to {100 * (cell.high or 0.0):.2f})"
+def _error_row(cell: Cell, metric: Metric) -> tuple[str, ...]:
+    between = "" if cell.low is None else f" ({metric.spread(cell.low)} to {metric.spread(cell.high or 0.0)})"
     counts = {"diverged": cell.diverged, "stopped": cell.stopped, "missing": cell.missing, "to come": cell.unfinished}
     seeds = ", ".join([str(len(cell.errors)), *(f"{count} {word}" for word, count in counts.items() if count)])
-    excess = "-" if cell.excess is None else f"{100 * cell.excess:+.2f}{between}"
-    error = "-" if cell.mean is None else _with_spread(100 * cell.mean, cell.std and 100 * cell.std, ".2f") + " %"
+    excess = "-" if cell.excess is None else f"{metric.spread(cell.excess, '+')}{between}"
+    spread = "" if cell.std is None else f" ± {metric.spread(cell.std)}"
+    error = "-" if cell.mean is None else f"{metric.number(cell.mean)}{spread}{metric.unit}"
     return str(cell.batch), cell.rule, cell.warmup, f"{cell.lr:.4g}", error, seeds, excess, cell.verdict
 
 

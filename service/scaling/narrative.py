@@ -64,24 +64,17 @@ def answer(
     return [*sentences, _use(max(found, key=lambda reach: (reach.safe, reach.shown)), question)]
 
 
-def percent(share: float | None) -> str:
-    """An error or a difference of errors."""
-    return "-" if share is None else f"{100 * share:.2f} %"
-
-
-def points(share: float) -> str:
-    """A difference of errors, in percentage points."""
-    return f"{100 * share:.2f} points"
-
-
 def _baseline(question: Question, baseline: Cell) -> str:
-    spread = f" ± {100 * baseline.std:.2f}" if baseline.std is not None else ""
+    metric = question.metric
+    spread = f" ± {metric.spread(baseline.std)}" if baseline.std is not None else ""
     count = len(baseline.errors)
-    claim = f"The baseline, batch {question.base_batch} at rate {question.base_lr:g}, has an error of"
+    claim = f"The baseline, batch {question.base_batch} at rate {question.base_lr:g}, has"
     seeds = f"({count} seed{'s' if count > 1 else ''})"
     broke = f"; {baseline.broken} of its seeds broke" if baseline.broken else ""
-    within = f"as good as that is what exceeds it by less than {points(question.tolerance)}"
-    return f"{claim} {percent(baseline.mean)[:-2]}{spread} % {seeds}{broke}; {within}."
+    beyond = "falls below it" if metric.higher_is_better else "exceeds it"
+    within = f"as good as that is what {beyond} by less than {metric.gap(question.tolerance)}"
+    has = "an error of" if metric.is_error else metric.name
+    return f"{claim} {has} {metric.number(baseline.mean or 0.0)}{spread}{metric.unit} {seeds}{broke}; {within}."
 
 
 def _reach(reach: Reach, question: Question) -> str:
@@ -105,8 +98,10 @@ def _best(best: Reach, first: Lead | None, question: Question) -> str:
     if first is None:
         return f"{claim}; no other rule was tried beside it."
     if first.low is not None and first.high is not None:
-        between = f"{100 * first.low:.2f} to {points(first.high)}"
-        claim += f": at batch {first.batch} rule {first.over} has {between} more error"
+        metric = question.metric
+        between = f"{metric.spread(first.low)} to {metric.gap(first.high)}"
+        more = "more error" if metric.is_error else f"{'less' if metric.higher_is_better else 'more'} {metric.name}"
+        claim += f": at batch {first.batch} rule {first.over} has {between} {more}"
     elif first.shown:
         claim += f": at batch {first.batch} it holds where rule {first.over} breaks"
     return f"{claim}." if first.shown else f"{claim}, but that it beats rule {first.over} is not shown."

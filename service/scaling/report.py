@@ -122,7 +122,8 @@ def _variant(variant: Variant, groups: Groups, question: Question, limits: Diver
 def _targets(groups: Groups, question: Question, errors: Sequence[float], variant: Variant) -> list[TimeToTarget]:
     target = question.target_error
     if target is None and errors:
-        target = min(1.0, mean(errors) + question.tolerance)
+        target = mean(errors) + question.tolerance
+        target = min(1.0, target) if question.metric.is_error else target
     return [] if target is None else times_to_target(groups, question, target, variant)
 
 

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from service.jobs.queueing.growth import Growth
 from service.scaling.divergence import Divergence, diverges_from_baseline
 from service.scaling.evidence import DIVERGED, RECIPE, Point
+from service.scaling.metric import Metric
 from service.status import Status
 from service.sweeps.axes import base_batch
 from service.sweeps.log import SweepLog
@@ -80,6 +81,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         """How the trials end that are stopped because the whole sweep ends."""
         self.final: Status | None = None
         self.baseline: dict[Variant, dict[str, list[Point]]] = {}
+        self.metric_known = False  # what the trials are compared by, from the first evaluation on
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune would save its parts for a restore, which is never requested, since the store has the state."""
@@ -113,6 +115,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """A trial reports an evaluation, or its end."""
         ours, ended = trial.config["trial"], result["ended"]
+        self._compare(result)
         error = result["error"] if result["test_error"] is not None else None
         if ended is None:
             self.store.note(ours, result["fraction"], error)
@@ -127,8 +130,22 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
             self.store.finish(ours, ending, error)
         row = self.store.trial(ours)
         assert row is not None
-        self.log.trial(row, **{name: result[name] for name in ("epoch", "examples", "train_loss", "test_error")})
+        metric = self.store.metric
+        figures = {name: result[name] for name in ("epoch", "examples", "train_loss", "test_error")}
+        value = None if row.error is None else metric.value(row.error)
+        self.log.trial(row, **figures, metric=metric.name, value=value)
         self.log.progress(at_once=ended is not None)
+
+    def _compare(self, result: dict[str, Any]) -> None:
+        """Note what the trials are compared by, once one has measured it, or say that they do not measure it."""
+        if self.metric_known or not result["measured"]:
+            return
+        self.metric_known = True
+        if result["metric"] is not None:
+            self.store.compares(Metric.model_validate(result["metric"]))
+            return
+        there = ", ".join(result["measured"])
+        self.log.line("error", f"report.metric: no trial measures {self.spec.report.metric!r}; they measure {there}")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """The process of a trial died, or raised."""
@@ -277,7 +294,7 @@ def recover(store: TrialStore) -> None:
         if row.state is not TrialState.RUNNING:
             continue
         cleanup_run(row.id)
-        curve = read_curve(store.run_dir(row.id))
+        curve = read_curve(store.run_dir(row.id), store.spec.report)
         if curve.final is None:
             store.requeue(row.id)
         else:

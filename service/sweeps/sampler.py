@@ -34,7 +34,7 @@ class Sampler:
                 if self.store.add(self.spec, [configuration(self.spec, settings)]):
                     return True
             except SpecInvalid:
-                study.tell(trial, 1.0)
+                study.tell(trial, self._worst(rows))
                 continue
             study.tell(trial, self._known(settings, rows))
         self.exhausted = True
@@ -46,11 +46,11 @@ class Sampler:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(seed=self.search.seed + len(rows), constant_liar=True)
         study = optuna.create_study(sampler=sampler, direction="minimize")
-        space = self._space()
+        space, worst = self._space(), self._worst(rows)
         for row in rows:
             params = {axis: self._index(axis, row) for axis in self.spec.axes}
             if None not in params.values() and row.state.has_ended:
-                error = 1.0 if row.error is None else row.error
+                error = worst if row.error is None else row.error
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=space, value=error))
         return study
 
@@ -67,4 +67,9 @@ class Sampler:
         key = configuration(self.spec, settings).key
         found = {configuration(self.spec, row.settings).key: row.error for row in rows}
         error = found.get(key)
-        return 1.0 if error is None else error
+        return self._worst(rows) if error is None else error
+
+    def _worst(self, rows: list[TrialRow]) -> float:
+        """What counts for a trial without a result: an error of 100 %, or of another metric the worst so far."""
+        known = [row.error for row in rows if row.error is not None]
+        return 1.0 if self.store.metric.is_error else max(known, default=0.0)

@@ -24,6 +24,8 @@ from service.spec import NAME, JobSpec, apply_overrides, as_written
 from trainers import PATH_FIELDS, FieldError, absolute, field_errors
 
 Axes = dict[str, tuple[JsonValue, ...]]
+TASKS = frozenset({"classification", "regression", "language_model", "segmentation"})
+"""Those of which it is known from the spec what they are compared by."""
 TAG = re.compile(r"^/search/(grid|random|asha|optuna)(?=/|$)")
 
 
@@ -100,12 +102,19 @@ class StopSpec(Part):
 class ReportSpec(Part):
     """What the scaling report is asked."""
 
-    tolerance: float = Field(default=0.005, gt=0, le=1)
-    """Test error above the baseline's mean that is still as good, absolute."""
+    metric: str = ""
+    """The metric of the task that trials are compared by, such as `perplexity`; none: the task's headline. Of
+    `accuracy` it is the error."""
+    higher_is_better: bool | None = None
+    """Of `metric`; none: as the task says of its headline, or else by the name: yes for `accuracy`, `r2`, `iou` ..."""
+    tolerance: float = Field(default=0.005, gt=0, le=1e9)
+    """Test error above the baseline's mean that is still as good, absolute; of another metric in its own unit."""
     base_batch: int | None = Field(default=None, ge=1)
     """The baseline's batch; none: `job.batch.base`, from which rules scale, or else the smallest batch of the axis."""
     target_error: float | None = Field(default=None, gt=0, lt=1)
     """Test error for the table of time to a target; none: the baseline's mean and the tolerance."""
+    target: float | None = None
+    """Likewise of another metric."""
 
 
 class SweepSpec(Part):
@@ -134,16 +143,6 @@ class SweepSpec(Part):
     report: ReportSpec = ReportSpec()
     """What the report is asked."""
 
-    @field_validator("job")
-    @classmethod
-    def _trials_have_an_error(cls, job: JobSpec) -> JobSpec:
-        if job.task.name in ("regression", "language_model"):
-            raise ValueError(
-                f"task: a sweep compares test errors, and {job.task.name} has none; submit its jobs one by one, or "
-                "give a task of your own with a metric `accuracy`"
-            )
-        return job
-
     @field_validator("axes")
     @classmethod
     def _no_axis_is_empty(cls, axes: Axes) -> Axes:
@@ -157,6 +156,20 @@ class SweepSpec(Part):
         base = info.data["job"].batch.base if "job" in info.data else None
         if base is not None and report.base_batch not in (None, base):
             raise ValueError(f"base_batch: rules scale from job.batch.base, which is {base}; leave it out here")
+        return report
+
+    @field_validator("report")
+    @classmethod
+    def _asks_for_what_is_compared(cls, report: ReportSpec, info: ValidationInfo) -> ReportSpec:
+        task = info.data["job"].task.name if "job" in info.data else ""
+        is_error = report.metric == "accuracy" or (not report.metric and task == "classification")
+        is_other = report.metric not in ("", "accuracy") or (not report.metric and task in TASKS - {"classification"})
+        if is_error and report.tolerance > 1:
+            raise ValueError("tolerance: of errors it is a share of the test examples; 0.005 is half a percent")
+        if is_error and report.target is not None:
+            raise ValueError("target: the test error is compared; use target_error, or name another report.metric")
+        if is_other and report.target_error is not None:
+            raise ValueError("target_error: no test error is compared; use target, or report.metric: accuracy")
         return report
 
     def resolved(self, base: Path) -> "SweepSpec":

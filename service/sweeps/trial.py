@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from service.scaling.metric import ERROR
 from service.status import Status, append_status
 from service.storage.checkpoints import resuming
 from service.sweeps.trial_curve import TrialCurve, read_curve
@@ -110,7 +111,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         self.run_dir = self.store.run_dir(self.trial)
         self.failed = None
         self.run = None
-        self.curve = TrialCurve()
+        self.curve = TrialCurve(self.store.spec.report)
         self.reader = EventLogReader(self.run_dir)
         if not self.store.begin(self.trial):  # it was cancelled while it was queued
             self.failed = Status(State.FAILED, "NotStarted", "it was cancelled before it started")
@@ -140,7 +141,9 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
             "examples": last.examples if last else 0,
             "train_loss": last.train_loss if last else None,
             "test_error": last.test_error if last else None,
-            "error": curve.error if curve.error is not None else 1.0,
+            "error": curve.error if curve.error is not None else (curve.metric or ERROR).worst,
+            "metric": None if curve.metric is None else curve.metric.model_dump(),
+            "measured": curve.measured,
             "fraction": min(1.0, epoch / self.spec.epochs),
         }
 

@@ -1,20 +1,27 @@
 """The learning curve of a trial, folded from its event log, for the trial store, the report and early stopping."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from service.scaling.evidence import Point
+from service.scaling.metric import Metric
 from service.status import Status
-from trainers import Event, EventLogReader, State, error_median
+from service.sweeps.spec import ReportSpec
+from trainers import Event, EventLogReader, State, last_median, metrics_of
 
 
 class TrialCurve:
     """The curve of one trial so far. Feed it every event once, in order; a log may contain several starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: ReportSpec | None = None) -> None:
+        """asked: What trials are compared by; None: the task's headline."""
+        self.asked = asked or ReportSpec()
+        self.metric: Metric | None = None  # until it was measured
+        self.measured: tuple[str, ...] = ()  # what the task measures
         self.by_epoch: dict[float, Point] = {}
-        self.accuracies: dict[int, float] = {}  # at the ends of epochs
-        self.between: dict[float, float] = {}  # accuracies within epochs
+        self.costs: dict[int, float] = {}  # at the ends of epochs
+        self.between: dict[float, float] = {}  # costs within epochs
         self.train_loss: float | None = None
         self.seconds = 0.0  # of training: the time between two starts is not counted
         self.last_time: float | None = None
@@ -39,14 +46,7 @@ class TrialCurve:
                 self.train_loss = data.get("train_loss")
                 self._point(data["epoch"], data["examples"])
             case "evaluation":
-                figures = {"test_loss": data["test_loss"]}
-                if "test_accuracy" in data:
-                    if data["epoch"] == int(data["epoch"]):  # the error is that at the ends of epochs
-                        self.accuracies[data["epoch"]] = data["test_accuracy"]
-                    else:
-                        self.between[data["epoch"]] = data["test_accuracy"]
-                    figures["test_error"] = 1 - data["test_accuracy"]
-                self._point(data["epoch"], data["examples"], **figures)
+                self._point(data["epoch"], data["examples"], test_loss=data.get("test_loss"), **self._compared(data))
                 return True
             case _:
                 pass
@@ -54,14 +54,30 @@ class TrialCurve:
 
     @property
     def error(self) -> float | None:
-        """Median test error of the last 5 epochs; where none was evaluated at its end, of what was measured between."""
-        found: dict[int, float] | dict[float, float] = self.accuracies or self.between
-        return error_median(found.items())
+        """Median test error, or cost of another metric, of the last 5 epochs; where none was evaluated at its end, of
+        what was measured between."""
+        found: dict[int, float] | dict[float, float] = self.costs or self.between
+        return last_median(found.items())
 
     @property
     def points(self) -> tuple[Point, ...]:
         """In the order of training."""
         return tuple(self.by_epoch[epoch] for epoch in sorted(self.by_epoch))
+
+    def _compared(self, evaluation: dict[str, Any]) -> dict[str, float]:
+        """What trials are compared by, of an evaluation: nothing where it was not measured, or is not finite."""
+        self.measured = tuple(metrics_of(evaluation))
+        found = Metric.of(evaluation, self.asked.metric, self.asked.higher_is_better)
+        if found is None:
+            return {}
+        self.metric, cost, epoch = found, found.cost(evaluation), evaluation["epoch"]
+        if not math.isfinite(cost):
+            return {}
+        if epoch == int(epoch):  # what counts is measured at the ends of epochs
+            self.costs[epoch] = cost
+        else:
+            self.between[epoch] = cost
+        return {"test_error": cost}
 
     def _point(self, epoch: float, examples: int, **figures: Any) -> None:
         before = self.by_epoch.get(epoch) or Point(examples=examples, epoch=epoch, seconds=self.seconds)
@@ -70,9 +86,9 @@ class TrialCurve:
         self.by_epoch[epoch] = before.model_copy(update=figures)
 
 
-def read_curve(run_dir: Path) -> TrialCurve:
-    """The curve of a run, as far as its log goes."""
-    curve = TrialCurve()
+def read_curve(run_dir: Path, asked: ReportSpec | None = None) -> TrialCurve:
+    """The curve of a run, as far as its log goes. asked: What trials are compared by; None: the task's headline."""
+    curve = TrialCurve(asked)
     for event in EventLogReader(run_dir).read():
         curve.add(event)
     return curve

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from service.ids import new_job_id
+from service.scaling.metric import ERROR, Metric
 from service.spec import JobSpec
 from service.status import Status
 from service.sweeps.axes import Configuration
@@ -106,7 +107,7 @@ class TrialRow(BaseModel):
     fraction: float
     """0 to 1: how much of it is trained."""
     error: float | None
-    """Median test error of its last 5 epochs."""
+    """Median test error of its last 5 epochs, or cost of another metric."""
     started: float | None
     """Seconds since 1970."""
     finished: float | None
@@ -156,6 +157,18 @@ class TrialStore:
         """A value of the sweep itself: id, spec, created, body_hash, state, reason, message, used_s."""
         with self._open() as db:
             return self._get(db, name)
+
+    @property
+    def metric(self) -> Metric:
+        """What its trials are compared by; the error until a trial has said otherwise."""
+        with self._open() as db:
+            row = db.execute("SELECT value FROM sweep WHERE name = 'metric'").fetchone()
+        return ERROR if row is None else Metric.model_validate_json(row[0])
+
+    def compares(self, metric: Metric) -> None:
+        """Store what the trials are compared by."""
+        with self._write() as db:
+            self._set(db, metric=metric.model_dump())
 
     @property
     def spec(self) -> SweepSpec:

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from service.scaling.evidence import Evidence, Question, Trial
+from service.scaling.metric import Metric
 from service.sweeps.axes import base_batch
 from service.sweeps.log import counts_of, progress_of
 from service.sweeps.spec import SweepSpec
@@ -30,7 +31,9 @@ class TrialView(BaseModel):
     progress: float
     """0 to 1."""
     error: float | None
-    """Median test error of its last 5 epochs."""
+    """Median test error of its last 5 epochs; null where another metric is compared."""
+    value: float | None
+    """Median over the last 5 epochs of what is compared: the test error, or the metric as the task measures it."""
     starts: int
     """How often it was started: more than once if the sweep was interrupted."""
 
@@ -64,17 +67,16 @@ class SweepView(SweepSummary):
     """As submitted and extended, with every default filled in and every path absolute."""
     folder: str
     """The folder with its trial store, its log, and the run directories of its trials."""
+    metric: Metric
+    """What its trials are compared by."""
     results: list[TrialView]
 
 
 def view(store: TrialStore) -> SweepView:
     """A sweep in full."""
-    rows = store.trials()
-    results = [
-        TrialView(**row.model_dump(include=set(TrialView.model_fields) - {"progress"}), progress=_fraction(row))
-        for row in rows
-    ]
-    return SweepView(**_summary(store, rows), spec=store.spec, folder=str(store.folder), results=results)
+    rows, metric = store.trials(), store.metric
+    results = [_trial_view(row, metric) for row in rows]
+    return SweepView(**_summary(store, rows), spec=store.spec, folder=str(store.folder), metric=metric, results=results)
 
 
 def summary(store: TrialStore) -> SweepSummary:
@@ -87,12 +89,14 @@ def evidence(store: TrialStore, told: Callable[[str], None] = lambda _: None) ->
 
     told: Called with the id of each trial that has been read; of thousands it takes minutes.
     """
-    spec = store.spec
+    spec, metric = store.spec, store.metric
+    target = spec.report.target_error if metric.is_error else spec.report.target
     question = Question(
         base_batch=base_batch(spec),
         base_lr=spec.job.optimizer.lr,
+        metric=metric,
         tolerance=spec.report.tolerance,
-        target_error=spec.report.target_error,
+        target_error=target if target is None or not metric.higher_is_better else -target,
     )
     trials = []
     for row in store.trials():
@@ -115,13 +119,20 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _trial_view(row: TrialRow, metric: Metric) -> TrialView:
+    fields = row.model_dump(include=set(TrialView.model_fields) - {"progress", "error", "value"})
+    error = row.error if metric.is_error else None
+    value = None if row.error is None else metric.value(row.error)
+    return TrialView(**fields, progress=_fraction(row), error=error, value=value)
+
+
 def _fraction(row: TrialRow) -> float:
     return 1.0 if row.state is TrialState.SUCCEEDED else row.fraction
 
 
 def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
     job = row.job_spec
-    curve = read_curve(store.run_dir(row.id))
+    curve = read_curve(store.run_dir(row.id), spec.report)
     usual = job.warmup.name == "none" or job.warmup.epochs == spec.job.warmup.epochs  # then its name says it all
     warmup = job.warmup.name if usual else f"{job.warmup.name} {job.warmup.epochs:g}"
     multiple = row.settings.get("multiple", 1.0)

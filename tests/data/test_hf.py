@@ -9,10 +9,10 @@ import torch
 from datasets import ClassLabel, DatasetDict, Features, Image, List, Value
 from datasets import Dataset as Rows
 
-from trainers.data import extras
 from trainers.data.config import DataSpec
 from trainers.data.datasets import open_dataset
 from trainers.data.facts import DataFacts
+from trainers.data.records import extras
 from trainers.errors import DataNotFound, MillraceError, SpecRejected
 
 datasets.disable_progress_bars()

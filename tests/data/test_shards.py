@@ -11,12 +11,11 @@ import webdataset
 from PIL import Image
 from webdataset import autodecode, tariterators
 
-from trainers.data import kept
 from trainers.data.batches import Dataset
 from trainers.data.config import DataSpec
 from trainers.data.datasets import open_dataset
 from trainers.data.facts import DataFacts
-from trainers.data.records import shards
+from trainers.data.records import kept, shards
 from trainers.errors import DataNotFound, MillraceError, SpecRejected
 
 

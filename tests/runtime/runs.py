@@ -14,7 +14,7 @@ import trainers
 from trainers import Event, EventLogReader, Run, TrainSpec
 from trainers.runtime.node_folder import where
 
-WITHIN_S = 90.0
+WITHIN_S = 200.0
 
 
 def spec(**fields: Any) -> TrainSpec:

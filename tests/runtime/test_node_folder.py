@@ -78,10 +78,12 @@ def test_whoever_leaves_removes_nothing_that_another_holds(session: SimpleNamesp
     session.name = "b"
     with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path, "b"], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout
-        assert Path(other.stdout.readline().strip()) == node_folder("job")
+        theirs = Path(other.stdout.readline().strip())
+        assert theirs == node_folder("job")
         leave("job")
-        assert where("job").exists()
+        is_there = theirs.exists()
         other.kill()
+    assert is_there
     node_folder("job")
     leave("job")
     assert not where("job").exists()

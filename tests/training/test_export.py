@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from api import build
 from tests.api.cli.fake_cli import cli_context
 from tests.service.fakes import FakeRuns
+from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
-from trainers.models.registry import build_model
+from trainers.models.registry import build_model, build_model_for
 from trainers.models.weights import save_weights
 from trainers.spec import ModelSpec
+from trainers.tasks.config import TaskSpec
 from trainers.training import export
 from trainers.training.export import FINISHED, HEADER, SUFFIX, TOLERANCE, FinishedModel, export_model
 
@@ -35,6 +37,18 @@ class Net(nn.Module):
 
 def net(num_classes, in_channels):
     return Net(num_classes)
+"""
+
+BRINGS = """
+from torch import nn
+from trainers import Task
+
+class Brings(Task):
+    def model(self, facts):
+        return nn.Linear(facts.inputs[0], facts.outputs)
+
+    def loss(self, model, data):
+        raise NotImplementedError
 """
 
 
@@ -145,3 +159,36 @@ def test_the_command(tmp_path: Path) -> None:
     assert missing.exit_code == 2
     nowhere = CliRunner().invoke(app, ["export", str(run), "--format", "onnx", "--to", str(tmp_path / "no" / "x")])
     assert (nowhere.exit_code, "there is no folder" in nowhere.output) == (2, True)
+
+
+@pytest.mark.parametrize("form", list(SUFFIX))
+@pytest.mark.filterwarnings("ignore")  # of torch's and onnx's own
+def test_a_model_of_tokens(form: Any, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    model = ModelSpec.model_validate({"name": "gpt", "kwargs": {"layers": 1, "heads": 2, "width": 16}})
+    facts = DataFacts((12,), vocabulary=30, unit="byte")
+    finished = FinishedModel(
+        model=model, num_classes=30, image_shape=(12,), task=TaskSpec(name="language_model"), facts=facts
+    )
+    save_weights(tmp_path / FINISHED, build_model_for(model, facts, seed=3), {HEADER: finished.model_dump_json()})
+    target = tmp_path / f"other{SUFFIX[form]}"
+    exported = export_model(tmp_path, form, target)
+    assert exported.max_difference < TOLERANCE
+    if form == "torch.export":
+        tokens = torch.randint(30, (4, 12))
+        assert torch.export.load(target).module()(tokens).shape == (4, 12, 30)
+
+
+def test_the_model_that_a_task_brings(tmp_path: Path) -> None:
+    (tmp_path / "brings.py").write_text(BRINGS)
+    facts, task = DataFacts((3,), outputs=1), TaskSpec(name="brings:Brings")
+    finished = FinishedModel(
+        model=ModelSpec(name="task"), num_classes=1, image_shape=(3,), task=task, facts=facts, code=str(tmp_path)
+    )
+    save_weights(tmp_path / FINISHED, nn.Linear(3, 1), {HEADER: finished.model_dump_json()})
+    assert export_model(tmp_path, "torch.export", tmp_path / "other.pt2").max_difference == 0
+    given = finished.model_copy(update={"task": TaskSpec(name="given_to_train:Brings")})
+    save_weights(tmp_path / FINISHED, nn.Linear(3, 1), {HEADER: given.model_dump_json()})
+    with pytest.raises(SpecRejected, match=r"was an object that train\(\) was given"):
+        export_model(tmp_path, "torch.export", tmp_path / "other.pt2")

@@ -21,7 +21,7 @@ from trainers.data.records.hf import read_hf
 from trainers.data.records.objects import ObjectSource
 from trainers.data.records.table import read_table
 from trainers.data.records.webdataset import read_webdataset
-from trainers.data.user import IMAGENET, read_user
+from trainers.data.user import IMAGENET, read_user, streams
 from trainers.errors import DataNotFound, SpecRejected
 
 
@@ -37,7 +37,7 @@ def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
         return read_table(data)
     if data.name in SAVED:
         found = read_hf(data) if data.name == "hf" else read_webdataset(data)
-        return found if isinstance(found, Columns) else _limited(found, data.limit)
+        return found if isinstance(found, Columns) else _limited(streams(data.name, *found), data.limit)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
         "imagenet": _imagenet,

@@ -1,4 +1,4 @@
-"""A finished model in a format for others: written, loaded again as they would, and compared on images drawn at random.
+"""A finished model in a format for others: written, loaded again as they would, and compared on inputs drawn at random.
 
 `model.safetensors` says in its header which model it is of, so that the file alone is enough.
 """
@@ -21,10 +21,11 @@ from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.names import is_hugging_face
-from trainers.models.registry import build_model
+from trainers.models.registry import build_model_for
 from trainers.models.weights import load_weights
 from trainers.spec import ModelSpec, TrainSpec
 from trainers.tasks.config import TaskSpec
+from trainers.tasks.registry import OWN, build_task, build_task_model
 
 Format = Literal["safetensors", "torch.export", "onnx"]
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torch.export": ".pt2", "onnx": ".onnx"}
@@ -36,15 +37,14 @@ TOLERANCE = 1e-5
 """The largest difference of a logit. A tenth of it is what other kernels cost in float32 on logits near 10."""
 
 _KINDS = {
-    "language_model": "a model of tokens",
     "segmentation": "a model of pixels",
     "detection": "a detector",
     "transformers": "a model of transformers",
 }
-"""Tasks whose models have no images in and logits of each out."""
+"""Tasks whose models do not give one tensor for inputs of one kind."""
 
 SIZES = (2, 1, 5)
-"""Images at once: the first is what the model is exported with; it must take others as well."""
+"""Inputs at once: the first is what the model is exported with; it must take others as well."""
 
 
 class FinishedModel(BaseModel):
@@ -60,8 +60,19 @@ class FinishedModel(BaseModel):
     categories: tuple[int, ...] = ()
     """How many codes each of a vector's last numbers may hold, where they stand for categories."""
     task: TaskSpec = TaskSpec()
+    facts: DataFacts | None = None
+    """What its data looked like; null in files that are older than this."""
     code: str | None = None
     """The folder of a user's own model."""
+
+    @property
+    def data(self) -> DataFacts:
+        """What its data looked like."""
+        if self.facts is not None:
+            return self.facts
+        if self.task.name == "language_model":
+            return DataFacts(self.image_shape, vocabulary=self.num_classes)
+        return DataFacts(self.image_shape, classes=self.num_classes, categories=self.categories)
 
 
 def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
@@ -69,7 +80,7 @@ def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
     outputs = facts.pixel_classes or facts.classes or facts.outputs or facts.vocabulary
     return FinishedModel(
         model=spec.model, num_classes=outputs, image_shape=facts.inputs, categories=facts.categories, task=spec.task,
-        code=spec.code,
+        facts=facts, code=spec.code,
     )  # fmt: skip
 
 
@@ -138,20 +149,23 @@ def described(path: Path) -> FinishedModel:
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
     spec = finished.model.model_copy(update={"weights": None})
-    kind = _KINDS.get(finished.task.name, "a task's own model" if spec.name == "task" else "")
-    if kind or is_hugging_face(spec.name):
-        kind = kind or "a model of transformers"
+    if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(spec.name) else ""):
         raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
-    module = build_model(spec, finished.num_classes, finished.image_shape, 0, finished.categories)
+    if spec.name == OWN:
+        module = build_task_model(build_task(finished.task, "cross_entropy", finished.data), spec, seed=0)
+    else:
+        module = build_model_for(spec, finished.data, seed=0)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 
 
-def _images(finished: FinishedModel, count: int) -> Tensor:
-    """(count, C, H, W), like normalised ones; or (count, F), the last of which may be codes."""
-    draw = torch.Generator().manual_seed(count)
-    found = torch.randn(count, *finished.image_shape, generator=draw)
-    for place, size in enumerate(reversed(finished.categories), 1):
+def _inputs(finished: FinishedModel, count: int) -> Tensor:
+    """(count, C, H, W), like normalised images; (count, F), the last of which may be codes; or (count, T) tokens."""
+    facts, draw = finished.data, torch.Generator().manual_seed(count)
+    if facts.vocabulary:
+        return torch.randint(facts.vocabulary, (count, *facts.inputs), generator=draw)
+    found = torch.randn(count, *facts.inputs, generator=draw)
+    for place, size in enumerate(reversed(facts.categories), 1):
         found[:, -place] = torch.randint(size, (count,), generator=draw)
     return found
 
@@ -160,10 +174,15 @@ def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Te
     """The largest, over minibatches of several sizes; infinite where the shapes differ or something is not finite."""
     found = 0.0
     for count in SIZES:
-        images = _images(finished, count)
-        with torch.no_grad():
-            ours = module(images)
-        theirs = loaded(images)
+        inputs = _inputs(finished, count)
+        try:
+            with torch.no_grad():
+                ours = module(inputs)
+        except Exception as error:  # a task's own model may take something else
+            raise user_code.failed("the model, called with inputs like the data's first column,", error) from error
+        if not isinstance(ours, Tensor):
+            raise ExportFailed(f"the model gives a {type(ours).__name__}, and only one tensor can be compared again")
+        theirs = loaded(inputs)
         if ours.shape != theirs.shape or not bool(torch.isfinite(ours - theirs).all()):
             return float("inf")
         found = max(found, float((ours - theirs).abs().max()))
@@ -183,7 +202,7 @@ def _load_safetensors(finished: FinishedModel, path: Path) -> Callable[[Tensor],
 
 def _write_program(module: nn.Module, finished: FinishedModel, _source: Path, path: Path) -> None:
     with _exporting("torch.export"):
-        program = torch.export.export(module, (_images(finished, SIZES[0]),), dynamic_shapes=_any_batch())
+        program = torch.export.export(module, (_inputs(finished, SIZES[0]),), dynamic_shapes=_any_batch())
         buffer = io.BytesIO()  # it insists on its own suffix
         torch.export.save(program, buffer)
     path.write_bytes(buffer.getvalue())
@@ -199,21 +218,26 @@ def _write_onnx(module: nn.Module, finished: FinishedModel, _source: Path, path:
         raise ExportFailed(f"{' and '.join(missing)} is not installed: pip install 'millrace[onnx]'")
     with _exporting("onnx"):
         torch.onnx.export(
-            module, (_images(finished, SIZES[0]),), path, dynamo=True, dynamic_shapes=_any_batch(), verbose=False,
-            external_data=False, input_names=["images"], output_names=["logits"],
+            module, (_inputs(finished, SIZES[0]),), path, dynamo=True, dynamic_shapes=_any_batch(), verbose=False,
+            external_data=False, input_names=[_name(finished)], output_names=["logits"],
         )  # fmt: skip
 
 
-def _load_onnx(_finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
+def _load_onnx(finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def logits(images: Tensor) -> Tensor:
-        (found,) = session.run(["logits"], {"images": images.numpy()})
+    def logits(inputs: Tensor) -> Tensor:
+        (found,) = session.run(["logits"], {_name(finished): inputs.numpy()})
         return torch.from_numpy(found)
 
     return logits
+
+
+def _name(finished: FinishedModel) -> str:
+    """Of the inputs in an ONNX file."""
+    return "tokens" if finished.data.vocabulary else "images" if len(finished.data.inputs) == 3 else "inputs"
 
 
 _WRITE = {"safetensors": _write_safetensors, "torch.export": _write_program, "onnx": _write_onnx}

@@ -39,6 +39,6 @@ def export_run(
         typer.echo(exported.model_dump_json())
         return OK
     shape = "x".join(map(str, exported.image_shape))
-    typer.echo(f"{exported.path}: {exported.bytes:,} bytes; images of {shape} to {exported.num_classes} logits")
-    typer.echo(f"Loaded again, its logits differ by at most {exported.max_difference:.2g}")
+    typer.echo(f"{exported.path}: {exported.bytes:,} bytes; inputs of {shape} to {exported.num_classes} outputs")
+    typer.echo(f"Loaded again, its outputs differ by at most {exported.max_difference:.2g}")
     return OK

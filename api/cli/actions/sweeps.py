@@ -57,7 +57,8 @@ class SweepLines:
         data = event.data
         if event.type == "trial" and data["state"] not in ("QUEUED", "RUNNING"):
             settings = ", ".join(f"{axis} {value}" for axis, value in data["settings"].items())
-            error = "" if data["error"] is None else f"  error {data['error']:.4f}"
+            value = data.get("value", data["error"])  # logs that are older than tasks have the error alone
+            error = "" if value is None else f"  {data.get('metric', 'error')} {value:.4f}"
             why = "" if data["state"] == "SUCCEEDED" else f"  {data['message']}"
             self.say(f"trial {data['number']} {data['state']}  {settings}{error}{why}")
         elif event.type == "progress" and time.monotonic() - self.printed_s >= LINE_EVERY_S:
@@ -139,9 +140,9 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
         return
     typer.echo(_sentence(sweep))
     axes = list(sweep.spec.axes)
-    table = Table("trial", "job", *axes, "state", "progress", "error", "message", box=None)
+    table = Table("trial", "job", *axes, "state", "progress", sweep.metric.name, "message", box=None)
     for trial in sweep.results:
-        error = "" if trial.error is None else f"{trial.error:.4f}"
+        error = "" if trial.value is None else f"{trial.value:.4f}"
         values = [str(trial.settings.get(axis, "")) for axis in axes]
         cells = (str(trial.number), trial.id, *values, trial.state, f"{trial.progress:.0%}", error, trial.message)
         table.add_row(*(Text(cell) for cell in cells))

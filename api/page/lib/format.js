@@ -36,3 +36,29 @@ export const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(
 
 /** Any JSON value in a table's cell. */
 export const word = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+/** `test_bits_per_byte` as people read it. */
+export function metricTitle(name) {
+  const words = name.replaceAll("_", " ");
+  return words[0].toUpperCase() + words.slice(1);
+}
+
+/** How values of a task's metric are written: shares of the test examples in percent. */
+export const metricFormat =
+  (name, digits = 1) =>
+  (value) =>
+    name.endsWith("accuracy") || name === "error" || name === "test_error_median"
+      ? percent(value, digits)
+      : figure(value);
+
+/** What a sweep compares: its words, and how values, costs (of which less is better) and gaps are written. */
+export function compared({ name, higher_is_better } = { name: "error", higher_is_better: false }) {
+  const text = metricFormat(name, 2);
+  return {
+    name,
+    title: metricTitle(`test_${name}`),
+    text,
+    gap: text,
+    value: (cost) => (cost === null || !higher_is_better ? cost : -cost),
+  };
+}

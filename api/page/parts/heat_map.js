@@ -1,8 +1,8 @@
-// Test error by method and batch, as a table whose cells are coloured: the figures stay readable, also aloud.
+// What a sweep compares by method and batch, as a table whose cells are coloured: the figures stay readable, also aloud.
 
 import { colour } from "./chart.js";
 import { el } from "../lib/dom.js";
-import { count, figure, percent } from "../lib/format.js";
+import { compared, count, figure } from "../lib/format.js";
 
 /** How a cell's rate followed the batch, in words. */
 export function method({ rule, warmup, multiple }) {
@@ -17,6 +17,7 @@ export function heatMap(cells, question) {
   const means = cells.map(({ mean }) => mean).filter((mean) => mean !== null);
   const low = Math.min(...means),
     high = Math.max(...means);
+  const tells = compared(question.metric);
   const head = el(
     "tr",
     {},
@@ -30,12 +31,12 @@ export function heatMap(cells, question) {
       el("th", { scope: "row" }, name),
       batches.map((batch) => {
         const cell = cells.find((one) => one.batch === batch && method(one) === name);
-        return cell ? filled(cell, (cell.mean - low) / (high - low || 1)) : el("td", { class: "void" }, "");
+        return cell ? filled(cell, (cell.mean - low) / (high - low || 1), tells) : el("td", { class: "void" }, "");
       }),
     ),
   );
   const base = `Base batch ${count(question.base_batch)} at rate ${figure(question.base_lr)}`;
-  const note = `${base}; ✓ is within ${percent(question.tolerance, 1)} of its error, ✗ beyond, with 95 % confidence.`;
+  const note = `${base}; ✓ is within ${tells.gap(question.tolerance)} of its ${tells.name}, ✗ beyond, with 95 % confidence.`;
   return el(
     "div",
     { class: "frame", tabindex: 0, role: "region", "aria-label": "Heat map" },
@@ -44,7 +45,7 @@ export function heatMap(cells, question) {
   );
 }
 
-function filled(cell, share) {
+function filled(cell, share, tells) {
   const sign = { within: " ✓", beyond: " ✗" }[cell.verdict] ?? "";
   const lost = [
     ["diverged", cell.diverged],
@@ -55,9 +56,9 @@ function filled(cell, share) {
     .filter(([, number]) => number > 0)
     .map(([what, number]) => `${number} ${what}`)
     .join(", ");
-  const spread = cell.std === null ? "" : ` ± ${percent(cell.std, 2)}`;
+  const spread = cell.std === null ? "" : ` ± ${tells.gap(cell.std)}`;
   const title = `rate ${figure(cell.lr)}, ${cell.errors.length} seeds${spread}${lost ? `; ${lost}` : ""}`;
-  const node = el("td", { title }, cell.mean === null ? lost || "–" : `${percent(cell.mean, 2)}${sign}`);
+  const node = el("td", { title }, cell.mean === null ? lost || "–" : `${tells.text(tells.value(cell.mean))}${sign}`);
   if (cell.mean === null) node.className = cell.diverged + cell.stopped ? "broken" : "void";
   else
     node.style.backgroundColor = `color-mix(in oklab, ${colour("hot")} ${Math.round(share * 100)}%, ${colour("cool")})`;

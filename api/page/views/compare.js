@@ -2,7 +2,7 @@
 
 import { Chart, TALL, lineColour } from "../parts/chart.js";
 import { announce, el, link } from "../lib/dom.js";
-import { duration, figure, percent } from "../lib/format.js";
+import { duration, figure, metricFormat, metricTitle } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { every, heading } from "../parts/widgets.js";
 import { fetchLines } from "../lib/fetch_lines.js";
@@ -14,24 +14,29 @@ const RECENT = 12;
 const FIGURES = {
   loss: ["Training loss", figure],
   test_loss: ["Test loss", figure],
-  test_accuracy: ["Test accuracy", (value) => percent(value, 1)],
-  test_perplexity: ["Test perplexity", figure],
-  test_r2: ["Test R2", figure],
   examples_per_s: ["Examples a second", figure],
   staleness: ["Mean staleness", figure],
   workers: ["Workers", figure],
   learning_rate: ["Learning rate", figure],
 };
 
+/** Title and format of a figure: one that every run has, or a metric of the task. */
+const looksOf = (name) => FIGURES[name] ?? [metricTitle(name), metricFormat(name)];
+
 /** `jobs`: ids with commas between, or else the last jobs; `sweep`: all trials of one; `figure`, `over`. */
 export function compareView(main, { query }, signal) {
-  const name = Object.hasOwn(FIGURES, query.get("figure")) ? query.get("figure") : "loss";
+  const asked = query.get("figure") ?? "";
+  const name = Object.hasOwn(FIGURES, asked) || /^test_\w+$/.test(asked) ? asked : "loss";
   const axis = Object.hasOwn(AXES, query.get("over")) ? query.get("over") : "epoch";
   const place = el("div", {}, el("p", { class: "note", "aria-busy": "true" }, "Reading…"));
-  main.append(heading("Overlay", choices(query, name, axis)), place);
+  const offered = choices(query, name, axis);
+  main.append(heading("Overlay", offered.element), place);
   let overlay = null;
   every(REFRESH_MS, signal, async () => {
-    overlay ??= await Overlay.open(query, name, axis, place, signal);
+    if (!overlay) {
+      overlay = await Overlay.open(query, name, axis, place, signal);
+      offered.add(overlay.jobs.flatMap(({ metrics }) => metrics ?? []));
+    }
     await overlay.refresh();
   });
   signal.addEventListener("abort", () => overlay?.chart.close());
@@ -47,7 +52,7 @@ class Overlay {
   }
 
   constructor(jobs, name, axis, signal) {
-    const [title, format] = FIGURES[name];
+    const [title, format] = looksOf(name);
     this.jobs = jobs;
     this.name = name;
     this.axis = axis;
@@ -124,13 +129,16 @@ async function hasEnded(job, again, signal) {
 async function chosen(query, signal) {
   if (query.get("sweep")) {
     const sweep = await api(`v1/sweeps/${encodeURIComponent(query.get("sweep"))}`, { signal });
-    return sweep.results.filter(({ starts }) => starts > 0).map(ofTrial);
+    const metric = sweep.metric.name === "error" ? "accuracy" : sweep.metric.name;
+    return sweep.results.filter(({ starts }) => starts > 0).map((trial) => ({ ...ofTrial(trial), metrics: [metric] }));
   }
   const ids = (query.get("jobs") ?? "").split(",").filter(Boolean);
+  const named = (job) => ({ ...job, metrics: Object.keys(job.result?.metrics ?? {}) });
   const { jobs } = await api(`v1/jobs?page_size=${ids.length ? 200 : RECENT}`, { signal });
-  if (!ids.length) return jobs;
+  if (!ids.length) return jobs.map(named);
   const known = new Map(jobs.map((job) => [job.id, job]));
-  return Promise.all(ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal })));
+  const found = ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal }));
+  return (await Promise.all(found)).map(named);
 }
 
 function ofTrial({ id, number, settings, state }) {
@@ -149,17 +157,27 @@ function choices(query, name, axis) {
   };
   const options = (pairs, now) =>
     pairs.map(([value, label]) => el("option", { value, selected: value === now }, label));
-  return el(
+  const keys = new Set([...Object.keys(FIGURES), name]);
+  const figures = el(
+    "select",
+    { "aria-label": "Figure", onchange: change("figure") },
+    options(
+      [...keys].map((key) => [key, looksOf(key)[0]]),
+      name,
+    ),
+  );
+  /** Offer the metrics that the runs have measured, too. */
+  const add = (metrics) => {
+    for (const key of metrics.map((metric) => `test_${metric}`)) {
+      if (keys.has(key)) continue;
+      keys.add(key);
+      figures.append(el("option", { value: key }, looksOf(key)[0]));
+    }
+  };
+  const element = el(
     "span",
     { class: "filters" },
-    el(
-      "select",
-      { "aria-label": "Figure", onchange: change("figure") },
-      options(
-        Object.entries(FIGURES).map(([key, [label]]) => [key, label]),
-        name,
-      ),
-    ),
+    figures,
     el(
       "label",
       { class: "check" },
@@ -167,4 +185,5 @@ function choices(query, name, axis) {
       el("select", { onchange: change("over") }, options(Object.entries(AXES), axis)),
     ),
   );
+  return { element, add };
 }

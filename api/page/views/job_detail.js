@@ -2,7 +2,7 @@
 
 import { Chart } from "../parts/chart.js";
 import { announce, el, link, setText } from "../lib/dom.js";
-import { count, duration, figure, moment, percent } from "../lib/format.js";
+import { count, duration, figure, metricFormat, metricTitle, moment } from "../lib/format.js";
 import { api, events, sleep } from "../lib/http.js";
 import { actorsPanel } from "../parts/actors.js";
 import { checkpointsPanel } from "../parts/checkpoints.js";
@@ -41,25 +41,15 @@ const DRAWN_WITH_LOSS = ["test_loss", "test_error_median"];
 
 /** A chart of one metric of the task. */
 function metricPlot(name) {
-  const title = metricTitle(name);
-  const format = name.endsWith("accuracy") ? (value) => percent(value, 1) : figure;
-  return { title, format, lines: [["test", "evaluations", name]] };
+  return { title: metricTitle(name), format: metricFormat(name), lines: [["test", "evaluations", name]] };
 }
 
-/** The metrics of a task by name, the loss last. */
-function metricsText(metrics) {
-  const names = Object.keys(metrics ?? {}).sort((a, b) => (a === "loss") - (b === "loss"));
-  const texts = names.map((name) => {
-    const value = name.endsWith("accuracy") ? percent(metrics[name], 2) : figure(metrics[name]);
-    return `${name.replaceAll("_", " ")} ${value}`;
-  });
+/** The metrics of a task by name: that by which runs are compared first, and the loss last. */
+function metricsText(metrics, headline) {
+  const place = (name) => (name === headline ? 0 : name === "loss" ? 2 : 1);
+  const names = Object.keys(metrics ?? {}).sort((a, b) => place(a) - place(b));
+  const texts = names.map((name) => `${name.replaceAll("_", " ")} ${metricFormat(name, 2)(metrics[name])}`);
   return texts.length ? texts.join(", ") : "–";
-}
-
-/** `test_bits_per_byte` as people read it. */
-function metricTitle(name) {
-  const words = name.replaceAll("_", " ");
-  return words[0].toUpperCase() + words.slice(1);
 }
 
 /** One job. */
@@ -275,7 +265,7 @@ class JobPage {
   #showLive(epochs, examples, metrics) {
     setText(this.live.epochs, `${figure(epochs)} of ${figure(this.curves.runEpochs || this.job.spec.epochs)}`);
     setText(this.live.examples, count(examples));
-    setText(this.live.metrics, metricsText(metrics));
+    setText(this.live.metrics, metricsText(metrics, this.job.result.headline));
   }
 
   /** From the stream, between two looks. */

@@ -2,7 +2,7 @@
 
 import { Chart, TALL, colour, lineColour } from "../parts/chart.js";
 import { announce, el, keyed, link, setText } from "../lib/dom.js";
-import { count, percent, word } from "../lib/format.js";
+import { compared, count, word } from "../lib/format.js";
 import { api, post } from "../lib/http.js";
 import { heatMap, method } from "../parts/heat_map.js";
 import {
@@ -72,7 +72,7 @@ class SweepPage {
   async refresh() {
     const sweep = await api(this.path, { signal: this.signal });
     if (this.sweep && this.sweep.state !== sweep.state) announce(`${sweep.name} is ${sweep.state}: ${sweep.message}`);
-    const standing = JSON.stringify(sweep.results.map(({ state, error }) => [state, error]));
+    const standing = JSON.stringify(sweep.results.map(({ state, value }) => [state, value]));
     const known = this.standing === standing;
     this.sweep = sweep;
     this.standing = standing;
@@ -107,8 +107,14 @@ class SweepPage {
 
   #showTrials(sweep) {
     const axes = Object.keys(sweep.spec.axes);
+    const tells = compared(sweep.metric);
+    if (this.told !== tells.title) {
+      this.told = tells.title; // known from the first evaluation on
+      this.trials.replaceChildren();
+      this.rows.replaceChildren();
+    }
     if (!this.rows.isConnected)
-      this.trials.append(table("Trials", ["Trial", ...axes, "State", "Progress", "Test error", "Why"], this.rows));
+      this.trials.append(table("Trials", ["Trial", ...axes, "State", "Progress", tells.title, "Why"], this.rows));
     keyed(
       this.rows,
       sweep.results,
@@ -123,10 +129,10 @@ class SweepPage {
           ),
           el("td", {}, badge()),
           el("td", {}, progressBar()),
-          el("td", { "data-label": "Test error", class: "number" }),
+          el("td", { "data-label": tells.title, class: "number" }),
           el("td", { class: "why" }),
         ),
-      update,
+      (line, trial) => update(line, trial, tells),
     );
   }
 
@@ -142,7 +148,8 @@ class SweepPage {
     const name = Object.entries(variant.variant)
       .map(([axis, value]) => `${axis} ${value}`)
       .join(", ");
-    const { chart, data } = errorChart(variant.cells);
+    const tells = compared(question.metric);
+    const { chart, data } = errorChart(variant.cells, tells);
     this.charts.push(chart);
     (this.drawn ??= []).push({ chart, data });
     return el(
@@ -155,22 +162,22 @@ class SweepPage {
         variant.answer.map((line) => el("li", {}, line)),
       ),
       chart.element,
-      el("h3", {}, "Test error by method and batch"),
+      el("h3", {}, `${tells.title} by method and batch`),
       heatMap(variant.cells, question),
     );
   }
 }
 
-function update(line, trial) {
+function update(line, trial, tells) {
   const [why, error, progress, state] = [...line.children].reverse();
   setBadge(state.firstElementChild, trial.state);
   setProgress(progress.firstElementChild, trial.progress, null);
-  setText(error, percent(trial.error, 2));
+  setText(error, tells.text(trial.value));
   setText(why, trial.state === "SUCCEEDED" ? "" : trial.message);
 }
 
 /** Paper 4's figure 1: a line a method, with a bar of one standard deviation up and down. */
-function errorChart(cells) {
+function errorChart(cells, tells) {
   const batches = [...new Set(cells.map(({ batch }) => batch))].sort((a, b) => a - b);
   const base = cells.filter(({ batch, mean }) => batch === batches[0] && mean !== null);
   const methods = [...new Set(cells.filter(({ batch }) => batch > batches[0] || batches.length === 1).map(method))];
@@ -178,19 +185,19 @@ function errorChart(cells) {
     cells.find((cell) => cell.batch === batch && method(cell) === name) ?? (batch === batches[0] ? base[0] : undefined);
   const table = methods.map((name) => batches.map((batch) => at(name, batch)));
   const chart = new Chart({
-    title: "Test error against batch size",
+    title: `${tells.title} against batch size`,
     height: TALL,
     logX: 2,
     xLabel: () => "examples an update",
     xFormat: count,
     xSplits: batches,
-    lines: methods.map((label) => ({ label, format: (value) => percent(value, 2), dots: true, gaps: true })),
-    after: (plot) => bars(plot, batches, table),
+    lines: methods.map((label) => ({ label, format: tells.text, dots: true, gaps: true })),
+    after: (plot) => bars(plot, batches, table, tells),
   });
-  return { chart, data: [batches, ...table.map((row) => row.map((cell) => cell?.mean ?? null))] };
+  return { chart, data: [batches, ...table.map((row) => row.map((cell) => tells.value(cell?.mean ?? null)))] };
 }
 
-function bars(plot, batches, table) {
+function bars(plot, batches, table, tells) {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.beginPath();
@@ -203,8 +210,8 @@ function bars(plot, batches, table) {
       if (!cell?.mean || !cell.std) return;
       const left = plot.valToPos(batches[j], "x", true);
       ctx.beginPath();
-      ctx.moveTo(left, plot.valToPos(cell.mean - cell.std, "y", true));
-      ctx.lineTo(left, plot.valToPos(cell.mean + cell.std, "y", true));
+      ctx.moveTo(left, plot.valToPos(tells.value(cell.mean) - cell.std, "y", true));
+      ctx.lineTo(left, plot.valToPos(tells.value(cell.mean) + cell.std, "y", true));
       ctx.stroke();
     });
   });

@@ -44,3 +44,16 @@ def as_stream(events: list[tuple[str, dict[str, Any]]], begin: int = 1) -> str:
         event = {"seq": seq, "time": 1_795_157_766.0 + seq, "type": kind, "data": data}
         told += f"id: {seq}\nevent: {kind}\ndata: {json.dumps(event)}\n\n"
     return told
+
+
+def train_on_text(run: FakeRun, epochs: int) -> None:
+    """Likewise a language model, whose metrics are others."""
+    run.state(State.RUNNING, "Training", "two workers train")
+    for i in range(1, 10 * epochs + 1):
+        epoch = i / 10
+        run.emit("step", **step(epoch, i))
+        if i % 10 == 0:
+            loss = 1.4 + 2.0 * math.exp(-epoch)
+            figures = {"test_loss": loss, "test_perplexity": math.exp(loss), "test_bits_per_byte": loss / math.log(2)}
+            run.emit("evaluation", epoch=epoch, examples=int(epoch * 1000), seconds=0.1, headline="loss",
+                     higher_is_better=False, **figures)  # fmt: skip

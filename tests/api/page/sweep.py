@@ -20,7 +20,7 @@ def shown(state: str = "RUNNING", seeds: int = 3) -> tuple[dict[str, Any], str]:
         {
             "id": f"{number:012d}", "number": number, "state": "SUCCEEDED", "reason": "", "message": "",
             "settings": {"batch": one.batch, "rule": one.rule, "warmup": one.warmup, "seed": one.seed},
-            "progress": 1.0, "error": one.error, "starts": 1,
+            "progress": 1.0, "error": one.error, "value": one.error, "starts": 1,
         }
         for number, one in enumerate(found.trials)
     ]  # fmt: skip
@@ -30,5 +30,6 @@ def shown(state: str = "RUNNING", seeds: int = 3) -> tuple[dict[str, Any], str]:
         "id": "sweep-1", "name": "how-large", "state": state, "reason": "Training", "message": "runs its trials",
         "created": 1_795_157_766.0, "trials": {"total": len(results), "succeeded": len(results)}, "progress": 0.75,
         "eta_s": 90.0, "spec": spec.model_dump(mode="json"), "folder": "/sweeps/sweep-1", "results": results,
+        "metric": found.question.metric.model_dump(),
     }  # fmt: skip
     return sweep, scaling_report(found).model_dump_json()

@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
+from service import scaling_report
+from service.scaling.metric import Metric
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
 from tests.api.page.sweep import shown
+from tests.service.scaling.synthetic import sweep as synthetic
 
 Enter = Callable[..., Visit]
 
@@ -39,6 +42,29 @@ def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, vis
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#refusal")).to_have_text("not now")
     expect(page.get_by_role("button", name="Resume")).to_be_disabled()
+
+
+def test_a_sweep_by_another_metric(service: Service, visit: Enter) -> None:
+    """Of r2 more is better: what is shown is what the task measures."""
+    sweep, _ = shown()
+    compares = {"name": "r2", "higher_is_better": True}
+    for trial in sweep["results"]:
+        trial.update(error=None, value=1 - trial["error"])
+    found = synthetic([64, 256, 1024, 4096], seeds=3, points=20)
+    trials = tuple(trial.model_copy(update={"error": (trial.error or 0.0) - 1}) for trial in found.trials)
+    question = found.question.model_copy(update={"metric": Metric.model_validate(compares)})
+    report = scaling_report(found.model_copy(update={"trials": trials, "question": question}))
+    one = visit()
+    one.answer("**/v1/sweeps/sweep-1", sweep | {"metric": compares})
+    one.answer("**/v1/sweeps/sweep-1/report", report.model_dump_json())
+    page = one.go("sweeps/sweep-1")
+    expect(page.get_by_role("figure", name="Test r2 against batch size").locator("canvas")).to_be_visible()
+    expect(page.get_by_role("heading", name="Test r2 by method and batch")).to_be_visible()
+    trials_shown = page.get_by_role("region", name="Trials")
+    expect(trials_shown.get_by_role("columnheader", name="Test r2")).to_be_visible()
+    expect(trials_shown.get_by_role("row").nth(1)).to_contain_text(re.compile(r"0\.\d{3,4}"))
+    expect(page.get_by_role("region", name="Heat map").get_by_role("cell").first).to_contain_text(re.compile(r"0\.\d+"))
+    expect(page.locator("main")).not_to_contain_text(re.compile("error|accuracy", re.IGNORECASE))
 
 
 def test_the_trials_of_a_sweep_are_overlaid(service: Service, visit: Enter) -> None:

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
-from tests.api.page.runs import step, train
+from tests.api.page.runs import step, train, train_on_text
 from trainers.events import State
 
 Enter = Callable[..., Visit]
@@ -69,6 +69,21 @@ def test_one_job_from_its_first_event_to_its_last(service: Service, visit: Enter
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     page.get_by_label("over").select_option("seconds")
     expect(loss.locator("canvas")).to_be_visible()
+
+
+def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "gpt", "task": "language_model", "data": "text", "epochs": 5})
+    page = visit().go(f"jobs/{job.id}")
+    train_on_text(service.started(job.id), 3)
+    expect(page.get_by_role("figure", name="Test perplexity")).to_contain_text(re.compile(r"test 4\.4\d+"))
+    expect(page.get_by_role("figure", name="Test bits per byte")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^loss 1\.5, ?perplexity 4\.48.*bits per byte 2\.1"))).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
+    page.get_by_role("link", name="Overlay with others").click()
+    choice = page.get_by_label("Figure")
+    expect(choice.get_by_role("option", name="Test bits per byte")).to_be_attached()
+    choice.select_option("test_perplexity")
+    expect(page.get_by_role("figure", name="Test perplexity").locator("canvas")).to_be_visible()
 
 
 def test_curves_are_drawn_and_read_by_the_keyboard(service: Service, visit: Enter) -> None:

@@ -63,7 +63,7 @@ def assert_same_results(one: TrialStore, other: TrialStore) -> None:
         assert mine.settings == its.settings
         if mine.settings["algorithm"] == "sync":
             assert_same_bits(parameters(one.run_dir(mine.id)), parameters(other.run_dir(its.id)))
-            accuracies = [read_curve(store.run_dir(row.id)).accuracies for store, row in ((one, mine), (other, its))]
+            accuracies = [read_curve(store.run_dir(row.id)).costs for store, row in ((one, mine), (other, its))]
             assert accuracies[0] == accuracies[1], mine.settings
             assert mine.error == its.error
 

@@ -117,7 +117,7 @@ def test_a_trial_whose_process_dies_has_failed_and_the_others_go_on(tmp_path: Pa
             store, first = TrialStore(Path(shown.folder)), shown.results[0].id
 
             async def begun() -> bool:
-                return bool(read_curve(store.run_dir(first)).accuracies)
+                return bool(read_curve(store.run_dir(first)).costs)
 
             await until(begun)
             (told,) = [e.data for e in EventLogReader(store.run_dir(first)).read() if e.type == "actors"]
@@ -142,7 +142,7 @@ def test_paused_resumed_one_trial_stopped_and_then_cancelled_nothing_is_left(
             store, ids = TrialStore(Path(shown.folder)), [trial.id for trial in shown.results]
 
             async def training() -> bool:
-                return any(read_curve(store.run_dir(trial)).accuracies for trial in ids)
+                return any(read_curve(store.run_dir(trial)).costs for trial in ids)
 
             await until(training)
 
@@ -156,16 +156,16 @@ def test_paused_resumed_one_trial_stopped_and_then_cancelled_nothing_is_left(
             assert paused.state is State.PAUSED
             assert paused.trials["running"] == 0
             nothing_left(shown.id, ids)
-            reached = {trial: max(read_curve(store.run_dir(trial)).accuracies, default=0) for trial in ids}
+            reached = {trial: max(read_curve(store.run_dir(trial)).costs, default=0) for trial in ids}
             furthest = max(ids, key=lambda trial: reached[trial])
             await sweeps.resume(shown.id)
 
             async def further() -> bool:
-                return max(read_curve(store.run_dir(furthest)).accuracies) > reached[furthest]
+                return max(read_curve(store.run_dir(furthest)).costs) > reached[furthest]
 
             await until(further)
             curve = read_curve(store.run_dir(furthest))
-            assert min(epoch for epoch in curve.accuracies if epoch > reached[furthest]) <= reached[furthest] + 2
+            assert min(epoch for epoch in curve.costs if epoch > reached[furthest]) <= reached[furthest] + 2
             await sweeps.jobs.cancel(furthest)
 
             async def stopped() -> bool:

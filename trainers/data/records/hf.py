@@ -8,45 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.data.config import DataSpec
-from trainers.data.examples import StreamedSource
 from trainers.data.records.columns import Columns
 from trainers.data.records.extras import need
-from trainers.data.records.objects import ObjectSource
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.table import columns_of_table
 from trainers.data.records.table_files import AnyColumn, Table, values_of_arrow
-from trainers.data.user import streams
 from trainers.errors import DataNotFound, SpecRejected
 
 TEST = ("validation", "valid", "val", "dev", "test")
 """Names of a split that is the test set; the first that is there."""
-
-
-def read_hf(data: DataSpec) -> StreamedSource | ObjectSource | Columns:
-    """The `Dataset` or `DatasetDict` in the folder `data.root`.
-
-    Numbers and words with a target are a table. Other rows are read one by one: a pair where one column besides the
-    target is taken, else a dict by the columns' names; of a single column of tokens, these and those that follow them.
-
-    Raises:
-        DataNotFound: There is no such folder.
-        SpecRejected: It is none, or a column is not there.
-    """
-    train, test = _halves(data)
-    features = train.features
-    labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
-    of = taken(data, list(features), labels[0] if len(labels) == 1 else "")
-    has_target = of.names[-1] in (data.target, *labels[:1])
-    if has_target and all(_is_cell(features[name]) for name in of.names):
-        names = data.model_copy(update={"target": of.names[-1], "columns": of.names[:-1]})
-        if of.names[-1] in labels:
-            names = names.model_copy(update={"categories": (*data.categories, of.names[-1])})
-        return columns_of_table(names, _HfTable(data.root, train, test))
-    if test is None:
-        chosen, rest = split(data, len(train))
-        train, test = train.select(chosen), train.select(rest)
-    halves = [HfExamples(rows, of) for rows in (train, test)]
-    return streams("hf", *halves)
 
 
 class HfExamples:
@@ -77,6 +47,32 @@ class HfExamples:
             (tokens,) = parts.values()
             return tokens[:-1], tokens[1:]
         return self._of.example(parts)
+
+
+def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, HfExamples]:
+    """The `Dataset` or `DatasetDict` in the folder `data.root`.
+
+    Numbers and words with a target are a table. Other rows are read one by one: a pair where one column besides the
+    target is taken, else a dict by the columns' names; of a single column of tokens, these and those that follow them.
+
+    Raises:
+        DataNotFound: There is no such folder.
+        SpecRejected: It is none, or a column is not there.
+    """
+    train, test = _halves(data)
+    features = train.features
+    labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+    of = taken(data, list(features), labels[0] if len(labels) == 1 else "")
+    has_target = of.names[-1] in (data.target, *labels[:1])
+    if has_target and all(_is_cell(features[name]) for name in of.names):
+        names = data.model_copy(update={"target": of.names[-1], "columns": of.names[:-1]})
+        if of.names[-1] in labels:
+            names = names.model_copy(update={"categories": (*data.categories, of.names[-1])})
+        return columns_of_table(names, _HfTable(data.root, train, test))
+    if test is None:
+        chosen, rest = split(data, len(train))
+        train, test = train.select(chosen), train.select(rest)
+    return HfExamples(train, of), HfExamples(test, of)
 
 
 class _HfTable(Table):

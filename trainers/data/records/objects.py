@@ -33,7 +33,7 @@ def facts_of(example: Any, dataset: Any) -> DataFacts:
     if not classes and not vocabulary and _is_pair(example) and not is_label(example[1]):
         target = [shape for _, shape in _shapes(example[1])]
         outputs = int(np.prod(target[0])) if len(target) == 1 else 0
-    return DataFacts(inputs, classes, outputs, vocabulary, padded=bool(vocabulary))
+    return DataFacts(inputs, classes=classes, outputs=outputs, vocabulary=vocabulary, padded=bool(vocabulary))
 
 
 def stacked(examples: Sequence[Any]) -> Data:

@@ -6,12 +6,9 @@ import numpy as np
 
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
-from trainers.data.examples import StreamedSource
 from trainers.data.node_lock import Note
-from trainers.data.records.objects import ObjectSource
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.shards import DECODERS, LABEL, ShardIndex, ShardReader, indexed, shards_of
-from trainers.data.user import streams
 from trainers.errors import SpecRejected
 
 TEST = ("val", "test")
@@ -35,8 +32,10 @@ class ShardExamples:
         return self._of.example({kind: self._reader.read(number, kind) for kind in self._of.names})
 
 
-def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> StreamedSource | ObjectSource:
-    """The examples in the shards at `data.root`, a folder or a pattern. Members are decoded by the ends of their names.
+def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardExamples, ShardExamples]:
+    """The training and the test examples in the shards at `data.root`, a folder or a pattern.
+
+    Members are decoded by the ends of their names.
 
     Shards whose names begin with `val` or `test` hold the test set; if there are none, it is `data.validation` of the
     examples, always the same ones.
@@ -60,8 +59,7 @@ def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> StreamedSour
     train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if not len(test):
         train, test = split(data, len(train))
-    halves = ShardExamples(index, train, of), ShardExamples(index, test, of)
-    return streams("webdataset", *halves)
+    return ShardExamples(index, train, of), ShardExamples(index, test, of)
 
 
 def _check_members(index: ShardIndex, of: Taken) -> None:
