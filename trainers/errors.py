@@ -9,6 +9,7 @@ MillraceError
 │   ├── ShardLost         a shard died and its state is lost
 │   ├── DiskFull          there is no room for what was to be written
 │   ├── LossNotFinite     the loss became NaN or infinite
+│   ├── TooManySkipped    more examples could not be read than may be skipped
 │   └── Diverged          the loss stays at chance, or above its start
 ├── PeerLost              another process of the same generation is gone
 ├── StoreClosed           the parameter store was shut down while a call waited for it
@@ -58,6 +59,10 @@ class DiskFull(RunFailed):
 
 class LossNotFinite(RunFailed):
     """The loss became NaN or infinite."""
+
+
+class TooManySkipped(RunFailed):
+    """More examples could not be read than the spec lets be skipped."""
 
 
 class Diverged(RunFailed):

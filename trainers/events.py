@@ -11,7 +11,7 @@
 `headline`: the name of the one by which runs are compared, and of that `higher_is_better` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
-| `log` | `level` (`info`, `warning`, `error`), `message` |
+| `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
 | `fault` | `actor`, `why`; `examples` |
@@ -187,6 +187,8 @@ class Result(BaseModel):
     """Minibatches whose gradients came too late for their step (backup workers)."""
     lost_updates: int = 0
     """Acknowledged updates that shards without a second copy (`ps.replicas: 1`) lost when they died."""
+    skipped: tuple[int, ...] = ()
+    """Training examples that could not be read and were skipped (`data.on_error: skip`)."""
     model_path: str | None
     """`model.safetensors`, where the run left one."""
     best: BestModel | None = None

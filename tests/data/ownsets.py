@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,40 @@ def sentences(root: str) -> tuple[Sentences, Sentences]:
 
 def even_sentences(root: str) -> tuple[Sentences, Sentences]:
     return Sentences(41, of_one_length=True), Sentences(9, of_one_length=True)
+
+
+BAD = {
+    "raises": {4, 11, 12, 30},
+    "nan": {0, 7},
+    "ragged": {5, 6},
+    "label": {3},
+    "most": set(range(41)) - {2, 20},
+    "none": set(),
+}
+
+
+class Bad:
+    """Rows with labels, some of which cannot be used."""
+
+    classes = 3
+
+    def __init__(self, count: int, kind: str) -> None:
+        self.count, self.kind = count, kind
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        row, is_bad = torch.sin(torch.arange(4.0) + i) + torch.rand(4) / 9, i in BAD[self.kind]
+        if is_bad and self.kind in ("raises", "most"):
+            raise OSError(f"row {i} of the file is torn")
+        if is_bad and self.kind == "nan":
+            row[1] = torch.nan
+        return (row[:2] if is_bad and self.kind == "ragged" else row), 7 if is_bad and self.kind == "label" else i % 3
+
+
+def bad(root: str) -> tuple[Bad, Bad]:
+    return Bad(41, root), Bad(9, root)
 
 
 class Listed(list[Any]):
@@ -91,11 +124,3 @@ class Broken(Means):
 
     def collate(self, examples: list[Example]) -> Any:
         raise KeyError(examples[0]["nothing"])
-
-
-class Slow(Means):
-    """Its collate hangs."""
-
-    def collate(self, examples: list[Example]) -> Tensor:
-        time.sleep(3600)
-        raise AssertionError

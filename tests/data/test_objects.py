@@ -78,7 +78,7 @@ def test_the_first_example_and_the_set_say_what_a_model_must_fit(root: str, fact
 
 
 def test_examples_of_several_sizes_are_not_stacked() -> None:
-    with pytest.raises(UserCodeFailed, match=r"example 3 has other shapes than example 5 beside it: words \(5,"):
+    with pytest.raises(UserCodeFailed, match=r"example 3 has other shapes than others, such as example 5: words \(5,"):
         minibatches(0, PLAN, "sentences")
 
 

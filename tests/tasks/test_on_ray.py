@@ -67,6 +67,7 @@ def test_the_log_tells_what_the_task_measures(algorithm: str, cluster: ClusterIn
     evaluation = run.of("evaluation")[-1]
     assert set(result["metrics"]) == {"loss", "perplexity", "bits_per_character"}
     assert result["test_accuracy"] is None
+    assert any(line["message"].startswith("data: ") and "vocabulary 28" in line["message"] for line in run.of("log"))
     assert evaluation["test_perplexity"] == result["metrics"]["perplexity"]
     assert result["test_loss"] < run.of("evaluation")[0]["test_loss"]
     assert result["train_loss"] < 3.4, "a mean over tokens, not over windows"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from trainers.collectives.protocol import Collectives
-from trainers.data.batches import Batch
+from trainers.data.batches import Batch, Skipped
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
@@ -48,7 +48,12 @@ class Work:
     @property
     def examples(self) -> int:
         """Examples that this worker trains in this step."""
-        return sum(len(m.batch.examples) for m in self.minibatches if m.batch is not None)
+        return sum(m.batch.num_used for m in self.minibatches if m.batch is not None)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Of these, those that could not be read."""
+        return [found for m in self.minibatches if m.batch is not None for found in m.batch.skipped]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ Data = Any
 B rows each: a tuple, such as (images, labels), or a dict by name."""
 
 
+Skipped = tuple[int, str]
+"""An example that was skipped, and what is wrong with it."""
+
 Collate = Callable[[list[Any]], Data]
 """Makes a minibatch of examples."""
 
@@ -36,6 +39,13 @@ class Batch:
     data: Data  # of images: (images (B, C, H, W) float32, normalised, labels (B,) int64)
     epoch: int  # EVALUATION for the test set
     examples: Int64Array  # (B,): ids in the training set, or in the test set
+    skipped: tuple[Skipped, ...] = ()
+    """Examples that belong here and could not be read: they count as used, and weigh nothing."""
+
+    @property
+    def num_used(self) -> int:
+        """With those that were skipped: examples of the epoch that are done with this minibatch."""
+        return len(self.examples) + len(self.skipped)
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -44,6 +44,14 @@ class DataSpec(Section):
     """The longest that one example may take to be read, in seconds, where examples are read while it trains. A process
     that takes longer is replaced, as one that hangs is; the log names the example."""
 
+    on_error: Literal["fail", "skip"] = "fail"
+    """What becomes of an example that cannot be read, of a set that is read one by one: the run fails and names it, or
+    the example is skipped. A skipped one counts as used, and weighs nothing."""
+
+    max_skipped: float = Field(default=0.01, ge=0)
+    """How many training examples may be skipped before the run fails after all: below 1 a share of them, from 1 on a
+    number."""
+
     memory_limit_bytes: int = Field(default=4 * 1024**3, ge=0)
     """Largest set, in bytes as uint8, that is held in the node's shared memory, photographs decoded; larger ones are
     streamed."""
@@ -100,6 +108,16 @@ class DataSpec(Section):
         if resize and info.data.get("random_resized_crop"):
             raise ValueError("random_resized_crop gives the side already; leave one of them out")
         return resize
+
+    @field_validator("on_error")
+    @classmethod
+    def _is_read_one_by_one(cls, on_error: str, info: ValidationInfo) -> str:
+        name = info.data.get("name", "")
+        if on_error == "skip" and ":" not in name and name not in ("image_folder", "imagenet", "hf", "webdataset"):
+            raise ValueError(
+                f"skip is for sets that are read one by one, such as image_folder or one of your own; {name} is not"
+            )
+        return on_error
 
     @field_validator("tokenizer")
     @classmethod

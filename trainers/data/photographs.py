@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +20,8 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
-from trainers.data.records.objects import ObjectSource
-from trainers.errors import RunFailed
+from trainers.data.records.objects import TRIED, ObjectSource
+from trainers.errors import MillraceError, RunFailed
 
 DEFAULT_SIDE = 224
 """Side in pixels to which images of different sizes are resized if the spec gives none, unless they are smaller."""
@@ -33,6 +34,7 @@ SAMPLE = 200
 
 NOTE_EVERY_S = 1.0
 
+
 T = TypeVar("T")
 
 
@@ -41,7 +43,7 @@ def side_of(data: DataSpec, source: Source) -> int:
     given = data.random_resized_crop or data.resize
     if given or isinstance(source, Arrays) or source.one_size:
         return given
-    image, _ = read_example(data, source, 0, training=True)
+    image, _ = first_example(data, source, training=True)
     _, height, width = image_tensor(image, data.name).shape
     return min(DEFAULT_SIDE, height, width)
 
@@ -63,6 +65,18 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
         raise RunFailed(f"{data.name}: {half} example {i}{path} cannot be read: {error}") from error
 
 
+def first_example(data: DataSpec, source: StreamedSource | ObjectSource, training: bool) -> Any:
+    """The first example of a half; where examples may be skipped, the first that can be read.
+
+    Raises as `read_example`.
+    """
+    last = min(TRIED, len(source.train if training else source.test)) - 1 if data.on_error == "skip" else 0
+    for i in range(last):
+        with suppress(MillraceError):
+            return read_example(data, source, i, training)
+    return read_example(data, source, last, training)
+
+
 def decode_into(folder: Path, data: DataSpec, source: StreamedSource, note: Note) -> dict[str, tuple[int, ...]] | None:
     """Decode all photographs of a set into files below `folder`, and their labels.
 
@@ -76,6 +90,8 @@ def decode_into(folder: Path, data: DataSpec, source: StreamedSource, note: Note
     Raises:
         RunFailed: A file cannot be read; names it.
     """
+    if data.on_error == "skip":
+        return None  # each example is told when it is used
     if user_code.is_user_name(data.name) or not (_are_files(source.train) and _are_files(source.test)):
         return None  # somebody else's objects need not bear several threads
     side = 0 if data.random_resized_crop else side_of(data, source)

@@ -37,7 +37,9 @@ def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
         return read_table(data)
     if data.name in SAVED:
         found = read_hf(data) if data.name == "hf" else read_webdataset(data)
-        return found if isinstance(found, Columns) else _limited(streams(data.name, *found), data.limit)
+        if isinstance(found, Columns):
+            return found
+        return _limited(streams(data.name, *found, skips=data.on_error == "skip"), data.limit)
     readers: dict[str, Callable[[DataSpec], Source]] = {
         "digits": _digits,
         "imagenet": _imagenet,

@@ -10,7 +10,7 @@ import torch
 
 from trainers import user_code
 from trainers.data.augmentation import Augmentation
-from trainers.data.batches import EVALUATION, Batch, Collate, Data, Dataset, Plan
+from trainers.data.batches import EVALUATION, Batch, Collate, Data, Dataset, Plan, Skipped
 from trainers.data.config import DataSpec
 from trainers.data.delivery import Delivery, data_sent_to, sent_to
 from trainers.data.draws import Int64Array
@@ -18,9 +18,9 @@ from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, image
 from trainers.data.facts import DataFacts
 from trainers.data.loading.generators import kept_generators, seed_generators
 from trainers.data.loading.processes import Loaded, Loads, PlanLoader
-from trainers.data.photographs import read_example
+from trainers.data.photographs import first_example, read_example
 from trainers.data.reading import Reading, ReadingBoard
-from trainers.data.records.objects import ObjectSource, check_example, form_of, stacked
+from trainers.data.records.objects import Form, ObjectSource, check_example, form_of, stacked
 from trainers.data.sources import read_any
 from trainers.errors import MillraceError, SpecRejected, UserCodeFailed
 
@@ -74,7 +74,8 @@ class StreamedDataset(Dataset):
             self._loaders[half.training] = PlanLoader(half, half.processes, half.seed)
         for loaded in self._loaders[half.training].run(plan):
             with self._delivery.beside():
-                batch = Batch(half.finished(loaded.data, self._device), loaded.epoch, loaded.examples)
+                data = half.finished(loaded.data, self._device)
+                batch = Batch(data, loaded.epoch, loaded.examples, loaded.skipped)
             yield self._delivery.delivered(batch)
 
 
@@ -106,17 +107,38 @@ class Half(Loads, ABC):
         epoch, examples = item
         try:
             with kept_generators():
-                return Loaded(self._minibatch(epoch, examples), epoch, examples)
+                return self._loaded(epoch, examples)
         except MillraceError as error:
             return error
+
+    def _loaded(self, epoch: int, examples: Int64Array) -> Loaded:
+        read, skipped = dict[int, Any](), list[Skipped]()
+        for i in map(int, examples):
+            try:
+                read[i] = self._example(epoch, i)
+            except MillraceError as error:
+                self._skip(i, error, skipped)
+        data = self._minibatch(read, epoch, skipped) if read else self._empty()
+        return Loaded(data, epoch, np.array(list(read), dtype=np.int64), tuple(skipped))
+
+    def _skip(self, i: int, error: MillraceError, skipped: list[Skipped]) -> None:
+        """Raises the error where the spec wants no example skipped."""
+        if self._data.on_error != "skip":
+            raise error
+        skipped.append((i, str(error).splitlines()[0]))
 
     def finished(self, data: Data, device: torch.device) -> Data:
         """A minibatch, as the model sees it, on a device."""
         return data_sent_to(data, device)
 
     @abstractmethod
-    def _minibatch(self, epoch: int, examples: Int64Array) -> Data:
-        """The minibatch of these examples, on the CPU."""
+    def _minibatch(self, read: dict[int, Any], epoch: int, skipped: list[Skipped]) -> Data:
+        """The minibatch of examples that were read, at least one, on the CPU. Those that do not fit to the others are
+        moved to `skipped`, if they may."""
+
+    def _empty(self) -> Data:
+        """A minibatch without examples."""
+        return None
 
     @abstractmethod
     def _checked(self, example: Any, i: int) -> Any:
@@ -132,8 +154,9 @@ class Half(Loads, ABC):
 
     def _try(self) -> None:
         """What cannot be read in the test half is found before training, too."""
-        with kept_generators():
-            self._example(EVALUATION, 0)
+        if self._data.on_error == "fail":
+            with kept_generators():
+                self._example(EVALUATION, 0)
 
     def _read(self, i: int) -> Any:
         """Example i as the source has it."""
@@ -178,20 +201,17 @@ class ImageHalf(Half):
         images, labels = data
         return self._normalisation(sent_to(images, device)), sent_to(labels, device)
 
-    def _minibatch(self, epoch: int, examples: Int64Array) -> Data:
+    def _minibatch(self, read: dict[int, Any], epoch: int, skipped: list[Skipped]) -> Data:
         """uint8 images (B, C, H, W), labels (B,)."""
-        if not len(examples):
-            return torch.empty((0, *self.image_shape), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
-        images, labels = zip(*[self._example(epoch, int(i)) for i in examples], strict=True)
-        if self._augmentation.side == 0 and any(image.shape != self.image_shape for image in images):
-            raise SpecRejected(
-                f"{self._data.name}: images have different sizes; set data.random_resized_crop to the side to train on"
-            )
+        images, labels = zip(*read.values(), strict=True)
         if self.training:
-            batch = self._augmentation.train(images, epoch, examples)
+            batch = self._augmentation.train(images, epoch, np.array(list(read), dtype=np.int64))
         else:
             batch = self._augmentation.evaluate(images)
         return batch, torch.tensor(labels, dtype=torch.int64)
+
+    def _empty(self) -> Data:
+        return torch.empty((0, *self.image_shape), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
 
     def _checked(self, example: Any, i: int) -> tuple[torch.Tensor, int]:
         """Image uint8 (C, h, w) and label."""
@@ -199,14 +219,20 @@ class ImageHalf(Half):
         if not 0 <= int(label) < self._num_classes:
             allowed = f"0..{self._num_classes - 1}"
             raise UserCodeFailed(f"{self._data.name}: the label of example {i} is {label}, not in {allowed}")
-        return image_tensor(image, self._data.name, self.image_shape[0]), int(label)
+        pixels = image_tensor(image, self._data.name, self.image_shape[0])
+        if self._augmentation.side == 0 and pixels.shape != self.image_shape:
+            raise SpecRejected(
+                f"{self._data.name}: images have different sizes, as example {i} has; set data.random_resized_crop to "
+                "the side to train on"
+            )
+        return pixels, int(label)
 
     def _first(self, source: Source) -> torch.Tensor:
         """The first training image, uint8 (C, h, w)."""
         if isinstance(source, Arrays):
             assert not isinstance(source.train_images, Ragged)
             return image_tensor(source.train_images[0], self._data.name)
-        return image_tensor(read_example(self._data, source, 0, True)[0], self._data.name)
+        return image_tensor(first_example(self._data, source, True)[0], self._data.name)
 
 
 class ObjectHalf(Half):
@@ -217,8 +243,12 @@ class ObjectHalf(Half):
         self._classes = source.facts.classes
         self._collate_of: Callable[[], Collate] | None = None
         self._collate: Collate | None = None
+        self._form: Form = []  # of all examples, where those of another are skipped
         if not training:
             self._try()
+        if data.on_error == "skip":
+            with kept_generators():
+                self._form = form_of(first_example(data, source, training))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_collate": None}
@@ -226,41 +256,42 @@ class ObjectHalf(Half):
     def collate_by(self, collate: Callable[[], Collate]) -> None:
         self._collate_of = collate
 
-    def _minibatch(self, epoch: int, examples: Int64Array) -> Data:
-        if not len(examples):
-            return None
-        read = [self._example(epoch, int(i)) for i in examples]
-        first = int(examples[0])
+    def _minibatch(self, read: dict[int, Any], epoch: int, skipped: list[Skipped]) -> Data:
+        first = next(iter(read))
         seed_generators(self.seed, epoch, first, MINIBATCH)
         self.board.begin(first)
         try:
-            return self._collated(read, examples)
+            if self._collate_of is not None:
+                return self._collated(read, self._collate_of)
+            try:
+                return stacked(list(read.values()))
+            except (RuntimeError, TypeError, KeyError, ValueError) as error:
+                self._drop_odd(read, error, skipped)
+            return stacked(list(read.values())) if read else None
         finally:
             self.board.end()
 
-    def _collated(self, read: list[Any], examples: Int64Array) -> Data:
-        if self._collate_of is not None:
-            self._collate = self._collate or self._collate_of()
-            try:
-                return self._collate(read)
-            except Exception as error:
-                raise user_code.failed(f"collate, on {self._named(int(examples[0]))} and others,", error) from error
+    def _collated(self, read: dict[int, Any], collate_of: Callable[[], Collate]) -> Data:
+        self._collate = self._collate or collate_of()
         try:
-            return stacked(read)
-        except (RuntimeError, TypeError, KeyError, ValueError) as error:
-            raise self._not_stacked(read, examples, error) from error
+            return self._collate(list(read.values()))
+        except Exception as error:
+            raise user_code.failed(f"collate, on {self._named(next(iter(read)))} and others,", error) from error
 
-    def _not_stacked(self, read: list[Any], examples: Int64Array, error: Exception) -> UserCodeFailed:
-        """Names two examples of different forms, if there are such."""
-        forms = [form_of(example) for example in read]
-        odd = next((place for place, form in enumerate(forms) if form != forms[0]), None)
-        if odd is None:
-            told = f"{self._named(int(examples[0]))} cannot be put into a minibatch: {error}"
-        else:
-            told = (
-                f"{self._named(int(examples[odd]))} has other shapes than example {examples[0]} beside it: "
-                f"{_told(forms[odd])}, not {_told(forms[0])}"
-            )
+    def _drop_odd(self, read: dict[int, Any], error: Exception, skipped: list[Skipped]) -> None:
+        """Move the examples of another form than the set's to `skipped`. Raises where there are none, or none may."""
+        forms = {i: form_of(example) for i, example in read.items()}
+        first = next(iter(read))
+        wanted = self._form or forms[first]
+        odd = [i for i, form in forms.items() if form != wanted]
+        for i in odd:
+            told = f"{self._named(i)} has other shapes than others, such as example {first}"
+            self._skip(i, self._not_stacked(f"{told}: {_told(forms[i])}, not {_told(wanted)}"), skipped)
+            del read[i]
+        if not odd:
+            raise self._not_stacked(f"{self._named(first)} cannot be put into a minibatch: {error}") from error
+
+    def _not_stacked(self, told: str) -> UserCodeFailed:
         return UserCodeFailed(f"{told}; give numbers, arrays or tensors of one shape, or define `collate` of a task")
 
     def _checked(self, example: Any, i: int) -> Any:
@@ -271,5 +302,5 @@ class ObjectHalf(Half):
         return example
 
 
-def _told(form: list[tuple[str, tuple[int, ...]]]) -> str:
+def _told(form: Form) -> str:
     return ", ".join(f"{path} {shape}".strip() for path, shape in form) or "nothing"

@@ -20,7 +20,7 @@ from trainers.data.examples import (
 )
 from trainers.data.loading.generators import kept_generators
 from trainers.data.records.columns import Columns, columns_of
-from trainers.data.records.objects import ObjectSource, count_of, facts_of, is_image_with_label
+from trainers.data.records.objects import TRIED, ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -43,7 +43,7 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        return streams(data.name, *parts)
+        return streams(data.name, *parts, skips=data.on_error == "skip")
     raise UserCodeFailed(
         f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
         "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
@@ -65,14 +65,23 @@ def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
     return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
 
 
-def streams(name: str, train: Any, test: Any) -> StreamedSource | ObjectSource:
+def _first(name: str, train: Any, skips: bool) -> Any:
+    """The first example, or the first that can be read."""
+    last = min(TRIED, len(train)) - 1 if skips else 0
+    for i in range(last + 1):
+        try:
+            return train[i]
+        except Exception as error:
+            if i == last:
+                raise user_code.failed(f"{name}, example {i},", error) from error
+    raise AssertionError
+
+
+def streams(name: str, train: Any, test: Any, *, skips: bool = False) -> StreamedSource | ObjectSource:
     """Two map-style datasets: of images with labels, or of anything else."""
     _both_needed(name, len(train), len(test))
     with kept_generators():
-        try:
-            example = train[0]
-        except Exception as error:
-            raise user_code.failed(f"{name}, example 0,", error) from error
+        example = _first(name, train, skips)
     if is_image_with_label(example):
         return _labelled_images(name, example[0], train, test)
     return ObjectSource(train, test, facts_of(example, train))

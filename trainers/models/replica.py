@@ -102,13 +102,16 @@ class Replica:
         device: torch.device,
         draws: DrawContext,
         objective: Objective | None = None,
+        skips: bool = False,
     ) -> None:
-        """objective: by default the cross entropy of logits with labels."""
+        """objective: by default the cross entropy of logits with labels. skips: whether minibatches may lack examples
+        that could not be read."""
         self.model = model.to(device).train()
         self.layout = layout
         self.device = device
         self.draws = draws
         self.objective = objective or LabelLoss()
+        self.skips = skips
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
         self.gradient_on_device: Tensor | None = None  # (P,) the gradient before it goes there
@@ -134,10 +137,15 @@ class Replica:
         """The parameters that are not trained, by name."""
         return {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
 
+    @property
+    def weight_per_example(self) -> float | None:
+        """What each example of a minibatch weighs, if that is known beforehand."""
+        return None if self.skips else self.objective.weight_per_example
+
     def twin(self) -> "Replica":
         """Another replica of the same model with the same objective, sharing the buffers of its virtual ranks."""
         model, draws = copy.deepcopy((self.model, self.draws))
-        twin = Replica(model, self.layout, self.device, draws, self.objective)
+        twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips)
         twin.buffers, twin.products = self.buffers, self.products
         twin.module_buffers.initial = self.module_buffers.initial
         return twin
@@ -170,6 +178,8 @@ class Replica:
                 continues through the layers below; where `into` is on another device, after all of them.
             on_weight: Called with the weight of the minibatch before the backward pass.
         """
+        if not len(batch):
+            return self._nothing(into, on_ready, on_weight)
         self.point_to_vector(params)
         with self._at(batch, virtual_rank):
             loss = self.objective.loss(self.model, on_device(batch.data, self.device))
@@ -187,6 +197,17 @@ class Replica:
                 for name in reversed(self.layout.names):
                     on_ready(name)
         return Total.of(loss)
+
+    def _nothing(
+        self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None
+    ) -> Total:
+        """Of a minibatch that has lost all its examples."""
+        into.zero_()
+        if on_weight is not None:
+            on_weight(0.0)
+        for name in reversed(self.layout.names) if on_ready is not None else ():
+            on_ready(name)  # type: ignore[misc]
+        return Total()
 
     def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
         views = dict(zip(self.layout.names, self._views(into), strict=True))

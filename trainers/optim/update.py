@@ -111,14 +111,15 @@ class SliceUpdate:
         """The gradient of a piece, divided by the examples in it, with the weight decay of the parameters w added."""
         g = total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
         scratch, decay, rule = self.scratch[: len(w)], piece.group.weight_decay, piece.group.rule
-        if contribution.divisor != 1:
-            g = torch.div(g, contribution.divisor, out=scratch)
+        divisor = contribution.divisor or 1.0  # where nothing weighs anything, the gradient is 0
+        if divisor != 1:
+            g = torch.div(g, divisor, out=scratch)
         if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:
             g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)
             # Added to every element and then taken back where it is not wanted: whether an element goes through a
             # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
             for part in piece.exempt:
-                torch.div(total[part], contribution.divisor, out=scratch[part])
+                torch.div(total[part], divisor, out=scratch[part])
         return g
 
     def _decayed(self, piece: Piece, decay: float, w: Tensor) -> Tensor:

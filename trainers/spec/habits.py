@@ -19,7 +19,20 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
     return evaluate
 
 
-def codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:
+def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
+    """Data as the model and the algorithm take them. Raises ValueError where they do not."""
+    algorithm = info.data.get("algorithm")
+    if data.on_error == "skip" and algorithm is not None:
+        traits = algorithm.traits
+        if traits.objective != "any" or traits.holds_examples:
+            raise ValueError(
+                f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
+                "on_error: fail, or sync, mixed, admm, or downpour without backprop"
+            )
+    return _codes_for_its_model(data, info)
+
+
+def _codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """A table with the encoding that its model reads. Raises ValueError where it is given and is another."""
     model = info.data.get("model")
     if model is None or data.name not in TABLES:

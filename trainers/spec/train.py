@@ -38,11 +38,11 @@ from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.habits import (
-    codes_for_its_model,
     counts_steps,
     ends_within,
     has_one_size,
     has_whole_parameters,
+    with_its_others,
 )
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
@@ -95,7 +95,7 @@ class TrainSpec(Section):
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 
-    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(codes_for_its_model)] = DataSpec()
+    data: Annotated[DataSpec, shorthand("name", DataSpec, str), AfterValidator(with_its_others)] = DataSpec()
     """The training and test examples."""
 
     batch: Annotated[BatchSpec, shorthand("per_worker", BatchSpec, int)] = BatchSpec()

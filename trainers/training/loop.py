@@ -214,6 +214,7 @@ class TrainingLoop:
             self.buffers.complete(self._clock + 1)
             self.ahead = 0
         self.place = self._after(self.place, work, report)
+        self.reporter.skipped += work.skipped
         self.reporter.count_step(work.epoch, report, time.perf_counter() - begun)
         if self.reporter.is_due:
             self._report()

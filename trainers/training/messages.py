@@ -112,5 +112,7 @@ class WorkerReport:
     steps."""
     reached: int = 0
     """Examples in the newest version, of all workers since the beginning; for synchronous algorithms."""
+    skipped: tuple[tuple[int, str], ...] = ()
+    """Training examples that could not be read, and what is wrong with each."""
     applied: tuple[tuple[int, int, int], ...] = ()
     """Epoch, first and last minibatch of the pushes that every shard has acknowledged."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trainers.algorithms.base import StepReport
 from trainers.collectives.protocol import Collectives
+from trainers.data.batches import Skipped
 from trainers.errors import LossNotFinite
 from trainers.metrics import StepMetrics
 from trainers.parameter_server.protocol import ParameterStore
@@ -52,6 +53,7 @@ class Reporter:
         self.steps = 0  # of the generation
         self.learning_rate = 0.0
         self.delays: tuple[int, ...] = ()
+        self.skipped: list[Skipped] = []  # since the last report
         self.unread: UnreadLoss | None = None
         self.staleness: Counter[int] = Counter()  # as of the last report
         self.group_staleness: list[Counter[int]] = []  # likewise
@@ -127,7 +129,8 @@ class Reporter:
         """
         self._read_loss()
         applied = self.store.applied if self.store is not None else []
-        metrics = self.metrics
+        metrics, skipped = self.metrics, self.skipped
+        self.skipped = []
         self.restart()
         if self.collectives is not None:
             metrics += self.collectives.meter.take()
@@ -143,6 +146,7 @@ class Reporter:
                 delays=self.delays if metrics.steps else (),
                 updates=updates,
                 reached=reached,
+                skipped=tuple(skipped),
                 applied=tuple((p.identity.epoch, p.identity.first, p.identity.last) for p in applied),
             )
         )

@@ -184,7 +184,7 @@ class Setup:
             return means
         plan = ((0, self.order.examples(0, index)) for index in range(count))
         with self.replica.evaluating(params, means) as model:
-            minibatches = (batch.data for batch in self.dataset.batches(plan))
+            minibatches = (batch.data for batch in self.dataset.batches(plan) if len(batch))
             return recomputed_statistics(model, minibatches, partial(self.task.loss, model))
 
     def context(self, start: Start) -> Context:
@@ -272,7 +272,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, task),
+        replica=Replica(model, layout, device, draws, task, skips=spec.data.on_error == "skip"),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,

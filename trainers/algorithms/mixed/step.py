@@ -33,9 +33,7 @@ class Mixed(Algorithm):
         (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch
         self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
         self.span = self.group.span(numel)
-        self.weight = StepWeight(
-            self.replica.objective.weight_per_example, self.group, self.group.size, self.part.device
-        )
+        self.weight = StepWeight(self.replica.weight_per_example, self.group, self.group.size, self.part.device)
         self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (

@@ -40,9 +40,7 @@ class SyncAllReduce(Algorithm):
         self.updated = self.collectives.persistent_span(numel)
         self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
-        self.weight = StepWeight(
-            self.replica.objective.weight_per_example, self.collectives, context.num_virtual, device
-        )
+        self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
         self.update = SliceUpdate(context.optimizer.within(self.updated), width, device)
         self.scratch = Scratch(self.parts[0])
         self.versions = [

@@ -48,9 +48,7 @@ class SyncBucketed(Algorithm):
             for i in (0, 1)
         ]
         device = self.reducer.part.device
-        self.weight = StepWeight(
-            self.replica.objective.weight_per_example, self.collectives, context.num_virtual, device
-        )
+        self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
         self.divisor = 0.0  # the weight of the step under way
         self.accrued: Tensor | None = None  # (P,) the gradient of one virtual worker, if this worker has several
         self.updates: dict[tuple[int, int], SliceUpdate] = {}  # (start, stop) in the vector -> its update

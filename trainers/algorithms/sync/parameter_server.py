@@ -34,7 +34,7 @@ class SyncParameterServer(Algorithm):
                 sum_gradients(self.replica, params, work, (lo, hi), self.scratch.under(part, (lo, hi))), Total()
             )
             totals.append(total)
-            examples = sum(len(m.batch.examples) for m in work.minibatches if m.batch and lo <= m.virtual_rank < hi)
+            examples = sum(m.batch.num_used for m in work.minibatches if m.batch and lo <= m.virtual_rank < hi)
             identity = PushIdentity(work.epoch, step_start + lo, step_start + hi - 1)
             self.store.push(Push(identity, self.clock + 1, examples, hi - lo, weight=total.weight))
         self.clock += 1

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
-from trainers.data.batches import Data, Plan
+from trainers.data.batches import Data, Plan, Skipped
 from trainers.data.draws import Int64Array
 from trainers.data.loading.files import begin_files, end_files, is_running
 from trainers.errors import MillraceError, RunFailed
@@ -32,6 +32,7 @@ class Loaded:
     """On the CPU; None where it has no examples."""
     epoch: int
     examples: Int64Array  # (B,)
+    skipped: tuple[Skipped, ...] = ()
 
 
 Loads = TorchDataset[Loaded | MillraceError]

@@ -13,6 +13,9 @@ from trainers.data.batches import Data, mapped
 from trainers.data.facts import DataFacts
 from trainers.errors import UserCodeFailed
 
+TRIED = 100
+"""Examples of which one must be readable, that it is known what they look like."""
+
 
 @dataclass(frozen=True, eq=False)
 class ObjectSource:
@@ -50,7 +53,10 @@ def check_example(example: Any, classes: int) -> None:
         raise ValueError(f"its label is {int(example[1])}, not in 0..{classes - 1}")
 
 
-def form_of(example: Any) -> list[tuple[str, tuple[int, ...]]]:
+Form = list[tuple[str, tuple[int, ...]]]
+
+
+def form_of(example: Any) -> Form:
     """The shapes of what an example is made of, by their places: those of all examples must be one to be stacked."""
     return list(_shapes(example))
 

@@ -3,6 +3,7 @@
 Workers and shards go on while it works.
 """
 
+import logging
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ from trainers.training.position import Position
 if TYPE_CHECKING:
     from trainers.models.module_buffers import Named
     from trainers.tasks.measures import Measure
+
+
+log = logging.getLogger(__name__)
 
 
 class Evaluator(BaseActor):
@@ -48,6 +52,7 @@ class Evaluator(BaseActor):
 
     def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[dict[str, float], float]:
         """The task's metrics on the test set, by name, and how many seconds it took."""
+        from trainers.tasks.measures import Sum
         from trainers.training.version_parts import assembled
 
         assert self.setup is not None
@@ -57,6 +62,11 @@ class Evaluator(BaseActor):
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
             for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
+                if batch.skipped:
+                    log.warning("skips in the evaluation: %s", "; ".join(why for _, why in batch.skipped))
+                    found["skipped"] = found.get("skipped", Sum(0)) + Sum(len(batch.skipped))
+                if not len(batch):
+                    continue
                 for name, measure in setup.task.metrics(model, batch.data).items():
                     found[name] = found[name] + measure if name in found else measure
         del params

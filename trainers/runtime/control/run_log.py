@@ -30,6 +30,8 @@ class LogSummary:
     """In that time."""
     deaths: int = 0
     """How many coordinators have died."""
+    skipped: tuple[int, ...] = ()
+    """Training examples that were skipped."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
 
@@ -44,12 +46,13 @@ def summarise_log(run_dir: Path) -> LogSummary:
     epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
     evaluations = [event.data for event in events[begin:] if event.type == "evaluation"]
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
+    skipped = tuple(e.data["example"] for e in events if e.type == "log" and "example" in e.data)
     went_back = 0
     for event in events:
         went_back += event.type == "state" and event.data["reason"] == GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, evaluations, deaths, went_back)
+    return LogSummary(is_over, stops.get(last), epochs, evaluations, deaths, skipped, went_back)
 
 
 class RunLog:
@@ -93,6 +96,10 @@ class RunLog:
     def line(self, level: str, message: str) -> None:
         """Something that a person should read. level: `info`, `warning` or `error`."""
         self.write("log", {"level": level, "message": message})
+
+    def skipped(self, example: int, why: str) -> None:
+        """A training example that cannot be read is skipped."""
+        self.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
 
     def refresh_gauges(self) -> None:
         """Set the gauges of Ray's metrics again: Ray forgets those that are not."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trainers.data.order import Order
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
+from trainers.elastic.skipped import SkippedExamples
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
@@ -38,6 +39,7 @@ class RunProgress:
         self.metrics = MetricsAggregator(prepared.num_examples)
         self.metrics.examples = self.start.examples
         self.epochs_logged = self.start.epoch
+        self.skipped = SkippedExamples(spec.data.max_skipped, prepared.num_examples, log.skipped)
         self.epoch_logged = asyncio.Event()
         self.reported = asyncio.Event()
         self.order = Order(prepared.num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
@@ -61,6 +63,7 @@ class RunProgress:
         is_first = self.metrics.first_s is None
         self.metrics.add(report)
         self.reported.set()
+        self.skipped.add(report.skipped)
         if self.dispatcher is not None:
             for epoch, first, last in report.applied if self.dispatcher.serves(report.number) else ():
                 self.dispatcher.applied(report.number, Lease(epoch, first, last))
@@ -184,6 +187,7 @@ class RunProgress:
             algorithm=self.spec.algorithm.name,
             workers=0,
             dropped=self.metrics.total.dropped,
+            skipped=self.skipped.examples,
             model_path=measured.model_path,
             message=state.lower(),
             warning=self.divergence.warning,
