@@ -21,6 +21,7 @@ NOISE = "benchmarks.measurement.workload:noise224"
 NUM_NOISE = 640  # images, 96 MB as uint8
 LARGEST_RATE = 3200.0
 """Examples/s of two workers that nothing reaches here; only sizes the jobs when nothing was measured yet."""
+SHAKESPEARE = REPOSITORY.parent / "shared" / "data" / "tiny_shakespeare" / "input.txt"
 DIGITS_REPEATS = 40  # so that an epoch is about as long as MNIST's
 
 
@@ -168,8 +169,7 @@ def noise224(root: str) -> "tuple[Any, Any, Any, Any]":
 
 def gpt(seconds: float = 8.0) -> Workload:
     """A GPT of 0.8 M parameters on the characters of a text: Shakespeare where it lies, otherwise our own guide."""
-    text = REPOSITORY.parent / "shared" / "data" / "tiny_shakespeare" / "input.txt"
-    root = text if text.is_file() else REPOSITORY / "docs"
+    root = SHAKESPEARE if SHAKESPEARE.is_file() else REPOSITORY / "docs"
     return Workload(
         DataSpec(name="text", root=str(root), tokens="characters", context=64),
         model="gpt",

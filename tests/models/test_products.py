@@ -135,6 +135,35 @@ def test_the_measurement_tells_a_slow_library(monkeypatch: pytest.MonkeyPatch) -
     assert not any(is_onednn_faster(which, 8, 256, 256) for which in range(3))
 
 
+@pytest.mark.parametrize(("saved_s", "is_faster"), [(0.0001, False), (0.0003, True)])
+def test_a_library_is_taken_for_what_it_saves_in_a_step(
+    saved_s: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0004, 0.0004 - saved_s] * measure.ROUNDS)
+    monkeypatch.setattr(measure, "_seconds", lambda product: next(times))
+    assert is_onednn_faster(0, 8, 256, 256) == is_faster
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_a_small_layer_has_the_same_bits_whoever_places_its_gradient(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One layer is used twice, so that its gradients are added."""
+    torch.manual_seed(0)
+    twice = nn.Linear(48, 48)
+    model = nn.Sequential(twice, nn.ReLU(), twice, nn.Linear(48, 5, bias=False), nn.Flatten(1))
+    batch = Batch((numbers(*shape, 48), torch.zeros(shape[0], dtype=torch.int64)), 0, np.arange(shape[0]))
+    replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))
+    params, found = replica.initial_params(), list[torch.Tensor]()
+    for copied in (multiply.COPIED_WEIGHTS, 0):
+        monkeypatch.setattr(multiply, "COPIED_WEIGHTS", copied)
+        found.append(torch.full_like(params, float("nan")))
+        replica.gradient(params, batch, found[-1])
+        assert bool(replica.sink.written) == (copied == 0)  # from Python only where no layer is small
+    for name, gradient in replica.layout.named(found[0]).items():
+        assert torch.equal(gradient, replica.layout.named(found[1])[name])
+
+
 def test_a_replica_multiplies_as_it_is_told_and_so_do_its_twins() -> None:
     model = nn.Sequential(nn.Linear(200, 200), nn.Linear(200, 3))
     replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))

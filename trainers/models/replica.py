@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch, on_device
@@ -23,6 +24,10 @@ from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
+
+HOOKED = 64 * 1024
+"""Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
+free for the layers below; the others wait for the end of the backward pass."""
 
 
 @dataclass
@@ -125,9 +130,9 @@ class Replica:
         self.on_use: Callable[[str], None] | None = (
             None  # called with a parameter's name before the forward pass uses it
         )
-        self.is_hooked = False
+        self.hooked: set[str] = set()  # parameters whose gradients are taken from autograd one by one
         if device.type == "cpu":
-            self._hook()
+            self._hook(HOOKED)
             for module in self.model.modules():
                 if type(module) is nn.Linear:
                     module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
@@ -233,41 +238,40 @@ class Replica:
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
         """Write the gradients of the parameters named in `into`, from the gradient of `outputs` (of the same shape)."""
-        if self.device.type == "cuda" and on_ready is None and not self.is_hooked:
-            self._backward_at_once(outputs, gradient, into)
-            return
-        self._hook()
+        if on_ready is not None:
+            self._hook()
         self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}
         self.sink.written.clear()
         self.sink.on_ready = on_ready
         outputs.backward(gradient)  # type: ignore[no-untyped-call]
-        for parameter, view in self.sink.views.items():
-            if parameter not in self.sink.written:
-                view.zero_()
-                if on_ready is not None:
-                    on_ready(self.names[parameter])
+        self._take_rest(into)
 
-    def _backward_at_once(self, outputs: Tensor, gradient: Tensor, into: dict[str, Tensor]) -> None:
-        """On a GPU: what autograd leaves is copied in a few launches, since a launch a parameter costs more than the
-        copy itself."""
-        outputs.backward(gradient)  # type: ignore[no-untyped-call]
-        found: list[Tensor] = []
-        targets: list[Tensor] = []
+    def _take_rest(self, into: dict[str, Tensor]) -> None:
+        """What no hook took is copied in one call: one for each parameter costs a small model more than the copies, and
+        on a GPU a launch each."""
+        sink, found, targets = self.sink, list[Tensor](), list[Tensor]()
         for name, view in into.items():
             parameter = self.parameters[name]
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                found.append(parameter.grad)
+            gradient = parameter.grad
+            if gradient is not None and id(parameter) in sink.written:  # of a weight that is used twice
+                sink.add(parameter, gradient)
+                parameter.grad = None
+            elif gradient is not None:
+                found.append(gradient)
                 targets.append(view)
                 parameter.grad = None
-        torch._foreach_copy_(targets, found)
+            elif id(parameter) not in sink.written:
+                view.zero_()
+                if sink.on_ready is not None:
+                    sink.on_ready(name)
+        if found:
+            torch._foreach_copy_(targets, found)
 
-    def _hook(self) -> None:
-        """Take each gradient from autograd as soon as it is complete."""
-        if not self.is_hooked:
-            self.is_hooked = True
-            for parameter in self.parameters.values():
+    def _hook(self, least: int = 0) -> None:
+        """Take each gradient of at least so many elements from autograd as soon as it is complete."""
+        for name, parameter in self.parameters.items():
+            if parameter.numel() >= least and name not in self.hooked:
+                self.hooked.add(name)
                 parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
     def point_to(self, named: dict[str, Tensor]) -> None:
@@ -329,10 +333,9 @@ class Replica:
         self.draws.set(batch.epoch, batch.examples)
         first = int(batch.examples[0]) if len(batch.examples) else 0
         seed = hash((self.draws.seed, batch.epoch, first, virtual_rank)) & (2**63 - 1)
-        if self.device.type == "cpu":
-            torch.manual_seed(seed)
-        else:  # the same without asking for all other kinds of devices, a step's worth of a small model
-            torch.default_generator.manual_seed(seed)
+        # As `torch.manual_seed` without asking for all kinds of devices, which costs more than a small layer.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
 
     def point_to_vector(self, params: Tensor) -> None:
@@ -373,6 +376,8 @@ def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
     def forward(module: nn.Linear, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return replica.products.outputs(x, module.weight, module.bias)
+        if replica.products.leaves_to_torch(x, module.weight):
+            return F.linear(x, module.weight, module.bias)
         return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
 
     return forward

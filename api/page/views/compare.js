@@ -33,11 +33,10 @@ export function compareView(main, { query }, signal) {
   main.append(heading("Overlay", offered.element), place);
   let overlay = null;
   every(REFRESH_MS, signal, async () => {
-    if (!overlay) {
-      overlay = await Overlay.open(query, name, axis, place, signal);
-      offered.add(overlay.jobs.flatMap(({ metrics }) => metrics ?? []));
-    }
+    const isNew = !overlay;
+    overlay ??= await Overlay.open(query, name, axis, place, signal);
     await overlay.refresh();
+    if (isNew) offered.add(await measured(overlay.jobs, signal));
   });
   signal.addEventListener("abort", () => overlay?.chart.close());
   return "Overlay";
@@ -133,12 +132,20 @@ async function chosen(query, signal) {
     return sweep.results.filter(({ starts }) => starts > 0).map((trial) => ({ ...ofTrial(trial), metrics: [metric] }));
   }
   const ids = (query.get("jobs") ?? "").split(",").filter(Boolean);
-  const named = (job) => ({ ...job, metrics: Object.keys(job.result?.metrics ?? {}) });
   const { jobs } = await api(`v1/jobs?page_size=${ids.length ? 200 : RECENT}`, { signal });
-  if (!ids.length) return jobs.map(named);
+  if (!ids.length) return jobs;
   const known = new Map(jobs.map((job) => [job.id, job]));
-  const found = ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal }));
-  return (await Promise.all(found)).map(named);
+  return Promise.all(ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal })));
+}
+
+/** The metrics that the first of the runs have measured. */
+async function measured(jobs, signal) {
+  const some = jobs.slice(0, RECENT).map(async ({ id, metrics }) => {
+    if (metrics) return metrics;
+    const job = await api(`v1/jobs/${encodeURIComponent(id)}`, { signal }).catch(() => null); // removed since
+    return Object.keys(job?.result?.metrics ?? {});
+  });
+  return (await Promise.all(some)).flat();
 }
 
 function ofTrial({ id, number, settings, state }) {

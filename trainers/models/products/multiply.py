@@ -16,6 +16,9 @@ from trainers.models.products.choice import LEAST_WEIGHTS, PASSES, Choice, produ
 USUAL_WEIGHTS = 64 * 1024
 """Weights of a layer from which on oneDNN multiplies where nothing was measured."""
 
+COPIED_WEIGHTS = 256 * 1024
+"""Weights of a layer below which it costs less to copy the gradient than to write it to its place from Python."""
+
 BLOCK = 1024 * 1024
 """Elements of a weight's gradient that are computed at once, so that they are copied to their place from the cache."""
 
@@ -29,6 +32,14 @@ class Products:
         self.measured, self.onednn = frozenset(self.choice.measured), frozenset(self.choice.onednn)
         self.through: dict[tuple[int, int, int], bool] = {}  # (pass, inputs, outputs) -> whether through oneDNN
         self.seen: set[tuple[int, int, int]] = set()  # (rows, inputs, outputs)
+
+    def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether a layer with this weight (outputs, inputs) is trained as well as torch itself does: it is small, and
+        all of its products go through torch's own library."""
+        count, inputs = weight.shape
+        if inputs * count >= COPIED_WEIGHTS:
+            return False
+        return not _is_large(x, weight) or not any(self._through_onednn(i, inputs, count, x) for i in range(3))
 
     def outputs(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b: (..., outputs) from x (..., inputs), weight (outputs, inputs) and bias (outputs,)."""
