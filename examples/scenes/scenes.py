@@ -19,6 +19,31 @@ def pixels(root: str, train: int = 600, test: int = 100):
     return tuple(halves)
 
 
+class Boxed:
+    """Examples for detection: an image (1, 40, 40), and a dict of boxes, x1 y1 x2 y2, and labels: d + 1 for digit d."""
+
+    classes = 11  # with the ground
+
+    def __init__(self, images, classes):
+        self.images, self.pixels = images, classes
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        labels = np.unique(self.pixels[i])[1:].astype(np.int64)  # without the ground
+        boxes = np.zeros((len(labels), 4), np.float32)
+        for box, label in zip(boxes, labels, strict=True):
+            rows, columns = np.nonzero(self.pixels[i] == label)
+            box[:] = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        return self.images[i], {"boxes": boxes, "labels": labels}
+
+
+def boxes(root: str, train: int = 600, test: int = 100):
+    """For detection: the same scenes, with a box around each kind of digit."""
+    return tuple(Boxed(*half) for half in pixels(root, train, test))
+
+
 def _digits(root: Path):
     """Images (N, h, w) uint8 and labels (N,)."""
     if (root / "MNIST").is_dir():

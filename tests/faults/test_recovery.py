@@ -45,7 +45,9 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
     log.append("actors", {})
     epoch(2)
     state(State.PAUSING, "Pausing")
-    assert summarise_log(tmp_path) == LogSummary(False, State.PAUSED, 2, [(2, 0.2)], deaths=1, went_back=1)
+    assert summarise_log(tmp_path) == LogSummary(
+        False, State.PAUSED, 2, [{"epoch": 2, "test_accuracy": 0.2}], deaths=1, went_back=1
+    )
     log.append("checkpoint", {"epoch": 2})
     assert summarise_log(tmp_path).went_back == 0
     state(State.PAUSED, "Paused")

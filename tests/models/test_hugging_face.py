@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from pydantic import ValidationError
 
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
@@ -69,3 +70,8 @@ def test_data_set_the_sizes_that_the_spec_leaves_open() -> None:
 def test_a_head_that_does_not_go_with_the_model_is_refused() -> None:
     with pytest.raises(SpecRejected, match="cannot be built so"):
         build_hugging_face(bert(), "ImageClassification", FACTS, 0)
+
+
+def test_a_model_is_no_task() -> None:
+    with pytest.raises(ValidationError, match="task: transformers"):
+        TrainSpec.model_validate({"task": "hf:bert"})

@@ -1,4 +1,4 @@
-"""Models of images that give a class to each pixel."""
+"""Models of images that give more than a class to each: one to each pixel, or boxes."""
 
 from pathlib import Path
 
@@ -20,8 +20,7 @@ def build_pixel_model(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Modul
 
     Raises SpecRejected and UserCodeFailed.
     """
-    if model.init != "default" or model.zero_gamma:
-        raise SpecRejected("model.init, model.zero_gamma: they are for classifiers; leave them out")
+    _check_start(model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if user_code.is_user_name(model.name):
@@ -40,3 +39,28 @@ def build_pixel_model(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Modul
     if model.weights is not None:
         initialise(module, Path(model.weights))
     return module.train()
+
+
+def build_detector(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
+    """A detector by a function of the user's or of torchvision's, likewise; it is called with `num_classes`, of which 0
+    is the ground.
+
+    Raises SpecRejected and UserCodeFailed.
+    """
+    _check_start(model)
+    if not user_code.is_user_name(model.name):
+        raise SpecRejected(
+            f"model: {model.name} gives no boxes; take model: task, or a function, as "
+            "torchvision.models.detection:ssdlite320_mobilenet_v3_large"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module = user_model(model, num_classes=facts.classes)
+    if model.weights is not None:
+        initialise(module, Path(model.weights))
+    return module.train()
+
+
+def _check_start(model: ModelSpec) -> None:
+    if model.init != "default" or model.zero_gamma:
+        raise SpecRejected("model.init, model.zero_gamma: they are for classifiers; leave them out")

@@ -14,6 +14,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "regression": "numbers from images or vectors: mse, mae or huber; mean absolute error, R2",
         "language_model": "the next token of a text: cross entropy; perplexity",
         "segmentation": "a class for each pixel of an image: cross entropy; mean IoU, pixel accuracy",
+        "detection": "boxes of objects in images: the model's own losses; mAP",
         "transformers": "whatever a model of transformers learns, with its own loss",
     }
 )
@@ -25,13 +26,14 @@ OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "regression": ("loss",),
         "language_model": (),
         "segmentation": ("aux_weight",),
+        "detection": (),
         "transformers": ("head",),
     }
 )
 """What `task.kwargs` may hold."""
 
 USUAL_MODEL: Mapping[str, str] = MappingProxyType(
-    {"regression": "mlp", "language_model": "gpt", "segmentation": "unet"}
+    {"regression": "mlp", "language_model": "gpt", "segmentation": "unet", "detection": "task"}
 )
 """The model of a spec that names none; `lenet5` for the others, and that of its own for a task of the user's."""
 
@@ -40,8 +42,8 @@ class TaskSpec(Section):
     """What is learned."""
 
     name: str = "classification"
-    """`classification`, `regression`, `language_model`, `segmentation`, `transformers`, or a subclass of
-    `trainers.Task` of your own as `module:Class`."""
+    """`classification`, `regression`, `language_model`, `segmentation`, `detection`, `transformers`, or a
+    subclass of `trainers.Task` of your own as `module:Class`."""
 
     kwargs: dict[str, bool | int | float | str] = Field(default={})
     """Arguments passed on to the task: `label_smoothing` of `classification`, `loss` (`mse`, `mae` or `huber`) of
@@ -50,6 +52,8 @@ class TaskSpec(Section):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
+        if name.startswith("hf:"):
+            raise ValueError(f"{name} names a model; set that as model, and task: transformers for its own loss")
         return known(tuple(TASKS), name, "a task of your own")
 
     @field_validator("kwargs")

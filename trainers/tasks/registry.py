@@ -13,11 +13,12 @@ from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
 from trainers.models.hugging_face import build_hugging_face, gives_logits
 from trainers.models.names import LossName, is_hugging_face
-from trainers.models.pixels import build_pixel_model
+from trainers.models.pixels import build_detector, build_pixel_model
 from trainers.models.registry import build_model_for
 from trainers.tasks.base import Task
 from trainers.tasks.classification import Classification
 from trainers.tasks.config import TaskSpec
+from trainers.tasks.detection import Detection
 from trainers.tasks.language_model import LanguageModel
 from trainers.tasks.regression import Regression
 from trainers.tasks.segmentation import Segmentation
@@ -31,6 +32,7 @@ _TASKS: dict[str, Callable[..., Task]] = {
     "regression": Regression,
     "language_model": LanguageModel,
     "segmentation": Segmentation,
+    "detection": Detection,
     "transformers": Transformers,
 }
 
@@ -82,6 +84,8 @@ def build_task_model(task: Task, model: ModelSpec, seed: int) -> nn.Module:
         return _of_hugging_face(task, model, seed)
     if isinstance(task, Transformers):
         raise SpecRejected(f"task: transformers trains a model of transformers, not {model.name}; set model: hf:<type>")
+    if isinstance(task, Detection):
+        return build_detector(model, task.facts, seed)
     if isinstance(task, Segmentation):
         return build_pixel_model(model, task.facts, seed)
     return build_model_for(model, task.facts, seed)

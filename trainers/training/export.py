@@ -36,6 +36,13 @@ HEADER = "millrace"
 TOLERANCE = 1e-5
 """The largest difference of a logit. A tenth of it is what other kernels cost in float32 on logits near 10."""
 
+_KINDS = {
+    "segmentation": "a model of pixels",
+    "detection": "a detector",
+    "transformers": "a model of transformers",
+}
+"""Tasks whose models do not give one tensor for inputs of one kind."""
+
 SIZES = (2, 1, 5)
 """Inputs at once: the first is what the model is exported with; it must take others as well."""
 
@@ -142,8 +149,7 @@ def described(path: Path) -> FinishedModel:
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
     spec = finished.model.model_copy(update={"weights": None})
-    if finished.task.name == "transformers" or is_hugging_face(spec.name):
-        kind = "a model of transformers"
+    if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(spec.name) else ""):
         raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
     if spec.name == OWN:
         module = build_task_model(build_task(finished.task, "cross_entropy", finished.data), spec, seed=0)
