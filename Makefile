@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-long test-both test-all fuzz check types style docs bench soak clean
+.PHONY: demo test test-long test-all fuzz check types style docs bench soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -25,10 +25,6 @@ test: $(READY)
 
 test-long: $(READY)
 	$(PYTEST) -m "long and not slow"
-
-# Both at once: what is short fills the gaps of what is long.
-test-both: $(READY)
-	$(PYTEST) -m "not slow"
 
 test-all: $(READY)
 	$(PYTEST)
