@@ -163,13 +163,13 @@ def test_layer_by_layer_groups_leave_while_back_propagation_goes_on_and_are_wait
     store = Recorder(LocalServer(world, run.shards()), 0, calls)
     context = run.context(store=store)
     algorithm = run.spec.algorithm.build(context)
+    order = LeaseTable(run.order, 1, 6)
+    works = leased(run.dataset, run.order, iter(lambda: order.lease(0), None))
+    algorithm.step(next(works))  # in which the replica registers its hooks; ours are called after them
     for name, module in context.replica.model.named_children():
         module.register_forward_hook(lambda *_, name=name: calls.append(f"forward {name}"))
         if name in ("conv", "norm", "fc1", "fc2"):
             module.weight.register_post_accumulate_grad_hook(lambda _, name=name: calls.append(f"backward {name}"))
-    order = LeaseTable(run.order, 1, 6)
-    works = leased(run.dataset, run.order, iter(lambda: order.lease(0), None))
-    algorithm.step(next(works))
     calls.clear()
     algorithm.step(next(works))
     names = {g: run.layout.names_in(span)[0] for g, span in enumerate(run.groups)}

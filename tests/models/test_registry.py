@@ -61,7 +61,7 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
 
 def test_the_names_are_torchvisions() -> None:
     assert list(torchvision_names()) == sorted(torchvision.models.list_models(module=torchvision.models))
-    assert model_names()[:4] == ("lenet5", "convnet", "mlp", "alexnet_one_tower")
+    assert model_names()[:4] == ("lenet5", "convnet", "mlp", "tabular")
 
 
 def test_the_network_of_paper_1() -> None:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from trainers.models.gpt import Gpt
+from trainers.models.networks.gpt import Gpt
 
 from trainers.errors import SpecRejected
 from trainers.models.layout import lay_out

@@ -141,9 +141,10 @@ async function chosen(query, signal) {
 /** The metrics that the first of the runs have measured. */
 async function measured(jobs, signal) {
   const some = jobs.slice(0, RECENT).map(async ({ id, metrics }) => {
-    if (metrics) return metrics;
+    if (Array.isArray(metrics)) return metrics; // of a trial; a job's are those of its last step
     const job = await api(`v1/jobs/${encodeURIComponent(id)}`, { signal }).catch(() => null); // removed since
-    return Object.keys(job?.result?.metrics ?? {});
+    const names = Object.keys(job?.evaluation ?? {}).filter((name) => name.startsWith("test_"));
+    return names.filter((name) => name !== "test_error_median").map((name) => name.replace("test_", ""));
   });
   return (await Promise.all(some)).flat();
 }
