@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from trainers.models.networks.gpt import Gpt
 
 from trainers.errors import SpecRejected
 from trainers.models.layout import lay_out
+from trainers.models.networks.gpt import Gpt
 from trainers.optim.buffers import Buffers
 from trainers.optim.decay import exempt_names
 from trainers.optim.parameter import Parameter
