@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.datasets import load_diabetes
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "data/tables")
 FOLDER.mkdir(parents=True, exist_ok=True)
 
 diabetes = load_diabetes(scaled=False)
