@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,9 @@ def test_a_killed_process_fails_the_run() -> None:
             process.join()
         with pytest.raises(RunFailed, match="a data loading process ended"):
             list(batches)
+        running: Any = dataset._loaders[True]._running  # type: ignore[attr-defined]
+        running._workers_done_event._cond.acquire()  # as if it had died in the middle of a look at the event
+    assert not multiprocessing.active_children()
 
 
 def test_a_dataset_is_closed_after_one_of_its_processes_was_killed() -> None:

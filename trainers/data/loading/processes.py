@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data._utils import signal_handling
 
 from trainers.data.batches import Data, Plan, Skipped
 from trainers.data.draws import Int64Array
@@ -96,6 +97,7 @@ class PlanLoader:
         # Torch does so when the iterator is deleted; but where a loader has failed, the error's traceback still has it.
         shut_down = getattr(self._running, "_shutdown_workers", None)
         if shut_down is not None:
+            _give_up_if_one_died(self._running)
             shut_down()
         self._loader = None
         self._running = None
@@ -103,6 +105,23 @@ class PlanLoader:
         if self._has_files:
             self._has_files = False
             end_files()
+
+
+def _give_up_if_one_died(running: Any) -> None:
+    """Kill the processes of torch's iterator if one of them has died, so that its own shut-down has nothing to do: that
+    would wait for ever for a lock with which the dead one may have died."""
+    if running._shutdown or all(process.is_alive() for process in running._workers):
+        return
+    running._shutdown = True
+    if running._worker_pids_set:  # else torch's handler of their deaths would raise an error
+        signal_handling._remove_worker_pids(id(running))
+        running._worker_pids_set = False
+    for process in running._workers:
+        process.kill()
+        process.join()
+    for queue in running._index_queues:
+        queue.cancel_join_thread()
+        queue.close()
 
 
 class _PlanSampler(Sampler[Any]):
