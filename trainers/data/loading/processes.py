@@ -114,7 +114,7 @@ def _give_up_if_one_died(running: Any) -> None:
         return
     running._shutdown = True
     if running._worker_pids_set:  # else torch's handler of their deaths would raise an error
-        signal_handling._remove_worker_pids(id(running))
+        signal_handling._remove_worker_pids(id(running))  # type: ignore[attr-defined]
         running._worker_pids_set = False
     for process in running._workers:
         process.kill()
