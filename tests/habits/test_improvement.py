@@ -97,6 +97,14 @@ def test_the_best_version_is_written_and_the_run_told_to_stop(tmp_path: Path) ->
     assert (found.best.metric, found.best.value, found.best.epoch) == ("loss", 2.0, 2)
 
 
+def test_a_best_value_of_zero_is_told_as_it_is(tmp_path: Path) -> None:
+    found, evaluator, said = looking(tmp_path, FakeLog())
+    found.begin(prepared(0))
+    for epoch in (1, 2, 3):
+        look(found, evaluator, 0.0, epoch)
+    assert said == ["loss has not improved on 0 in the last 2 evaluations"]
+
+
 def test_another_coordinator_goes_on_judging(tmp_path: Path) -> None:
     log = FakeLog()
     found, evaluator, _ = looking(tmp_path, log)

@@ -217,7 +217,8 @@ class Snapshots:
             return
         delta = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
         seen = "evaluation" if stop.patience == 1 else f"{stop.patience} evaluations"
-        message = f"{by.metric} has not improved{delta} on {by.best or math.nan:.4g} in the last {seen}"
+        best = math.nan if by.best is None else by.best
+        message = f"{by.metric} has not improved{delta} on {best:.4g} in the last {seen}"
         self.on_plateau(message)
 
     def _place(self, snapshot: Snapshot) -> dict[str, int | float]:
