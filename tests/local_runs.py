@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainers.collectives.endpoints import CollectivesEndpoint
 from trainers.collectives.local import LocalCollectives, LocalGroup
+from trainers.data.records.ray_rows import OpenRows
 from trainers.elastic.lease_table import Lease, LeaseDispatcher, LeaseTable
 from trainers.links.local import LocalWorld
 from trainers.parameter_server.endpoints import StoreEndpoint
@@ -71,12 +72,14 @@ class LocalRun:
     trained: Counter[int] = field(default_factory=Counter)
     """Examples by epoch."""
     dropped: int = 0
+    open_rows: OpenRows | None = None
+    """The way to what stands for the rows of a Ray Dataset."""
     snapshots: list[tuple[list[VersionPart], dict[int, dict[str, Tensor]], Position]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         count = self.spec.workers.count
         self.folder.mkdir(parents=True)
-        self.setups = [set_up(self.spec, None) for _ in range(count)]
+        self.setups = [set_up(self.spec, None, open_rows=self.open_rows) for _ in range(count)]
         self.start, self.position = self.setups[0].begin()
         self.world = LocalWorld(self.seed)
         self.groups = self.spec.algorithm.groups(["here"] * count)

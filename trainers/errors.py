@@ -6,7 +6,9 @@ MillraceError
 │   └── UserCodeFailed    a model or dataset function of the user's raised
 ├── RunFailed             the run started and cannot go on
 │   ├── WorkerDied        processes of the run died, and it could not go on without them
-│   ├── ShardLost         a shard died and its state is lost
+│   ├── GoesBack          at best, the run goes back to its last checkpoint
+│   │   ├── ShardLost     a shard died and its state is lost
+│   │   └── DataLost      blocks of a Ray Dataset are lost
 │   ├── DiskFull          there is no room for what was to be written
 │   ├── LossNotFinite     the loss became NaN or infinite
 │   ├── TooManySkipped    more examples could not be read than may be skipped
@@ -49,8 +51,16 @@ class WorkerDied(RunFailed):
     """Processes of the run died, and it could not go on without them."""
 
 
-class ShardLost(RunFailed):
-    """A shard died and its state is lost: at best, the run goes back to its last checkpoint."""
+class GoesBack(RunFailed):
+    """Something is lost without which the run can, at best, go back to its last checkpoint."""
+
+
+class ShardLost(GoesBack):
+    """A shard died and its state is lost."""
+
+
+class DataLost(GoesBack):
+    """Blocks of a Ray Dataset are lost, which is executed anew."""
 
 
 class DiskFull(RunFailed):

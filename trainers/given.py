@@ -13,6 +13,8 @@ from trainers.errors import SpecRejected
 
 MODULE = "given_to_train"
 FILE = "objects.pickle"
+RAY = "ray:"
+"""Stands before the name of a function that returns a Ray Dataset."""
 SOURCE = '"""What train() was given."""\n\nfrom trainers.given import load\n\nglobals().update(load(__file__))\n'
 """Of the module."""
 
@@ -44,12 +46,17 @@ def load(module: str) -> dict[str, Given]:
 
 def is_given(name: str) -> bool:
     """Whether a name of a spec means an object that `train()` was given."""
-    return name.startswith(f"{MODULE}:")
+    return name.removeprefix(RAY).startswith(f"{MODULE}:")
+
+
+def given_name(name: str) -> str:
+    """What the object is called in the module."""
+    return name.removeprefix(RAY).removeprefix(f"{MODULE}:")
 
 
 def refuse_given(name: str) -> SpecRejected:
     """The error where nobody gave it."""
-    what = name.removeprefix(f"{MODULE}:")
+    what = given_name(name)
     return SpecRejected(
         f"{name} was an object that train() was given; give train() that {what} again, or put it into a folder, "
         f"name it module:{what} and the folder in `code`"

@@ -18,8 +18,9 @@ NUM_FRAMES = 4
 
 
 def is_user_name(name: str) -> bool:
-    """Whether a name of a spec means a function of the user's (`module:function`); `hf:` is that of a library."""
-    return ":" in name and not name.startswith("hf:")
+    """Whether a name of a spec means a function of the user's (`module:function`), which is called where it is used.
+    `hf:` is that of a library, and `ray:` is called by whoever holds the Ray Dataset."""
+    return ":" in name and not name.startswith(("hf:", "ray:"))
 
 
 @contextlib.contextmanager

@@ -16,5 +16,5 @@ def own_code(spec: JobSpec) -> list[FieldError]:
 
 
 def _is_code(name: str) -> bool:
-    """Whether a name is `module:function`; `hf:` is that of a library."""
+    """Whether a name is `module:function`, also behind `ray:`; `hf:` is that of a library."""
     return ":" in name and not name.startswith("hf:")

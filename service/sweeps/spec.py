@@ -150,6 +150,16 @@ class SweepSpec(Part):
             raise ValueError("a sweep has at least one axis, such as `seed: [0, 1, 2]`")
         return axes
 
+    @field_validator("job")
+    @classmethod
+    def _reads_its_data_itself(cls, job: JobSpec) -> JobSpec:
+        if job.data.kind == "ray":
+            raise ValueError(
+                "data: a sweep's trials hold the CPUs that a Ray Dataset is executed on; write it to files, and name "
+                "them as parquet"
+            )
+        return job
+
     @field_validator("report")
     @classmethod
     def _baseline_is_where_the_rules_begin(cls, report: ReportSpec, info: ValidationInfo) -> ReportSpec:

@@ -40,7 +40,7 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
     log.append("checkpoint", {"epoch": 1})
     epoch(2)
     epoch(3)
-    state(State.RECOVERING, GOES_BACK)
+    state(State.RECOVERING, GOES_BACK[0])
     state(State.RECOVERING, TAKES_OVER)
     log.append("actors", {})
     epoch(2)

@@ -1,5 +1,6 @@
 """The section `data` of a spec. Imports no torch."""
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -7,13 +8,17 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from trainers.data.names import SAVED, dataset_names
 from trainers.section import Section, known
 
+IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""`module:function`, which no path to a folder looks like."""
+
 
 class DataSpec(Section):
     """Which examples are trained, where they are read, and how they are augmented."""
 
     name: str = "digits"
     """A dataset by name (`digits`, `mnist`, `fashion_mnist`, `cifar10`, `cifar100`, `imagenet`, `image_folder`, `text`,
-    `csv`, `parquet`, `hf`, `webdataset`) or a function of your own as `module:function`."""
+    `csv`, `parquet`, `hf`, `webdataset`, `ray`) or a function of your own as `module:function`, as
+    `ray:module:function` where it returns a Ray Dataset."""
 
     root: str = "data"
     """The folder in torchvision's layout, or the file of `text`, `csv` and `parquet`, or a folder of such; a relative
@@ -89,14 +94,24 @@ class DataSpec(Section):
     """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
     always the same ones."""
 
+    @property
+    def kind(self) -> str:
+        """The name, without the function of a Ray Dataset."""
+        return "ray" if self.ray_function else self.name
+
+    @property
+    def ray_function(self) -> str:
+        """The `module:function` that returns a Ray Dataset; empty where none does."""
+        return self.name.removeprefix("ray:") if self.name.startswith("ray:") else ""
+
     @model_validator(mode="before")
     @classmethod
     def _has_its_path(cls, values: Any) -> Any:
-        """`hf:PATH` is `hf` with that root."""
+        """`hf:PATH` is `hf` with that root; `ray:module:function` is a name and no path."""
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             return values
         name, _, path = values["name"].partition(":")
-        if name not in SAVED or not path:
+        if name not in SAVED or not path or (name == "ray" and IS_FUNCTION.fullmatch(path)):
             return values
         if "root" in values:
             raise ValueError(f"the path stands in name and in root; give it once, as {values['name']}")
@@ -113,7 +128,7 @@ class DataSpec(Section):
     @classmethod
     def _is_read_one_by_one(cls, on_error: str, info: ValidationInfo) -> str:
         name = info.data.get("name", "")
-        if on_error == "skip" and ":" not in name and name not in ("image_folder", "imagenet", "hf", "webdataset"):
+        if on_error == "skip" and ":" not in name and name not in ("image_folder", "imagenet", *SAVED):
             raise ValueError(
                 f"skip is for sets that are read one by one, such as image_folder or one of your own; {name} is not"
             )

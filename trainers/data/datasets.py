@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from trainers.data.partitioned.dataset import PartitionedDataset, PartitionedIma
 from trainers.data.photographs import side_of
 from trainers.data.records.columns import Columns, ColumnsDataset
 from trainers.data.records.objects import ObjectSource
+from trainers.data.records.ray_rows import OpenRows
 from trainers.data.records.text import open_text
 from trainers.data.sources import read_any
 from trainers.data.streamed import ImageHalf, ObjectHalf, StreamedDataset
@@ -39,7 +41,12 @@ _NEEDS_MEMORY = (
 
 
 def open_dataset(
-    data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU, note: Note = lambda _: None
+    data: DataSpec,
+    seed: int,
+    folder: Path | None = None,
+    device: torch.device = CPU,
+    note: Note = lambda _: None,
+    open_rows: OpenRows | None = None,
 ) -> Dataset:
     """Open the dataset that a spec names.
 
@@ -51,6 +58,7 @@ def open_dataset(
             private memory, and photographs are streamed.
         device: where minibatches are delivered. They are sent there as uint8, then augmented and normalised.
         note: is told what takes long, in a few words.
+        open_rows: the way to the rows of a Ray Dataset, in a process of a run on Ray.
 
     Raises:
         DataNotFound: The set is not there; names the path and the remedy.
@@ -59,7 +67,8 @@ def open_dataset(
     """
     if data.name == "text":
         return open_text(data, folder, device, note)
-    source = read_any(data) if folder is None else map_shared(data, folder, read_any, note)
+    read = partial(read_any, open_rows=open_rows)
+    source = read(data) if folder is None else map_shared(data, folder, read, note)
     if data.on_error == "skip" and isinstance(source, Arrays | Columns):
         raise SpecRejected(f"data.on_error: {data.name} gives arrays, of which none is skipped; leave it out")
     if isinstance(source, Columns):
@@ -75,7 +84,12 @@ def open_dataset(
 
 
 def open_partitioned(
-    data: DataSpec, seed: int, folder: Path | None = None, device: torch.device = CPU, note: Note = lambda _: None
+    data: DataSpec,
+    seed: int,
+    folder: Path | None = None,
+    device: torch.device = CPU,
+    note: Note = lambda _: None,
+    open_rows: OpenRows | None = None,
 ) -> PartitionedDataset:
     """Open the same dataset for a worker that holds only part of the training set.
 
@@ -87,12 +101,12 @@ def open_partitioned(
             `open_dataset`, whose other errors it raises too.
     """
     if data.name in RECORDS:
-        return _records(data, seed, folder, device, note)
+        return _records(open_dataset(data, seed, folder, device, note), device)
 
     @contextmanager
     def opened() -> Iterator[Arrays | Columns]:
         with _exclusive(folder, note):
-            source = read_any(data)
+            source = read_any(data, open_rows)
             if isinstance(source, ObjectSource):
                 raise SpecRejected(_NEEDS_MEMORY.format(data.name))
             if isinstance(source, StreamedSource):
@@ -107,14 +121,13 @@ def open_partitioned(
 
     with opened() as source:
         if isinstance(source, Columns):
-            return _records(data, seed, folder, device, note)
+            return _records(open_dataset(data, seed, folder, device, note, open_rows), device)
         augmentation = _augmentation(data, seed, source)
         rest = replace(source, train_images=_of_one_size(data, source)[:0].copy())
     return PartitionedImages(rest, augmentation, device, images)
 
 
-def _records(data: DataSpec, seed: int, folder: Path | None, device: torch.device, note: Note) -> PartitionedDataset:
-    whole = open_dataset(data, seed, folder, device, note)
+def _records(whole: Dataset, device: torch.device) -> PartitionedDataset:
     return PartitionedRecords(whole, _targets(whole), device)
 
 

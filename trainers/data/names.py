@@ -13,14 +13,15 @@ DATASETS: dict[str, str] = {
     "parquet": "the same in a Parquet file, or a folder of them",
     "hf": "a folder that the library datasets has saved to disk, also as hf:<path>",
     "webdataset": "tar shards of examples, also as webdataset:<path or pattern>",
+    "ray": "a Ray Dataset: ray:<folder of Parquet files>, or ray:module:function that returns one",
 }
 """Name and one line each."""
 
 TABLES = ("csv", "parquet")
 RECORDS = ("text", *TABLES)
 """Sets that are no images."""
-SAVED = ("hf", "webdataset")
-"""Sets that other libraries have written, of images or of anything else."""
+SAVED = ("hf", "webdataset", "ray")
+"""Sets that other libraries have written or hold, of images or of anything else."""
 
 NUM_TRAIN: dict[str, int] = {
     "digits": 1437,

@@ -21,7 +21,7 @@ from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
 from trainers.data.records.objects import TRIED, ObjectSource
-from trainers.errors import MillraceError, RunFailed
+from trainers.errors import DataLost, MillraceError, RunFailed
 
 DEFAULT_SIDE = 224
 """Side in pixels to which images of different sizes are resized if the spec gives none, unless they are smaller."""
@@ -54,10 +54,13 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
     Raises:
         UserCodeFailed: The user's dataset raises.
         RunFailed: The file cannot be read.
+        DataLost: It lay in the object store, which has lost it.
     """
     half, examples = ("training", source.train) if training else ("test", source.test)
     try:
         return examples[i]
+    except DataLost:  # no fault of the example's
+        raise
     except Exception as error:
         if user_code.is_user_name(data.name):
             raise user_code.failed(f"{data.name}, {half} example {i},", error) from error

@@ -19,14 +19,17 @@ from trainers.data.names import SAVED, TABLES
 from trainers.data.records.columns import Columns
 from trainers.data.records.hf import read_hf
 from trainers.data.records.objects import ObjectSource
+from trainers.data.records.ray_rows import OpenRows, read_ray
 from trainers.data.records.table import read_table
 from trainers.data.records.webdataset import read_webdataset
 from trainers.data.user import IMAGENET, read_user, streams
 from trainers.errors import DataNotFound, SpecRejected
 
 
-def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
+def read_any(data: DataSpec, open_rows: OpenRows | None = None) -> Source | ObjectSource | Columns:
     """The dataset that a spec names, read or opened.
+
+    open_rows: The way to the rows of a Ray Dataset, where this process has one.
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
     """
@@ -35,8 +38,8 @@ def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
         return source if isinstance(source, Columns) else _limited(source, data.limit)
     if data.name in TABLES:
         return read_table(data)
-    if data.name in SAVED:
-        found = read_hf(data) if data.name == "hf" else read_webdataset(data)
+    if data.kind in SAVED:
+        found = _saved(data, open_rows)
         if isinstance(found, Columns):
             return found
         return _limited(streams(data.name, *found, skips=data.on_error == "skip"), data.limit)
@@ -47,6 +50,13 @@ def read_any(data: DataSpec) -> Source | ObjectSource | Columns:
         **dict.fromkeys(_IN_MEMORY, _torchvision),
     }
     return _limited(readers[data.name](data), data.limit)
+
+
+def _saved(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[Any, Any]:
+    """What another library has written or holds."""
+    if data.kind == "ray":
+        return read_ray(data, open_rows)
+    return read_hf(data) if data.name == "hf" else read_webdataset(data)
 
 
 def read_source(data: DataSpec) -> Source:

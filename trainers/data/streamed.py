@@ -22,7 +22,7 @@ from trainers.data.photographs import first_example, read_example
 from trainers.data.reading import Reading, ReadingBoard
 from trainers.data.records.objects import Form, ObjectSource, check_example, form_of, stacked
 from trainers.data.sources import read_any
-from trainers.errors import MillraceError, SpecRejected, UserCodeFailed
+from trainers.errors import DataLost, MillraceError, SpecRejected, UserCodeFailed
 
 EXAMPLE, MINIBATCH = 3, 4
 """The streams of random draws of the user's code that reads an example, and of that which makes a minibatch."""
@@ -89,8 +89,9 @@ class Half(Loads, ABC):
     def __init__(self, data: DataSpec, source: Source | ObjectSource, seed: int, training: bool) -> None:
         self.training = training
         self.seed = seed
-        self.processes = data.loader_processes
-        self.board = ReadingBoard(data.loader_processes)
+        # Only a process of Ray's has a way to the object store: blocks of a Ray Dataset are read by the worker itself.
+        self.processes = 0 if data.kind == "ray" else data.loader_processes
+        self.board = ReadingBoard(self.processes)
         self._data = data
         self._source: Source | ObjectSource | None = source
 
@@ -123,7 +124,7 @@ class Half(Loads, ABC):
 
     def _skip(self, i: int, error: MillraceError, skipped: list[Skipped]) -> None:
         """Raises the error where the spec wants no example skipped."""
-        if self._data.on_error != "skip":
+        if self._data.on_error != "skip" or isinstance(error, DataLost):
             raise error
         skipped.append((i, str(error).splitlines()[0]))
 

@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainers.elastic.placement import NodeCapacity, awaited_room, own, with_workers
 from trainers.runtime.actor_handles import CONTROL, WarmPool, WorkerHandle, start_actor
+from trainers.runtime.actors.dataset import DatasetActor
 from trainers.runtime.actors.evaluator import Evaluator
 from trainers.runtime.actors.shard import GROUPS as SHARD_GROUPS
 from trainers.runtime.actors.shard import OBJECT_STORE_GROUPS, ShardActor
@@ -20,6 +21,7 @@ from trainers.runtime.actors.worker import Worker
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import do_on, draining_nodes, kill_process, nodes_alive, on_node, refused_groups
+from trainers.runtime.ray_dataset import dataset_name
 from trainers.runtime.topology import SPARE_WORKERS
 from trainers.spec import TrainSpec
 
@@ -60,6 +62,8 @@ class ActorPool:
     """Second copies of shards on other nodes."""
     num_replaced: int = 0
     """Shards and evaluators so far that may have replaced a dead one, whose name stays taken for a while."""
+    dataset: Any = None
+    """The actor that holds the Ray Dataset, where one is trained."""
     evaluator: Any = None
     evaluator_node: str | None = None
     """Where it was put, if anywhere."""
@@ -95,9 +99,9 @@ class ActorPool:
         calls = [worker.ask("take_up", job_id, spec, self.coordinator) for worker in self.workers]
         await asyncio.gather(*calls, self.evaluator.take_up.remote(job_id, spec))
 
-    def take_back(self, workers: list[WorkerHandle], shards: list[Any], num_replaced: int) -> None:
+    def take_back(self, workers: list[WorkerHandle], shards: list[Any], dataset: Any, num_replaced: int) -> None:
         """Adopt actors that survived the coordinator before this one, and give back what others had reserved."""
-        self.workers, self.shards, self.num_replaced = workers, shards, num_replaced
+        self.workers, self.shards, self.dataset, self.num_replaced = workers, shards, dataset, num_replaced
         self.shard_ages = [0] * len(shards)
         self.num_started = self.num_reserved = max(w.number for w in workers) + 1 + self.spec.workers.count
         kept = {worker.reservation.id.hex() for worker in workers if worker.reservation is not None}
@@ -231,6 +235,12 @@ class ActorPool:
         self.shards[index], self.shard_nodes[index] = standby, node
         self.shard_ages[index] = self.num_started
 
+    def start_dataset(self) -> Any:
+        """Start the actor that executes the Ray Dataset and holds its blocks."""
+        name = dataset_name(self.job_id)
+        self.dataset = self._start(DatasetActor, name, {"num_cpus": 0}, {CONTROL: 2}, (name, self.job_id, self.spec))
+        return self.dataset
+
     def start_evaluator(self) -> Any:
         """The evaluator; it is started when it is first needed, beside a worker if one has a node that is alive."""
         if self.evaluator is None:
@@ -333,7 +343,7 @@ class ActorPool:
     @property
     def beside_workers(self) -> list[Any]:
         """The actors that are no workers."""
-        return [*self.shards, *self.standbys, *([self.evaluator] if self.evaluator else [])]
+        return [*self.shards, *self.standbys, *(one for one in (self.dataset, self.evaluator) if one)]
 
 
 def _kill(worker: WorkerHandle) -> None:

@@ -38,7 +38,7 @@ def train(
         on_event: Called with every event of the run's log.
         task: A `Task`, or a subclass, whose constructor takes `task.kwargs` of the spec.
         model: A function or class as `module:function` of a spec would name it, or a module with its initial weights.
-        data: A function likewise, or what it would return.
+        data: A function likewise, or what it would return, or a `ray.data.Dataset`.
 
     Raises:
         SpecRejected: `run_dir` holds another run already, or an object cannot be sent.

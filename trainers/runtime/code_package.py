@@ -4,11 +4,12 @@ import logging
 import pickle
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainers.errors import SpecRejected
-from trainers.given import FILE, MODULE, SOURCE, is_called, is_given
+from trainers.given import FILE, MODULE, RAY, SOURCE, is_called, is_given
 from trainers.spec import TrainSpec
 
 OURS = ("trainers", "service", "api", "deploy")
@@ -69,9 +70,11 @@ def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
         name = _name(found)
         if not name.isidentifier() or name in objects:
             name = section
-        objects[name] = found
+        is_rays = _is_ray_dataset(found)
+        objects[name] = _sent_ray_dataset(found) if is_rays else found
         before = sections.get(section)
-        sections[section] = (before if isinstance(before, dict) else {}) | {"name": f"{MODULE}:{name}"}
+        named = {"name": f"{RAY if is_rays else ''}{MODULE}:{name}"}
+        sections[section] = (before if isinstance(before, dict) else {}) | named
     return type(spec).model_validate(sections), objects
 
 
@@ -132,6 +135,24 @@ def _check_size(folder: Path, left_out: list[str]) -> None:
 
 def _megabytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MB"
+
+
+def _is_ray_dataset(found: Any) -> bool:
+    """Whether it is one, without importing Ray Data."""
+    return any(kind.__module__ == "ray.data.dataset" and kind.__name__ == "Dataset" for kind in type(found).__mro__)
+
+
+def _sent_ray_dataset(dataset: Any) -> Callable[[str], Any]:
+    """A function that makes a Ray Dataset anew where the run holds it: from what it is read from and how it is made of
+    that, or, where it was made in memory, from its rows."""
+    from ray import data, get
+
+    if dataset.has_serializable_lineage():
+        lineage = dataset.serialize_lineage()
+        return lambda root: data.Dataset.deserialize_lineage(lineage)
+    dataset.context.execution_options.preserve_order = True
+    tables = get(dataset.to_arrow_refs())
+    return lambda root: data.from_arrow(tables)
 
 
 def _name(found: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.given import refuse_given
+from trainers.given import given_name, refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE
@@ -17,6 +17,7 @@ from trainers.runtime.coordinator import Coordinator
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
+from trainers.runtime.ray_dataset import named_datasets
 from trainers.spec import TrainSpec
 
 PREFLIGHT_LOOK_S = 0.5
@@ -149,7 +150,7 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
             gave; why, and what to do.
     """
     for name in given_names(spec):
-        if name.partition(":")[2] not in (objects or {}):
+        if given_name(name) not in (objects or {}):
             raise refuse_given(name)
     code = package_code(Path(spec.code)) if spec.code is not None else None
     if objects:
@@ -162,4 +163,7 @@ def _preflight(spec: TrainSpec) -> None:
     from trainers.training.setup import preflight as check
 
     use_code(spec.code is not None)
+    if spec.data.kind == "ray":  # the run executes it, and its first worker finds the rest
+        named_datasets(spec.data)
+        return
     check(spec)

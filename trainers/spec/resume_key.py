@@ -20,7 +20,7 @@ def resume_key(spec: TrainSpec) -> dict[str, object]:
         "algorithm": kind,
         "data.name": spec.data.name,
         "data.limit": spec.data.limit,
-        **{f"data.{name}": getattr(spec.data, name) for name in DIVIDES.get(spec.data.name, ())},
+        **{f"data.{name}": getattr(spec.data, name) for name in DIVIDES.get(spec.data.kind, ())},
         "batch.per_worker": spec.batch.per_worker,
         "elastic.mode": spec.elastic.mode,
         "workers.virtual": spec.workers.num_virtual if traits.is_synchronous and not spec.scales_batch else None,

@@ -15,6 +15,7 @@ from trainers.data.batches import Dataset
 from trainers.data.datasets import open_dataset, open_partitioned
 from trainers.data.order import HeldOrder, Order, Partitions
 from trainers.data.partitioned.dataset import PartitionedDataset
+from trainers.data.records.ray_rows import OpenRows
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
@@ -235,11 +236,17 @@ class Setup:
             self.dataset.meet(collectives)
 
 
-def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = lambda _: None) -> Setup:
+def set_up(
+    spec: TrainSpec,
+    folder: Path | None,
+    note: Callable[[str], None] = lambda _: None,
+    open_rows: OpenRows | None = None,
+) -> Setup:
     """Open the data (shared in `folder` with the other processes of the node) and build the model.
 
     Args:
         note: Is told what is done next, in a few words: either may take minutes.
+        open_rows: The way to the rows of a Ray Dataset, in a process of a run on Ray.
 
     Raises:
         SpecRejected: The model, the data or the machine do not allow the spec.
@@ -248,7 +255,7 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
     device = choose_device(spec)
     note(f"opens the dataset {spec.data.name}")
     open_data = open_partitioned if spec.algorithm.traits.holds_examples else open_dataset
-    dataset = open_data(spec.data, spec.seed, folder, device, note)
+    dataset = open_data(spec.data, spec.seed, folder, device, note, open_rows)
     note(f"builds the model {spec.model.name}")
     task = build_task(spec.task, spec.loss, dataset.facts)
     _check_objective(spec, task)

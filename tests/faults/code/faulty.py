@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 
-class Struck(nn.Module):
-    """Convolution, batch norm, dropout and two fully connected layers; looks before each minibatch whether it is meant.
+class Looks(nn.Module):
+    """Looks before each minibatch whether it is meant.
 
     A file `<worker>-<minibatch>` or `any` in the folder `plan` says what happens: `kill`, `stop` or `raise`. It
     happens once, to whoever removes the file. Each minibatch takes `pause_s` longer until there is a file `hurry`; as
@@ -21,19 +21,13 @@ class Struck(nn.Module):
     file `held-<worker>` when it would.
     """
 
-    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+    def __init__(self, plan: str, pause_s: float) -> None:
         super().__init__()
         self.plan, self.pause_s, self.minibatches = Path(plan), pause_s, 0
-        self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.drop, self.fc1, self.fc2 = nn.Dropout(0.3), nn.Linear(4 * 16, 33), nn.Linear(33, num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            self._look()
-        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
-        return self.fc2(torch.relu(self.fc1(self.drop(x))))
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        if not torch.is_grad_enabled():
+            return
         self.minibatches += 1
         name = (ray.get_runtime_context().get_actor_name() or "").rpartition("/")[2]
         if self.pause_s and not (self.plan / "hurry").exists():
@@ -56,6 +50,20 @@ class Struck(nn.Module):
         if held:
             (self.plan / f"held-{name}").touch()
         return held
+
+
+class Struck(Looks):
+    """Convolution, batch norm, dropout and two fully connected layers."""
+
+    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+        super().__init__(plan, pause_s)
+        self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.drop, self.fc1, self.fc2 = nn.Dropout(0.3), nn.Linear(4 * 16, 33), nn.Linear(33, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look()
+        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+        return self.fc2(torch.relu(self.fc1(self.drop(x))))
 
 
 def struck(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:

@@ -15,6 +15,7 @@ from trainers.models.products.choice import Choice
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import node_folder
+from trainers.runtime.ray_dataset import RowsOfRun
 from trainers.spec import TrainSpec
 from trainers.training.position import Position
 
@@ -47,7 +48,7 @@ class Evaluator(BaseActor):
         from trainers.training.setup import set_up
 
         on_cpu = self.spec.model_copy(update={"device": "cpu"})
-        self.setup = set_up(on_cpu, self.data_folder)
+        self.setup = set_up(on_cpu, self.data_folder, open_rows=RowsOfRun(self.job_id, self.spec.data))
         return self.place()
 
     def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[dict[str, float], float]:

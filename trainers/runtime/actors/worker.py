@@ -16,6 +16,7 @@ from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
+from trainers.runtime.ray_dataset import RowsOfRun
 from trainers.spec import TrainSpec
 from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
 from trainers.training.position import Position
@@ -77,7 +78,7 @@ class Worker(BaseActor):
         from trainers.training.products import with_products
         from trainers.training.setup import check, set_up
 
-        setup = self.setup = set_up(self.spec, self.data_folder, self.note)
+        setup = self.setup = set_up(self.spec, self.data_folder, self.note, RowsOfRun(self.job_id, self.spec.data))
         if checks:
             self.note("tries the spec on one minibatch")
             check(setup)

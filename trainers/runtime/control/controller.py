@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from trainers.elastic.lease_table import Lease
-from trainers.errors import Fenced, RunFailed, ShardLost, SpecRejected, Stopped
+from trainers.errors import Fenced, GoesBack, RunFailed, SpecRejected, Stopped
 from trainers.events import State
 from trainers.runtime.control import run_events as happened
 from trainers.runtime.control.ending import (
@@ -323,8 +323,8 @@ class RunController:
         if isinstance(error, Stopped):
             self.end = stopped(self.stops_as or State.CANCELLED, str(error))
             return
-        lost_shard = isinstance(cause_of(error), ShardLost)
-        went_back = self.parts.log.summary().went_back if lost_shard else 0
+        goes_back = isinstance(cause_of(error), GoesBack)
+        went_back = self.parts.log.summary().went_back if goes_back else 0
         if (text := explanation(error)) is not None:
             with suppress(OSError):  # the disk may be what is full
                 self.parts.log.line("error", text)

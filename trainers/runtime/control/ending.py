@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import ray
 
 from trainers.disk import is_full
-from trainers.errors import DiskFull, MillraceError, ShardLost, UserCodeFailed
+from trainers.errors import DiskFull, GoesBack, MillraceError, UserCodeFailed
 from trainers.events import RETRYING, State
-from trainers.runtime.control.run_log import GOES_BACK
 
 RETURNS = 2
-"""How often a run that has lost a shard with all that it had goes on from its last checkpoint without having written
-another one since."""
+"""How often a run that has lost a shard with all that it had, or its data, goes on from its last checkpoint without
+having written another one since."""
 HOPELESS = ("SpecRejected", "DataNotFound", "Diverged")
 """Reasons for which a second try fails as well."""
 LEARNED_NOTHING = "LearnedNothing"
@@ -68,10 +67,10 @@ def cause_of(error: Exception) -> BaseException:
 def after_failure(error: Exception, given: Circumstances) -> RunEnd:
     """The end of a run in which something has failed."""
     cause = cause_of(error)
-    if isinstance(cause, ShardLost) and given.stops_as is not None:
+    if isinstance(cause, GoesBack) and given.stops_as is not None:
         return stopped(given.stops_as, f"with its last checkpoint: {cause}")
-    if isinstance(cause, ShardLost) and not given.is_trial and given.went_back < RETURNS:
-        return RunEnd(State.RECOVERING, GOES_BACK, f"{cause}; goes back to the last checkpoint")
+    if isinstance(cause, GoesBack) and not given.is_trial and given.went_back < RETURNS:
+        return RunEnd(State.RECOVERING, cause.reason, f"{cause}; goes back to the last checkpoint")
     if isinstance(cause, MillraceError):
         return RunEnd(State.FAILED, cause.reason, str(cause))
     if is_full(cause):

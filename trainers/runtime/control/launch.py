@@ -7,7 +7,7 @@ from dataclasses import asdict
 import ray
 
 from trainers.elastic.failure_policy import FailurePolicy
-from trainers.errors import WorkerDied
+from trainers.errors import SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.code_package import given_names
@@ -38,6 +38,8 @@ class Launcher:
         pool, spec = self.parts.pool, self.parts.config.spec
         cleanup(self.parts.config.job_id)  # files of an earlier run with this id on this node
         self.parts.standbys.open({}, 0)
+        if spec.data.kind == "ray":
+            await self._execute_dataset()
         await pool.start_all(least)
         warming = asyncio.gather(*[self._warm_shard(index) for index in range(len(pool.shards))])
         try:
@@ -62,6 +64,16 @@ class Launcher:
             endpoint = self.parts.topology.open_shards(prepared, places)
             await self.parts.shards.open(endpoint, prepared[0], pool.workers[0].ask("initial"))
         return StartedRun(prepared[0], groups_of(self.parts, pool.workers, prepared))
+
+    async def _execute_dataset(self) -> None:
+        """Have the Ray Dataset executed, which needs CPUs: before the workers take theirs."""
+        if self.parts.config.is_trial:
+            raise SpecRejected("data: a sweep's trials hold the CPUs that a Ray Dataset is executed on; name its files")
+        self.parts.log.line("info", "data: executes the Ray Dataset, before the workers take their CPUs")
+        execute = self.parts.pool.start_dataset().execute
+        for half, blocks in zip(("training", "test"), await execute.remote(), strict=False):
+            size = f"{len(blocks.rows)} blocks of {blocks.num_bytes:,} bytes in all"
+            self.parts.log.line("info", f"data: {sum(blocks.rows):,} {half} rows lie in the object store, in {size}")
 
     async def say_what_is_awaited(self, state: State) -> None:
         """Log again and again what a long start waits for, until cancelled. state: That in which the run is."""

@@ -36,7 +36,8 @@ class Recovery:
     async def take_back(self, found: Survivors, before: LogSummary) -> StartedRun:
         """Adopt the survivors. before: What the log said when this coordinator began."""
         pool, topology, log = self.parts.pool, self.parts.topology, self.parts.log
-        pool.take_back(found.workers, [found.shards[i] for i in sorted(found.shards)], found.num_replaced + 1)
+        shards = [found.shards[i] for i in sorted(found.shards)]
+        pool.take_back(found.workers, shards, found.dataset, found.num_replaced + 1)
         self.parts.watch.survivors = ([], [])
         incarnations = {i: status.incarnation for i, status in found.shard_statuses.items()}
         self.parts.standbys.open(incarnations, found.num_replaced)
@@ -91,6 +92,8 @@ async def find_survivors(job_id: str, incarnation: int, watch: ActorWatch) -> Su
                 found.workers.append(WorkerHandle(int(number), name, actor, _reservation(name)))
             elif kind in ("shard", "standby"):  # a standby may have become the shard
                 serving.append((int(number), actor))
+            elif kind == "dataset":  # whose blocks nobody need make again
+                found.dataset = actor
             else:
                 ray.kill(actor)
     watch.survivors = [*found.workers], [actor for _, actor in serving]

@@ -21,6 +21,8 @@ class Survivors:
     """By index: those that serve."""
     shard_statuses: dict[int, ShardStatus] = field(default_factory=dict)
     """By index: what they answered."""
+    dataset: Any = None
+    """The actor that holds the Ray Dataset."""
     endings: list[GenerationEnd] = field(default_factory=list)
     """How the generation under way ended for the workers."""
     generation: int = -1

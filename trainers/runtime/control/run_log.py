@@ -10,7 +10,7 @@ from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.ray_metrics import RayMetrics
 
-GOES_BACK = "ShardLost"
+GOES_BACK = ("ShardLost", "DataLost")
 """The reason of a coordinator's last state if the next one has to go on from the last checkpoint."""
 TAKES_OVER = "CoordinatorDied"
 """The reason of a coordinator's first state if it replaces one that died."""
@@ -49,7 +49,7 @@ def summarise_log(run_dir: Path) -> LogSummary:
     skipped = tuple(e.data["example"] for e in events if e.type == "log" and "example" in e.data)
     went_back = 0
     for event in events:
-        went_back += event.type == "state" and event.data["reason"] == GOES_BACK
+        went_back += event.type == "state" and event.data["reason"] in GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
     return LogSummary(is_over, stops.get(last), epochs, evaluations, deaths, skipped, went_back)

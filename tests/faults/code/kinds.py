@@ -1,0 +1,38 @@
+"""Small models of vectors and of tokens through which a test strikes a worker, and a Ray Dataset."""
+
+from pathlib import Path
+from typing import Any
+
+import ray.data
+from faulty import Looks
+from torch import Tensor, nn
+
+
+class Small(Looks):
+    """Dropout and what stands around it."""
+
+    def __init__(self, before: nn.Module, width: int, outputs: int, plan: str, pause_s: float) -> None:
+        super().__init__(plan, pause_s)
+        self.before, self.drop, self.after = before, nn.Dropout(0.3), nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look()
+        return self.after(self.drop(self.before(x)))
+
+
+def vectors(num_classes: int, in_features: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return Small(nn.Linear(in_features, 8), 8, num_classes, plan, pause_s)
+
+
+def tokens(vocabulary: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return Small(nn.Embedding(vocabulary, 8), 8, vocabulary, plan, pause_s)
+
+
+def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch | {"x": 2 * batch["x"]}
+
+
+def rows(root: str) -> ray.data.Dataset:
+    """Of several files, read and mapped by several tasks."""
+    files = sorted(map(str, Path(root).glob("*.parquet")))
+    return ray.data.read_parquet(files, override_num_blocks=len(files)).map_batches(doubled)

@@ -1,0 +1,146 @@
+"""Whatever the data come from: a kill, a resize down and up and the coordinator's death change no bit and no count."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import torch
+import webdataset
+
+from tests.data.arrow_rows import ArrowRows
+from tests.faults.test_workers import CODE, ended_well, fault, has_trained, hurry, resized, strike
+from tests.local_runs import LocalRun
+from tests.runtime.runs import Watched, start
+from trainers import ClusterInfo, TrainSpec, user_code
+from trainers.runtime.cluster import NAMESPACE
+from trainers.training.checkpoint import read_checkpoint
+
+datasets.disable_progress_bars()
+NUM = 30
+X, Y = np.random.default_rng(0).normal(size=(NUM, 3)).astype(np.float32), np.arange(NUM) % 3
+EPOCHS = 40
+
+
+def text(folder: Path) -> dict[str, Any]:
+    (folder / "a.txt").write_text("the mill goes round " * 18)
+    data = {"name": "text", "root": str(folder), "context": 10, "validation": 0.2}
+    return {"task": "language_model", "model": "kinds:tokens", "data": data}
+
+
+def table() -> pa.Table:
+    return pa.table({"a": X[:, 0], "kind": [f"kind {i % 4}" for i in range(NUM)], "y": [f"class {i}" for i in Y]})
+
+
+def csv(folder: Path) -> dict[str, Any]:
+    rows = "\n".join(",".join(map(str, row.values())) for row in table().to_pylist())
+    (folder / "t.csv").write_text(f"a,kind,y\n{rows}\n")
+    return {"data": {"name": "csv", "root": str(folder / "t.csv"), "target": "y"}}
+
+
+def parquet(folder: Path) -> dict[str, Any]:
+    pq.write_table(table(), folder / "t.parquet")
+    return {"data": {"name": "parquet", "root": str(folder / "t.parquet"), "target": "y"}}
+
+
+def hf(folder: Path) -> dict[str, Any]:
+    label = datasets.ClassLabel(names=["a", "b", "c"])
+    features = datasets.Features({"x": datasets.List(datasets.Value("float32"), length=3), "label": label})
+    datasets.Dataset.from_dict({"x": X, "label": Y}, features).save_to_disk(folder / "d")
+    return {"data": {"name": f"hf:{folder / 'd'}", "loader_processes": 1}}
+
+
+def shards(folder: Path) -> dict[str, Any]:
+    for shard in range(3):
+        with webdataset.TarWriter(str(folder / f"{shard}.tar")) as writer:
+            for i in range(10 * shard, 10 * shard + 10):
+                writer.write({"__key__": f"{i}", "npy": X[i], "cls": int(Y[i])})
+    return {"data": {"name": f"webdataset:{folder}", "loader_processes": 0}}
+
+
+def rays(folder: Path) -> dict[str, Any]:
+    """Three files, read and mapped by tasks that end in any order."""
+    for part in range(3):
+        rows = slice(10 * part, 10 * part + 10)
+        pq.write_table(pa.table({"x": X[rows].tolist(), "y": Y[rows]}), folder / f"{part}.parquet")
+    return {"data": {"name": "ray:kinds:rows", "root": str(folder), "target": "y"}}
+
+
+KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "text": text,
+    "csv": csv,
+    "parquet": parquet,
+    "hf": hf,
+    "webdataset": shards,
+    "ray": rays,
+}
+
+
+def spec(folder: Path, kind: str, pause_s: float) -> TrainSpec:
+    """Small enough that six of them train at once."""
+    fields: dict[str, Any] = {
+        "code": CODE, "model": "kinds:vectors", "workers": {"count": 3, "virtual": 3, "cpus": 0.25}, "batch": 2,
+        "epochs": EPOCHS, "seed": 5, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
+        "report_every_s": 0.05,
+    }  # fmt: skip
+    fields |= KINDS[kind](folder)
+    (folder / "plan").mkdir()
+    fields["model"] = {"name": fields["model"], "kwargs": {"plan": str(folder / "plan"), "pause_s": pause_s}}
+    return TrainSpec.model_validate(fields)
+
+
+def undisturbed(folder: Path, kind: str) -> tuple[int, dict[str, torch.Tensor]]:
+    """Examples an epoch and the model, of one process without Ray."""
+    folder.mkdir()
+    doubled = ArrowRows(pa.table({"x": (2 * X).tolist(), "y": Y}))
+    with user_code.on_path(CODE):
+        train = spec(folder, kind, pause_s=0)
+        run = LocalRun(train, folder / "run", open_rows=lambda: (doubled, None))
+        found = read_checkpoint(run.train())
+    return run.setups[0].dataset.num_train, found.model
+
+
+def kill_coordinator(watched: Watched) -> None:
+    os.kill(watched.of("actors")[-1]["coordinator"]["pid"], signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_each_example_once_and_the_same_bits_whatever_dies_and_joins(cluster: ClusterInfo, tmp_path: Path) -> None:
+    runs: dict[str, Watched] = {}
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        runs[kind] = start(f"kinds-{kind}", spec(tmp_path / kind, kind, pause_s=1.0), tmp_path / kind / "run")
+    wanted = {kind: undisturbed(tmp_path / f"{kind}-local", kind) for kind in KINDS}  # meanwhile
+
+    def each(act: Callable[[Watched], object]) -> None:
+        for watched in runs.values():
+            act(watched)
+
+    each(lambda watched: has_trained(watched, 6))
+    held = ray.get_actor("kinds-ray/dataset", NAMESPACE)._actor_id
+    for kind in KINDS:
+        strike(tmp_path / kind / "plan", "kill")
+    each(fault)
+    each(lambda watched: resized(watched, 3))
+    each(lambda watched: watched.run.scale(2))
+    each(lambda watched: resized(watched, 2))
+    each(kill_coordinator)
+    each(lambda watched: watched.until(lambda event: event.data.get("state") == "RECOVERING"))
+    each(lambda watched: watched.until(lambda event: event.data.get("state") == "RUNNING"))
+    each(lambda watched: watched.run.scale(3))
+    each(lambda watched: resized(watched, 3))
+    assert ray.get_actor("kinds-ray/dataset", NAMESPACE)._actor_id == held  # executed once, though all else died
+    for kind in KINDS:
+        hurry(tmp_path / kind / "plan")
+    for kind, (num, model) in wanted.items():
+        found = ended_well(runs[kind], EPOCHS, num)
+        for name, value in model.items():
+            assert torch.equal(found[name], value), f"{kind}: {name}"
