@@ -6,63 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+import ray.data
 import torch
-import webdataset
 
 from tests.data.arrow_rows import ArrowRows
 from tests.faults.test_workers import CODE, ended_well, fault, has_trained, hurry, resized, strike
 from tests.local_runs import LocalRun
-from tests.runtime.runs import Watched, start
-from trainers import ClusterInfo, TrainSpec, user_code
+from tests.runtime.runs import Watched, gone_soon, start
+from trainers import ClusterInfo, Event, TrainSpec, train, user_code
+from trainers.models.weights import load_weights
 from trainers.runtime.cluster import NAMESPACE
+from trainers.spec.checkpoint import CheckpointSpec
 from trainers.training.checkpoint import read_checkpoint
 
-datasets.disable_progress_bars()
 NUM = 30
 X, Y = np.random.default_rng(0).normal(size=(NUM, 3)).astype(np.float32), np.arange(NUM) % 3
 EPOCHS = 40
-
-
-def text(folder: Path) -> dict[str, Any]:
-    (folder / "a.txt").write_text("the mill goes round " * 18)
-    data = {"name": "text", "root": str(folder), "context": 10, "validation": 0.2}
-    return {"task": "language_model", "model": "kinds:tokens", "data": data}
-
-
-def table() -> pa.Table:
-    return pa.table({"a": X[:, 0], "kind": [f"kind {i % 4}" for i in range(NUM)], "y": [f"class {i}" for i in Y]})
-
-
-def csv(folder: Path) -> dict[str, Any]:
-    rows = "\n".join(",".join(map(str, row.values())) for row in table().to_pylist())
-    (folder / "t.csv").write_text(f"a,kind,y\n{rows}\n")
-    return {"data": {"name": "csv", "root": str(folder / "t.csv"), "target": "y"}}
-
-
-def parquet(folder: Path) -> dict[str, Any]:
-    pq.write_table(table(), folder / "t.parquet")
-    return {"data": {"name": "parquet", "root": str(folder / "t.parquet"), "target": "y"}}
-
-
-def hf(folder: Path) -> dict[str, Any]:
-    label = datasets.ClassLabel(names=["a", "b", "c"])
-    features = datasets.Features({"x": datasets.List(datasets.Value("float32"), length=3), "label": label})
-    datasets.Dataset.from_dict({"x": X, "label": Y}, features).save_to_disk(folder / "d")
-    return {"data": {"name": f"hf:{folder / 'd'}", "loader_processes": 1}}
-
-
-def shards(folder: Path) -> dict[str, Any]:
-    for shard in range(3):
-        with webdataset.TarWriter(str(folder / f"{shard}.tar")) as writer:
-            for i in range(10 * shard, 10 * shard + 10):
-                writer.write({"__key__": f"{i}", "npy": X[i], "cls": int(Y[i])})
-    return {"data": {"name": f"webdataset:{folder}", "loader_processes": 0}}
 
 
 def rays(folder: Path) -> dict[str, Any]:
@@ -74,11 +38,6 @@ def rays(folder: Path) -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "text": text,
-    "csv": csv,
-    "parquet": parquet,
-    "hf": hf,
-    "webdataset": shards,
     "ray": rays,
 }
 
@@ -90,8 +49,9 @@ def spec(folder: Path, kind: str, pause_s: float) -> TrainSpec:
         "epochs": EPOCHS, "seed": 5, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
         "report_every_s": 0.05,
     }  # fmt: skip
-    fields |= KINDS[kind](folder)
-    (folder / "plan").mkdir()
+    for name in ("data", "plan"):
+        (folder / name).mkdir()
+    fields |= KINDS[kind](folder / "data")
     fields["model"] = {"name": fields["model"], "kwargs": {"plan": str(folder / "plan"), "pause_s": pause_s}}
     return TrainSpec.model_validate(fields)
 
@@ -144,3 +104,31 @@ def test_each_example_once_and_the_same_bits_whatever_dies_and_joins(cluster: Cl
         found = ended_well(runs[kind], EPOCHS, num)
         for name, value in model.items():
             assert torch.equal(found[name], value), f"{kind}: {name}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data's own settings
+def test_a_dataset_of_a_notebook_that_is_lost_is_made_again(cluster: ClusterInfo, tmp_path: Path) -> None:
+    num, wanted = undisturbed(tmp_path / "local", "ray")
+    happened: list[Event] = []
+
+    def lose(event: Event) -> None:
+        """Once there is a checkpoint, kill who holds the blocks, and a worker, whose successor looks for them."""
+        if event.type == "checkpoint" and not any(e.type == "checkpoint" for e in happened):
+            actors = next(e.data for e in happened if e.type == "actors")
+            job_id = actors["coordinator"]["name"].partition("/")[0]
+            ray.kill(ray.get_actor(f"{job_id}/dataset", NAMESPACE))
+            os.kill(actors["workers"][1]["pid"], signal.SIGKILL)
+        if event.data.get("reason") == "DataLost":
+            hurry(tmp_path / "plan")
+        happened.append(event)
+
+    here = spec(tmp_path, "ray", pause_s=0.3).model_copy(update={"checkpoint": CheckpointSpec(every_epochs=2)})
+    rows = ray.data.from_items([{"x": 2 * x, "y": int(y)} for x, y in zip(X, Y, strict=True)])
+    result = train(here, tmp_path / "run", lose, data=rows)
+    assert (result.state, result.examples) == ("SUCCEEDED", EPOCHS * num)
+    assert "DataLost" in [event.data.get("reason") for event in happened]
+    found = load_weights(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    gone_soon(result.job_id, [])

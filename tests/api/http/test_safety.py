@@ -196,6 +196,7 @@ def test_what_users_wrote_is_shown_as_what_it_is(service: Service) -> None:
 CODE = [
     ({"model": "evil:make"}, ["/model/name"]),
     ({"data": {"name": "evil:load"}}, ["/data/name"]),
+    ({"data": "ray:evil:load"}, ["/data/name"]),
     ({"task": "evil:Task", "model": "mlp"}, ["/task/name"]),
     ({"code": "/tmp"}, ["/code"]),
     ({"code": "", "model": "evil:make", "data": "evil:load"}, ["/code", "/data/name", "/model/name"]),
