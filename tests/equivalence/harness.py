@@ -31,7 +31,7 @@ from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
-from trainers.spec import TrainSpec
+from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task, build_task_model
 from trainers.training.optimizer import freeze, optimizer_of
@@ -282,6 +282,8 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.grad /= weight
+        if spec.clip is not None:
+            clip_as_torch(spec.clip, model)
         for group in optimizer.param_groups:
             own = group.get("schedule")
             share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
@@ -289,6 +291,14 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def clip_as_torch(clip: ClipSpec, model: nn.Module) -> None:
+    """What a user of torch calls between `backward` and `step`."""
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip.norm)
+    else:
+        nn.utils.clip_grad_value_(model.parameters(), clip.value)
 
 
 def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
