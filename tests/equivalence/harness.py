@@ -33,7 +33,7 @@ from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model
+from trainers.tasks.registry import build_task_model, task_for
 from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
@@ -91,7 +91,7 @@ class Run:
     def __post_init__(self) -> None:
         spec = self.spec
         self.dataset = open_dataset(spec.data, spec.seed, None)
-        self.task = build_task(spec.task, spec.loss, self.dataset.facts)
+        self.task = task_for(spec.task, spec.loss, self.dataset)
         if self.net is None:
             of_spec = partial(build_task_model, self.task, spec.model)
             self.net = build_net if spec.data.name == "digits" and spec.task.name == "classification" else of_spec

@@ -19,6 +19,8 @@ PLAIN = {"batch": 7, "epochs": 2, "seed": 3, "workers": {"count": 3, "virtual": 
 OPTIMIZER = {"name": "momentum", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
 BACKPROP = {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}
 GPT = {"name": "gpt", "kwargs": {"layers": 2, "heads": 2, "width": 16}}
+WEIGHTS = [0.001 * (i + 1) for i in range(10)]
+WEIGHED = {"name": "classification", "kwargs": {"class_weight": [1, 2]}}
 UNET = {"name": "unet", "kwargs": {"width": 4}}
 HIDDEN = {"name": "transformers", "kwargs": {"head": "MaskedLM"}}
 BERT = {
@@ -34,6 +36,12 @@ def smooth_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     logits = model(batch.images).log_softmax(1)
     wanted = 0.9 * F.one_hot(batch.labels, 10) + 0.1 / 10
     return -(wanted * logits).sum(), len(batch)
+
+
+def weigh_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    weight = torch.tensor(WEIGHTS)
+    loss = F.cross_entropy(model(batch.images), batch.labels, weight, reduction="sum", label_smoothing=0.1)
+    return loss, float(weight[batch.labels].sum())
 
 
 def squared_error(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -76,6 +84,7 @@ def hidden_tokens(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
 
 WRITTEN: dict[str, WrittenLoss] = {
     "smoothed classification": smooth_labels,
+    "weighted classification": weigh_labels,
     "regression": squared_error,
     "language model": next_token,
     "masked language model": some_tokens,
@@ -108,9 +117,11 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
+    weighed = {"label_smoothing": 0.1, "class_weight": WEIGHTS}
     words = {"name": "text", "root": str(text), "context": 12, "validation": 0.2}
     return {
         "smoothed classification": {"task": {"name": "classification", "kwargs": {"label_smoothing": 0.1}}, **DIGITS},
+        "weighted classification": {"task": {"name": "classification", "kwargs": weighed}, **DIGITS},
         "regression": {"task": "regression", "data": {"name": "csv", "root": str(table), "target": "y"}},
         "language model": {"task": "language_model", "model": GPT, "data": words},
         "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},
@@ -168,7 +179,7 @@ def test_averaging_every_minibatch_is_sync_where_examples_weigh_the_same(name: s
     torch.testing.assert_close(run_all_reduce(averaged).params, whole, rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["regression", "language model", "masked language model"])
+@pytest.mark.parametrize("name", ["weighted classification", "regression", "language model", "masked language model"])
 def test_parallel_sgd_has_the_same_bits_on_any_number_of_workers(name: str, specs: dict) -> None:
     """Examples that are no images stay where they are; which worker trains them is shuffled."""
     algorithm = {"name": "parallel_sgd", "average_every": 2}
@@ -187,6 +198,9 @@ def test_parallel_sgd_has_the_same_bits_on_any_number_of_workers(name: str, spec
         ("contrastive", {"algorithm": BACKPROP, "workers": 1}, "trainers.Supervised"),
         ("language model", {"algorithm": "hybrid"}, "task: classification"),
         ("smoothed classification", {"algorithm": "hybrid"}, "label_smoothing"),
+        ("weighted classification", {"algorithm": "hybrid"}, "class_weight"),
+        ("regression", {"task": WEIGHED, "loss": "logistic"}, "class_weight goes with loss: cross_entropy"),
+        ("weighted classification", {"task": WEIGHED}, "class_weight has 2 numbers"),
         ("language model", {"model": "resnet18"}, "resnet18 reads images"),
         ("language model", {"data": "digits"}, "take data: text"),
         ("regression", {"data": "digits"}, "targets that are numbers"),

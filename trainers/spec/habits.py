@@ -23,13 +23,20 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """Data as the model and the algorithm take them. Raises ValueError where they do not."""
     algorithm = info.data.get("algorithm")
-    if data.on_error == "skip" and algorithm is not None:
+    if algorithm is None:
+        return _codes_for_its_model(data, info)
+    if data.on_error == "skip":
         traits = algorithm.traits
         if traits.objective != "any" or traits.holds_examples:
             raise ValueError(
                 f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
                 "on_error: fail, or sync, mixed, admm, or downpour without backprop"
             )
+    if not data.shuffle and getattr(algorithm, "shuffle", "none") != "none":
+        raise ValueError(
+            f"shuffle: false keeps the order of the data, and {algorithm.name} moves examples between workers at "
+            "random before each round; set algorithm.shuffle: none too, or leave this out"
+        )
     return _codes_for_its_model(data, info)
 
 
