@@ -38,6 +38,6 @@ class StepNorm:
         mine = torch.cat([squares, squares.new_tensor([beside], dtype=torch.float64).view(torch.float32)])
         received = [mine.new_empty(count + 2) for count in self.counts]
         self.collectives.all_to_all([mine] * len(received), received).wait()
-        others = sum(found[-2:].clone().cpu().view(torch.float64).item() for found in received)  # in the order of the ranks
-        norm = math.sqrt(total([found[:-2] for found in received]) + others) / (divisor or 1.0)
+        in_order = [found[-2:].clone().cpu().view(torch.float64).item() for found in received]
+        norm = math.sqrt(total([found[:-2] for found in received]) + sum(in_order)) / (divisor or 1.0)
         return TensorGradient(self.share), self.limit.factor(norm)

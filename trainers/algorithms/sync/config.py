@@ -85,7 +85,9 @@ class SyncConfig(AlgorithmConfig):
     @property
     def _hides_norm(self) -> str:
         if self.form == "parameter_server":
-            return "each shard has a slice of the gradient; use form: all_reduce, which gives the same bits, or clip.value"
+            return (
+                "each shard has a slice of the gradient; use form: all_reduce, which gives the same bits, or clip.value"
+            )
         if self.reduction == "fast":
             return (
                 "the fast reduction updates one bucket while others are summed; use reduction: canonical, or clip.value"

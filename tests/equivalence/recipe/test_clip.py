@@ -36,7 +36,9 @@ def norms(found: Outcome) -> list[float]:
 
 
 @pytest.mark.parametrize("clip", [NORM, VALUE], ids=["norm", "value"])
-@pytest.mark.parametrize("optimizer", [{"name": "momentum", "lr": 0.3, "weight_decay": 0.1}, {"name": "lamb", "epsilon": 0.001}])
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "momentum", "lr": 0.3, "weight_decay": 0.1}, {"name": "lamb", "epsilon": 0.001}]
+)
 def test_sync_is_torchs_clipping_and_has_the_same_bits_on_any_number_of_workers(
     clip: dict[str, float], optimizer: dict[str, Any]
 ) -> None:
