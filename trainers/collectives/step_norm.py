@@ -12,8 +12,10 @@ from trainers.optim.gradient_norm import NormLimit, summed, total
 
 
 class StepNorm:
-    """By what the gradient of a step is multiplied so that its norm is within `clip.norm`: the same number on any number
-    of workers, since the sums over blocks of the vector are added in the vector's order."""
+    """By what the gradient of a step is multiplied so that its norm is within `clip.norm`.
+
+    It is the same number on any number of workers: the sums over blocks of the vector are added in the vector's order.
+    """
 
     def __init__(self, limit: NormLimit, collectives: Collectives, numel: int) -> None:
         """numel: of the vector that the workers share, P; it is divided as `collectives.shares` says."""

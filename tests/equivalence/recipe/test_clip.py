@@ -1,4 +1,4 @@
-"""Clipped gradients: torch's own in a serial run, the same bits on any number of workers, refused where nobody knows."""
+"""Clipped gradients: those of torch in a serial run, the same bits on any number of workers, or refused."""
 
 from pathlib import Path
 from typing import Any
