@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.equivalence.harness import DIGITS
+from tests.equivalence.usertasks import WEIGHTS
 
 GPT = {"name": "gpt", "kwargs": {"layers": 2, "heads": 2, "width": 16}}
 UNET = {"name": "unet", "kwargs": {"width": 4}}
@@ -43,9 +44,11 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
+    weighed = {"label_smoothing": 0.1, "class_weight": WEIGHTS}
     words = {"name": "text", "root": str(text), "context": 12, "validation": 0.2}
     return {
         "smoothed classification": {"task": {"name": "classification", "kwargs": {"label_smoothing": 0.1}}, **DIGITS},
+        "weighted classification": {"task": {"name": "classification", "kwargs": weighed}, **DIGITS},
         "regression": {"task": "regression", "data": {"name": "csv", "root": str(table), "target": "y"}},
         "language model": {"task": "language_model", "model": GPT, "data": words},
         "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},

@@ -31,9 +31,9 @@ from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
-from trainers.spec import TrainSpec
+from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
@@ -91,7 +91,7 @@ class Run:
     def __post_init__(self) -> None:
         spec = self.spec
         self.dataset = self.opened()
-        self.task = build_task(spec.task, spec.loss, self.dataset.facts)
+        self.task = task_for(spec.task, spec.loss, self.dataset)
         if self.net is None:
             of_spec = partial(build_task_model, self.task, spec.model)
             self.net = build_net if spec.data.name == "digits" and spec.task.name == "classification" else of_spec
@@ -106,7 +106,7 @@ class Run:
     def opened(self) -> Dataset:
         """The dataset for one worker: one that is read example by example has one reader."""
         spec, dataset = self.spec, open_dataset(self.spec.data, self.spec.seed, None)
-        if collates(build_task(spec.task, spec.loss, dataset.facts)):
+        if collates(task_for(spec.task, spec.loss, dataset)):
             dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
         return dataset
 
@@ -291,6 +291,8 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.grad /= weight
+        if spec.clip is not None:
+            clip_as_torch(spec.clip, model)
         for group in optimizer.param_groups:
             own = group.get("schedule")
             share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
@@ -298,6 +300,14 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def clip_as_torch(clip: ClipSpec, model: nn.Module) -> None:
+    """What a user of torch calls between `backward` and `step`."""
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip.norm)
+    else:
+        nn.utils.clip_grad_value_(model.parameters(), clip.value)
 
 
 def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:
