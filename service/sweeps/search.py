@@ -8,7 +8,6 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from service.jobs.queueing.growth import Growth
-from service.scaling.metric import Metric
 from service.sweeps.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
@@ -97,7 +96,7 @@ class Halving(ASHAScheduler):  # type: ignore[misc]
         """Continue always; a trial among the worse ones is asked to stop."""
         verdict = super().on_trial_result(controller, trial, result)
         if verdict == TrialScheduler.STOP and result["fraction"] < 1:
-            metric = Metric.model_validate(result["metric"] or {})
+            metric = self.store.metric  # Tune hands a scheduler a flattened result, without what is nested
             compared = f"{metric.name} {metric.value(result['error']):.4f}"
             message = f"at epoch {result['epoch']:g} its {compared} was not among the best"
             self.store.ask(trial.config["trial"], Ending(state=TrialState.STOPPED, reason="Asha", message=message))

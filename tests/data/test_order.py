@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from trainers.data.order import Order, Partitions
+from trainers.data.order import HeldOrder, Order, Partitions
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,17 @@ def test_each_epoch_is_a_permutation(num_examples: int, per_worker: int, num_vir
         assert [len(part) for part in parts] == [order.size(i) for i in range(order.minibatches)]
         assert sorted(np.concatenate(parts).tolist()) == list(range(num_examples))
         assert len(order.examples(epoch, order.minibatches)) == order.size(order.minibatches) == 0
+
+
+def test_unshuffled_each_epoch_has_the_order_of_the_data() -> None:
+    order = Order(203, 7, 3, seed=3, shuffle=False)
+    for epoch in (0, 5):
+        assert np.array_equal(np.concatenate([order.examples(epoch, i) for i in range(29)]), np.arange(203))
+    kept, held = Partitions(203, 7, 3, seed=3, shuffle=False), HeldOrder(203, 7, 3, seed=3, shuffle=False)
+    held.hold({rank: order.examples_of(rank, 0)[::-1] for rank in range(3)})
+    for index in range(29):
+        assert np.array_equal(kept.examples(4, index), order.examples(4, index))
+        assert np.array_equal(held.examples(4, index), order.examples(4, index))
 
 
 def test_steps_divide_an_epoch_unevenly_at_its_end() -> None:

@@ -42,6 +42,7 @@ def test_whole_numbers_beside_one_other_column_are_labels_and_example_i_is_alway
     with open_dataset(spec(target="kind", validation=0.2, limit=6), 0, open_rows=opens(table)) as data:
         assert data.facts == DataFacts((2,), classes=3)
         assert (data.num_train, data.num_test) == (6, 2)
+        assert sum(data.class_counts()) == 6
         batches = [next(iter(data.batches([(0, np.array(ids))]))).data for ids in ([3, 0], [0], [3])]
     (x, labels), *singles = batches
     assert torch.equal(x[:, 0] % 3, labels.float())

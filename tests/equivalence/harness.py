@@ -31,9 +31,9 @@ from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
-from trainers.spec import TrainSpec
+from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
@@ -90,8 +90,8 @@ class Run:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self.dataset = open_dataset(spec.data, spec.seed, None)
-        self.task = build_task(spec.task, spec.loss, self.dataset.facts)
+        self.dataset = self.opened()
+        self.task = task_for(spec.task, spec.loss, self.dataset)
         if self.net is None:
             of_spec = partial(build_task_model, self.task, spec.model)
             self.net = build_net if spec.data.name == "digits" and spec.task.name == "classification" else of_spec
@@ -102,6 +102,13 @@ class Run:
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
         self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
+
+    def opened(self) -> Dataset:
+        """The dataset for one worker: one that is read example by example has one reader."""
+        spec, dataset = self.spec, open_dataset(self.spec.data, self.spec.seed, None)
+        if collates(task_for(spec.task, spec.loss, dataset)):
+            dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
+        return dataset
 
     def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
@@ -148,7 +155,7 @@ class Run:
     def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:
         """The dataset and order of one worker, from the start of round `rounds`."""
         if not self.spec.algorithm.traits.holds_examples:
-            return self.dataset, self.order
+            return self.dataset if self.dataset.fits_in_memory else self.opened(), self.order
         dataset, order = (
             open_partitioned(self.spec.data, self.spec.seed),
             build_order(self.spec, self.dataset.num_train),
@@ -210,11 +217,12 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     dispatcher = LeaseDispatcher(leases, groups)
 
     def works(worker: int) -> Iterator:
+        dataset = run.dataset if run.dataset.fits_in_memory else run.opened()
         if run.spec.algorithm.traits.is_synchronous:
-            return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
+            return synchronous(dataset, run.order, run.ranks(worker, size), run.spec.epochs)
         mine = subgroup.get(worker, [worker])
         place = GroupPosition(worker, mine.index(worker), len(mine)) if len(mine) > 1 else GroupPosition()
-        return leased(run.dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
+        return leased(dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
 
     def worker(rank: int) -> list[StepReport]:
         within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
@@ -271,8 +279,9 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
         examples = sum(len(batch) for batch in step)
         optimizer.zero_grad()
         losses, weight = [], 0.0
-        for batch in step:
+        for rank, batch in enumerate(step):
             draws.set(batch.epoch, batch.examples)
+            torch.manual_seed(hash((spec.seed, batch.epoch, int(batch.examples[0]), rank)) & (2**63 - 1))
             loss, of_batch = written(model, batch)
             losses.append(loss)
             weight += of_batch
@@ -282,6 +291,8 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.grad /= weight
+        if spec.clip is not None:
+            clip_as_torch(spec.clip, model)
         for group in optimizer.param_groups:
             own = group.get("schedule")
             share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
@@ -289,6 +300,14 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
         optimizer.step()
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def clip_as_torch(clip: ClipSpec, model: nn.Module) -> None:
+    """What a user of torch calls between `backward` and `step`."""
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip.norm)
+    else:
+        nn.utils.clip_grad_value_(model.parameters(), clip.value)
 
 
 def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:

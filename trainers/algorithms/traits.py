@@ -36,6 +36,9 @@ class Traits:
     divides_parameters: str = ""
     """Why nobody has all of a parameter where it is updated, and what to change; empty: somebody has."""
 
+    hides_norm: str = ""
+    """Why nobody knows the norm of an update's gradient before the update, and what to change; empty: somebody does."""
+
     @property
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""

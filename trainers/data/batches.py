@@ -123,6 +123,11 @@ class Dataset(ABC):
         the plan ahead.
         """
 
+    def class_counts(self) -> tuple[int, ...]:
+        """How many training examples each class has, or pixels where these have classes; empty where nobody knows
+        without reading them all."""
+        return ()
+
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  # most sets have nothing to do
         """Called by every worker before the first minibatch of an epoch; moves examples between workers."""
 

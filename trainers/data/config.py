@@ -65,6 +65,10 @@ class DataSpec(Section):
     """Use only the first so many training examples; of folders of images, as many of every class, always the same ones;
     none: all of them."""
 
+    shuffle: bool = True
+    """Whether each epoch trains the examples in another random order, drawn from the seed; false: each trains them in
+    the order of the data. Evaluations always go in that order."""
+
     tokens: Literal["bytes", "characters"] = "bytes"
     """Of `text`: what a token is. Bytes are read where they lie, however large the text is; characters are those that
     occur in it."""

@@ -18,6 +18,8 @@ class DataFacts:
     """Numbers that one target has; 0 where it has none."""
     pixel_classes: int = 0
     """Of images whose pixels have a class each, 0 to pixel_classes - 1; 0 where they have none."""
+    class_counts: tuple[int, ...] = ()
+    """Training examples of each class, or pixels; empty where nobody has asked, or where the set does not tell."""
     vocabulary: int = 0
     """Tokens run from 0 to vocabulary - 1; 0 where the inputs are no tokens."""
     categories: tuple[int, ...] = ()

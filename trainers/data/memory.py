@@ -51,6 +51,9 @@ class MemoryDataset(Dataset):
                 normalised = arrays.normalisation(sent_to(images, self._device))
             yield self._delivery.delivered(Batch((normalised, labels), EVALUATION, examples))
 
+    def class_counts(self) -> tuple[int, ...]:
+        return tuple(np.bincount(self._opened().train_labels, minlength=self.facts.classes).tolist())
+
     def close(self) -> None:
         self._arrays = None
 

@@ -23,7 +23,7 @@ class Extent:
 
 @dataclass
 class Order:
-    """One random permutation per epoch, divided among all workers (paper 4, remark 4).
+    """One random permutation per epoch, divided among all workers (paper 4, remark 4), or the order of the data.
 
     Minibatch i of an epoch holds elements i n to (i + 1) n of its permutation; the last may be smaller. In step s of
     a synchronous run virtual worker v computes minibatch s V + v.
@@ -33,6 +33,8 @@ class Order:
     per_worker: int
     num_virtual: int
     seed: int
+    shuffle: bool = True
+    """False: every epoch has the examples in the order of the data."""
     _permutations: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @property
@@ -92,6 +94,8 @@ class Order:
         return np.concatenate([self.examples(epoch, index) for index in indices])
 
     def _permuted(self, epoch: int) -> NDArray[np.int64]:
+        if not self.shuffle:
+            return np.arange(self.num_examples, dtype=np.int64)
         return permutation(self.seed, epoch, self.num_examples)
 
     @property

@@ -80,6 +80,16 @@ def first_example(data: DataSpec, source: StreamedSource | ObjectSource, trainin
     return read_example(data, source, last, training)
 
 
+def labels_of(examples: Any) -> Int64Array | None:
+    """The labels of a map-style dataset, (N,), by its attribute `targets`, which torchvision's sets have; None where
+    there is none."""
+    if isinstance(examples, Subset):
+        found = labels_of(examples.dataset)
+        return None if found is None else found[np.asarray(examples.indices, dtype=np.int64)]
+    targets = np.asarray(getattr(examples, "targets", ()))
+    return targets.astype(np.int64) if targets.ndim == 1 and targets.dtype.kind in "iu" and len(targets) else None
+
+
 def decode_into(folder: Path, data: DataSpec, source: StreamedSource, note: Note) -> dict[str, tuple[int, ...]] | None:
     """Decode all photographs of a set into files below `folder`, and their labels.
 

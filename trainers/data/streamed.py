@@ -18,7 +18,7 @@ from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, image
 from trainers.data.facts import DataFacts
 from trainers.data.loading.generators import kept_generators, seed_generators
 from trainers.data.loading.processes import Loaded, Loads, PlanLoader
-from trainers.data.photographs import first_example, read_example
+from trainers.data.photographs import first_example, labels_of, read_example
 from trainers.data.reading import Reading, ReadingBoard
 from trainers.data.records.objects import Form, ObjectSource, check_example, form_of, stacked
 from trainers.data.sources import read_any
@@ -64,6 +64,10 @@ class StreamedDataset(Dataset):
     def close(self) -> None:
         for loader in self._loaders.values():
             loader.close()
+
+    def class_counts(self) -> tuple[int, ...]:
+        labels = self._train.labels()
+        return () if labels is None else tuple(np.bincount(labels, minlength=self.facts.classes).tolist())
 
     def reading(self) -> Reading | None:
         under_way = [found for half in (self._train, self._test) if (found := half.board.longest()) is not None]
@@ -167,6 +171,15 @@ class Half(Loads, ABC):
             assert not isinstance(images, Ragged)  # these are in memory
             return images[i], (source.train_labels if self.training else source.test_labels)[i]
         return read_example(self._data, source, i, self.training)
+
+    def labels(self) -> Int64Array | None:
+        """(N,), where the set tells them without reading its examples. Those that are no class are left out."""
+        source = self._opened()
+        if isinstance(source, Arrays):
+            return source.train_labels if self.training else source.test_labels
+        found = labels_of(source.train if self.training else source.test)
+        classes = source.num_classes if isinstance(source, StreamedSource) else source.facts.classes
+        return None if found is None or not classes else found[(found >= 0) & (found < classes)]
 
     def _named(self, i: int) -> str:
         return f"{self._data.name}, {'training' if self.training else 'test'} example {i}"

@@ -1,7 +1,7 @@
 """The losses that a spec can name, summed over examples, of all classes at once or of one worker's classes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,34 +12,64 @@ from trainers.models.names import LossName
 from trainers.models.objective import Loss, Supervised
 
 
+class ClassWeights:
+    """What each class weighs in a cross entropy, as `weight` of torch's, whose mean divides by the weights of all
+    labels.
+
+    They are kept times a power of two, which that division takes out again without a rounding: the sums of small ones
+    would lose digits where a weight becomes a multiple of 2**-16.
+    """
+
+    def __init__(self, given: Sequence[float]) -> None:
+        _, exponent = math.frexp(max(given))
+        self._values = torch.tensor(given).ldexp(
+            torch.tensor(8 - exponent)
+        )  # (classes,) float32, the largest below 256
+
+    def of(self, logits: Tensor) -> Tensor:
+        """(classes,), in the type and on the device of the logits."""
+        return self._values.to(logits)
+
+    def sum_over(self, labels: Tensor) -> float:
+        """Of labels of any shape."""
+        return float(self._values.to(labels.device, torch.float64)[labels].sum())
+
+
 class LabelLoss(Supervised):
     """A loss of logits (B, classes) with labels (B,) int64, summed over the examples.
 
     label_smoothing: of `cross_entropy`, how much of the target is divided evenly among all classes (Szegedy et al.
-    2016), 0 to 1.
+    2016), 0 to 1. class_weights: likewise, what each class weighs; None: all the same.
     """
+
+    class_weights: ClassWeights | None = None
 
     def __init__(self, name: LossName = "cross_entropy", label_smoothing: float = 0.0) -> None:
         self.name: LossName = name
         self.label_smoothing = label_smoothing
 
     @property
-    def weight_per_example(self) -> float:
-        return 1.0
+    def weight_per_example(self) -> float | None:
+        return 1.0 if self.class_weights is None else None
 
     def loss_of(self, outputs: Tensor, data: Data) -> Loss:
         labels: Tensor = data[1]
-        return Loss(sum_of_losses(self.name, outputs, labels, self.label_smoothing), len(labels))
+        weights = self.class_weights
+        total = sum_of_losses(self.name, outputs, labels, self.label_smoothing, weights)
+        return Loss(total, len(labels) if weights is None else weights.sum_over(labels))
 
 
-def sum_of_losses(loss: LossName, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def sum_of_losses(
+    loss: LossName, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, weights: ClassWeights | None = None
+) -> Tensor:
     """The loss of logits (B, classes) with labels (B,) int64, summed over the examples, ().
 
     `logistic` (paper 1, section 5): each class is an independent logistic unit whose target is whether the example is
     of that class; the cross entropies of all units are added.
     """
     if loss == "cross_entropy":
-        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+        weight = None if weights is None else weights.of(logits)
+        return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=label_smoothing)
     targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 

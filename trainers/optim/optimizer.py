@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from trainers.optim.clip import ClipSpec
 from trainers.optim.parameter import Parameter
 from trainers.optim.rule import Rule
-from trainers.optim.slices import within
+from trainers.optim.slices import ALIGN, PARAMETER_ALIGN, within
 
 Spans = tuple[slice, ...]
 
@@ -41,6 +42,13 @@ class Optimizer:
     """They do not overlap; what is in none has `rule` and `weight_decay`."""
     parameters: tuple[Parameter, ...] = ()
     """All parameters, where the rule takes them one by one (`ParameterRule`)."""
+    clip: ClipSpec | None = None
+    """What the gradients are limited to."""
+
+    @property
+    def block(self) -> int:
+        """Elements: wherever the vector is cut, it is cut at multiples of so many."""
+        return PARAMETER_ALIGN if self.parameters else ALIGN
 
     @property
     def state_names(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ that nothing below this folder needs to know a whole spec. All of them are named
 from trainers.data.config import DataSpec
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
+from trainers.optim.clip import ClipSpec
 from trainers.optim.optimizers import (
     AdagradSpec,
     AdamSpec,
@@ -65,6 +66,7 @@ __all__ = [
     "AnySchedule",
     "BatchSpec",
     "CheckpointSpec",
+    "ClipSpec",
     "ConstantSchedule",
     "CosineSchedule",
     "DataSpec",

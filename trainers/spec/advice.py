@@ -12,7 +12,8 @@ HEAVY_MOMENTUM = 0.9
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    return [*_length(spec, num_examples), *_division(spec, order), *_asynchrony(spec), *_scaling(spec)]
+    division = [*_division(spec, order), *_order(spec)]
+    return [*_length(spec, num_examples), *division, *_asynchrony(spec), *_scaling(spec)]
 
 
 def _length(spec: TrainSpec, num_examples: int) -> list[str]:
@@ -46,6 +47,16 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
             "leave it out"
         )
     return found
+
+
+def _order(spec: TrainSpec) -> list[str]:
+    """Classes one after the other."""
+    if spec.data.shuffle or spec.data.name not in ("image_folder", "imagenet"):
+        return []
+    return [
+        "data.shuffle: folders have one class after the other, so whole minibatches are of one class, from which a "
+        "model learns badly; leave it out"
+    ]
 
 
 def _asynchrony(spec: TrainSpec) -> list[str]:

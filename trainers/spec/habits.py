@@ -4,6 +4,7 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import TABLES
+from trainers.optim.clip import ClipSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.schedules import WarmupSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -22,13 +23,20 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """Data as the model and the algorithm take them. Raises ValueError where they do not."""
     algorithm = info.data.get("algorithm")
-    if data.on_error == "skip" and algorithm is not None:
+    if algorithm is None:
+        return _codes_for_its_model(data, info)
+    if data.on_error == "skip":
         traits = algorithm.traits
         if traits.objective != "any" or traits.holds_examples:
             raise ValueError(
                 f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
                 "on_error: fail, or sync, mixed, admm, or downpour without backprop"
             )
+    if not data.shuffle and getattr(algorithm, "shuffle", "none") != "none":
+        raise ValueError(
+            f"shuffle: false keeps the order of the data, and {algorithm.name} moves examples between workers at "
+            "random before each round; set algorithm.shuffle: none too, or leave this out"
+        )
     return _codes_for_its_model(data, info)
 
 
@@ -50,6 +58,14 @@ def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOp
     if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
         raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
     return optimizer
+
+
+def has_its_norm(clip: ClipSpec | None, info: ValidationInfo) -> ClipSpec | None:
+    """Raises ValueError where the norm of a gradient is limited, and nobody knows it before the update."""
+    algorithm = info.data.get("algorithm")
+    if clip is not None and clip.norm is not None and algorithm is not None and algorithm.traits.hides_norm:
+        raise ValueError(f"the norm is that of the whole gradient, and {algorithm.traits.hides_norm}")
+    return clip
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:

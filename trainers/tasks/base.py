@@ -25,6 +25,8 @@ class Task(Objective):
     """The metric by which runs are compared."""
     higher_is_better: ClassVar[bool] = False
     """Of the headline."""
+    told: tuple[str, ...] = ()
+    """What the log of a run says of it, in sentences without their ends."""
     facts: DataFacts
     """What the data looks like. It is set before any method is called."""
 

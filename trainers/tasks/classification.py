@@ -9,8 +9,9 @@ from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
 from trainers.models.losses import LabelLoss, loss_at_chance
 from trainers.models.names import LossName
-from trainers.models.objective import Model
+from trainers.models.objective import Loss, Model, shape_of
 from trainers.tasks.base import Task
+from trainers.tasks.class_weights import GivenWeights, weigh_classes
 from trainers.tasks.measures import Mean, Measure
 
 TOP5_FROM = 20
@@ -23,21 +24,34 @@ class Classification(LabelLoss, Task):
     headline: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
 
-    def __init__(self, loss: LossName = "cross_entropy", label_smoothing: float = 0.0) -> None:
-        """loss: as `loss` of the spec. label_smoothing: 0 to 1, of `cross_entropy` while training."""
+    def __init__(
+        self, loss: LossName = "cross_entropy", label_smoothing: float = 0.0, class_weight: GivenWeights = None
+    ) -> None:
+        """loss: as `loss` of the spec. label_smoothing: 0 to 1, of `cross_entropy` while training. class_weight:
+        likewise, what each class weighs, or `balanced`; None: all the same."""
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1")
         if label_smoothing and loss != "cross_entropy":
             raise ValueError(f"label_smoothing goes with loss: cross_entropy, not with {loss}; leave one of them out")
+        if class_weight is not None and loss != "cross_entropy":
+            raise ValueError(f"class_weight goes with loss: cross_entropy, not with {loss}; leave one of them out")
         super().__init__(loss, label_smoothing)
+        self.given_weights = class_weight
 
     def check(self, facts: DataFacts) -> None:
         if not facts.classes:
             raise ValueError("classification needs labels 0, 1, 2 ..., and these data have none")
+        self.class_weights, self.told = weigh_classes(self.given_weights, facts.classes, facts)
 
     @property
     def hugging_face_head(self) -> str:
         return "ImageClassification" if len(self.facts.inputs) == 3 else "SequenceClassification"
+
+    def loss_of(self, outputs: Tensor, data: Data) -> Loss:
+        wanted = (len(data[1]), self.facts.classes)
+        if (found := shape_of(outputs)) != wanted:
+            raise ValueError(f"the model gives {found} for {wanted[0]} examples; it must give logits of shape {wanted}")
+        return super().loss_of(outputs, data)
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         labels: Tensor = data[1]

@@ -1,6 +1,7 @@
 """The section `task` of a spec. Imports no torch."""
 
 import difflib
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -22,10 +23,10 @@ TASKS: Mapping[str, str] = MappingProxyType(
 
 OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "classification": ("label_smoothing",),
+        "classification": ("label_smoothing", "class_weight"),
         "regression": ("loss",),
         "language_model": (),
-        "segmentation": ("aux_weight",),
+        "segmentation": ("aux_weight", "class_weight"),
         "detection": (),
         "transformers": ("head",),
     }
@@ -38,6 +39,12 @@ USUAL_MODEL: Mapping[str, str] = MappingProxyType(
 """The model of a spec that names none; `lenet5` for the others, and that of its own for a task of the user's."""
 
 
+BALANCED = "balanced"
+"""Class weights by how often each class is in the training set."""
+
+Argument = bool | int | float | str | tuple[float, ...]
+
+
 class TaskSpec(Section):
     """What is learned."""
 
@@ -45,9 +52,10 @@ class TaskSpec(Section):
     """`classification`, `regression`, `language_model`, `segmentation`, `detection`, `transformers`, or a
     subclass of `trainers.Task` of your own as `module:Class`."""
 
-    kwargs: dict[str, bool | int | float | str] = Field(default={})
-    """Arguments passed on to the task: `label_smoothing` of `classification`, `loss` (`mse`, `mae` or `huber`) of
-    `regression`, `aux_weight` of `segmentation`, `head` of `transformers`."""
+    kwargs: dict[str, Argument] = Field(default={})
+    """Arguments passed on to the task: `label_smoothing` of `classification`, `class_weight` (`balanced`, or a number
+    for each class) of that and of `segmentation`, `loss` (`mse`, `mae` or `huber`) of `regression`, `aux_weight` of
+    `segmentation`, `head` of `transformers`."""
 
     @field_validator("name")
     @classmethod
@@ -58,17 +66,33 @@ class TaskSpec(Section):
 
     @field_validator("kwargs")
     @classmethod
-    def _are_taken(
-        cls, kwargs: dict[str, bool | int | float | str], info: ValidationInfo
-    ) -> dict[str, bool | int | float | str]:
+    def _are_taken(cls, kwargs: dict[str, Argument], info: ValidationInfo) -> dict[str, Argument]:
         allowed = OPTIONS.get(info.data.get("name", ""))
         for name in kwargs if allowed is not None else ():
             if name not in (allowed or ()):
                 near = ", ".join(difflib.get_close_matches(name, allowed or ()) or allowed or ("none",))
                 raise ValueError(f"{info.data['name']} takes no {name!r}; its options: {near}")
+        if allowed is not None and "class_weight" in kwargs:
+            _check_weights(kwargs["class_weight"])
         return kwargs
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether the task must be told how often each class is in the training set."""
+        return self.name in OPTIONS and self.kwargs.get("class_weight") == BALANCED
 
     @property
     def usual_model(self) -> str:
         """The model of a spec that names none."""
         return USUAL_MODEL.get(self.name, "task" if ":" in self.name else "lenet5")
+
+
+def _check_weights(weights: Argument) -> None:
+    """Raises ValueError where they are no class weights."""
+    if weights == BALANCED:
+        return
+    if not isinstance(weights, tuple) or any(not math.isfinite(w) or w < 0 for w in weights) or not any(weights):
+        raise ValueError(
+            f"class_weight is {list(weights) if isinstance(weights, tuple) else weights}; give {BALANCED}, or a list "
+            "with a number for each class, none below 0 and not all 0"
+        )

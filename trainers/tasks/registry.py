@@ -1,13 +1,14 @@
 """Tasks by name, and the model of a task."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainers import user_code
-from trainers.data.batches import Collate
+from trainers.data.batches import Collate, Dataset
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
@@ -61,6 +62,14 @@ def build_task(spec: TaskSpec, loss: LossName, facts: DataFacts) -> Task:
     except ValueError as error:
         raise SpecRejected(f"task: {error}") from error
     return task
+
+
+def task_for(spec: TaskSpec, loss: LossName, dataset: Dataset) -> Task:
+    """`build_task` for a dataset, whose classes are counted where the task must know how often each is there."""
+    facts = dataset.facts
+    if spec.counts_classes:
+        facts = replace(facts, class_counts=dataset.class_counts())
+    return build_task(spec, loss, facts)
 
 
 def collate_of(spec: TaskSpec, loss: LossName, facts: DataFacts) -> Collate:

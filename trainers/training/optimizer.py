@@ -88,6 +88,7 @@ def build_optimizer(
             for part, span, course in zip(parts, groups, courses, strict=True)
         ),
         parameters,
+        spec.clip,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainers import user_code
 from trainers.algorithms.base import Context, Start
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Dataset
@@ -32,7 +33,7 @@ from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task, build_task_model, collate_of, collates
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
@@ -218,7 +219,7 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
-            data=(data.facts.sentence(data.num_train, data.num_test), *data.told),
+            data=(data.facts.sentence(data.num_train, data.num_test), *data.told, *self.task.told),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -257,10 +258,10 @@ def set_up(
     open_data = open_partitioned if spec.algorithm.traits.holds_examples else open_dataset
     dataset = open_data(spec.data, spec.seed, folder, device, note, open_rows)
     note(f"builds the model {spec.model.name}")
-    task = build_task(spec.task, spec.loss, dataset.facts)
+    task = task_for(spec.task, spec.loss, dataset)
     _check_objective(spec, task)
     if collates(task):
-        dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
+        dataset.collate_by(partial(collate_of, spec.task, spec.loss, task.facts))
     model = build_task_model(task, spec.model, spec.seed)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
@@ -296,10 +297,11 @@ def _check_objective(spec: TrainSpec, task: Task) -> None:
             f"algorithm: {name} with backprop calls the model itself, and the loss of task {spec.task.name} does too; "
             "make the task a subclass of trainers.Supervised as well, or leave backprop out"
         )
-    if needs == "labels" and not (isinstance(task, LabelLoss) and not task.label_smoothing):
+    is_plain = isinstance(task, LabelLoss) and not task.label_smoothing and task.class_weights is None
+    if needs == "labels" and not is_plain:
         raise SpecRejected(
             f"algorithm: {name} divides the last layer's classes among workers, which needs task: classification "
-            f"without label_smoothing; take sync or downpour for {spec.task.name}"
+            f"without label_smoothing and class_weight; take sync or downpour for {spec.task.name}"
         )
 
 
@@ -307,7 +309,7 @@ def build_order(spec: TrainSpec, num_examples: int) -> Order:
     """Which examples belong to which minibatch, as the algorithm needs it."""
     traits = spec.algorithm.traits
     kind = Partitions if traits.keeps_partitions else HeldOrder if traits.holds_examples else Order
-    return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
+    return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed, spec.data.shuffle)
 
 
 def preflight(spec: TrainSpec) -> None:
@@ -326,6 +328,7 @@ def check(setup: Setup) -> None:
 
     Raises:
         SpecRejected: The model does not train on this data, or not with this algorithm.
+        UserCodeFailed: A model or a task of the user's raised.
     """
     setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
@@ -333,10 +336,18 @@ def check(setup: Setup) -> None:
     batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:CHECKED])])))
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise SpecRejected(
-            f"model: {setup.spec.model.name} does not train on {setup.spec.data.name}: {error}"
-        ) from error
+    except Exception as error:
+        raise _does_not_train(setup.spec, error) from error
     finally:
         setup.replica.buffers.pop(-1, None)
         setup.replica.is_as_built = True  # nothing was updated
+
+
+def _does_not_train(spec: TrainSpec, error: Exception) -> Exception:
+    """What to tell of the error that the first minibatch raised; of a user's code with where it is."""
+    own = [name for name in (spec.model.name, spec.task.name) if user_code.is_user_name(name)]
+    if own and not user_code.is_of_ours(error):
+        return user_code.failed(f"{' with '.join(own)}, on the first examples of {spec.data.name},", error)
+    if not isinstance(error, (RuntimeError, ValueError, TypeError, IndexError)):
+        return error
+    return SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}")

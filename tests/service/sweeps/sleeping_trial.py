@@ -11,7 +11,8 @@ from trainers import EventLog, Fence, State, TrainSpec, WarmRunner
 
 class SleepingRun:
     """Sleeps `report_every_s` an epoch, and leaves an empty checkpoint after each. What it tells is worse by as much
-    as `optimizer.lr` is above 0.02."""
+    as `optimizer.lr` is above 0.02; where it is, its last epoch but one is repeated until it is stopped, so that it
+    cannot end first."""
 
     def __init__(self, spec: TrainSpec, run_dir: Path) -> None:
         self.spec = spec
@@ -31,13 +32,15 @@ class SleepingRun:
         for state in (State.STARTING, State.RUNNING):
             journal.append("state", {"state": state, "reason": "Sleeps", "message": ""})
         journal.append("actors", {"pid": os.getpid()})
-        for epoch in range(done + 1, self.spec.epochs + 1):
+        worse = self.spec.optimizer.lr - 0.02
+        epoch = done
+        while epoch < self.spec.epochs:
             if self.cancelled.wait(self.spec.report_every_s):
                 journal.append("state", {"state": State.CANCELLED, "reason": "Cancelled", "message": ""})
                 return
             fence.check()
+            epoch = min(epoch + 1, self.spec.epochs - (worse > 0))
             examples = 100 * epoch
-            worse = self.spec.optimizer.lr - 0.02
             journal.append("epoch", {"epoch": epoch, "examples": examples, "train_loss": 1 / epoch + worse})
             figures = {"test_accuracy": 1 - min(1, 0.5 / epoch + worse), "test_loss": 0.5 / epoch}
             journal.append("evaluation", {"epoch": epoch, "examples": examples, **figures})

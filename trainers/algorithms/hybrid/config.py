@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
 
 
+UPDATED_IN_TURNS = (
+    "fc_batch: per_turn updates the fully connected layers before the gradient of the others is known; use fc_batch: "
+    "whole, or clip.value"
+)
+
+
 class HybridConfig(AlgorithmConfig):
     """Data-parallel convolutions, model-parallel fully connected layers. Computes what `sync` does, to float tolerance,
     unless `fc_batch` says otherwise."""
@@ -66,6 +72,7 @@ class HybridConfig(AlgorithmConfig):
             uses_collectives=True,
             objective="labels",
             divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
+            hides_norm="" if self.fc_batch == "whole" else UPDATED_IN_TURNS,
         )
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:

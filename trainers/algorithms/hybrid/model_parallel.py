@@ -21,6 +21,8 @@ from trainers.models.losses import LabelLoss, loss_of_shard
 from trainers.models.split import FullyConnected, Way
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
+from trainers.optim.gradient_norm import block_squares, total
+from trainers.optim.slices import ALIGN
 from trainers.optim.update import Contribution, SliceUpdate
 
 CHUNK = 2**22
@@ -126,9 +128,14 @@ class ModelParallelLayers:
             losses, gradient = self._loss(passed[-1][2], turn)
             return self._backward(passed, gradient), losses.sum()
 
-    def update(self, divisor: int, lr: float, correction: float, seen: int) -> None:
-        """Update the parameters with the gradients accumulated since the last update."""
-        contribution = Contribution(TensorGradient(self.gradient), divisor, lr, correction=correction, seen=seen)
+    def squares(self) -> float:
+        """The sum of squares of the gradients accumulated since the last update."""
+        return total([block_squares(self.gradient, ALIGN)])
+
+    def update(self, divisor: int, lr: float, correction: float, seen: int, scale: float) -> None:
+        """Update the parameters with the gradients accumulated since the last update; scale: of their mean."""
+        gradient = TensorGradient(self.gradient)
+        contribution = Contribution(gradient, divisor, lr, correction=correction, seen=seen, scale=scale)
         following = (self.clock + 1) % len(self.versions)
         self.update_slice.apply([contribution], self.versions[self.current], self.versions[following])
         self.current, self.is_used = following, True

@@ -117,6 +117,9 @@ class PartitionedRecords(PartitionedDataset):
     def test_batches(self, batch: int) -> Iterator[Batch]:
         return self._whole.test_batches(batch)
 
+    def class_counts(self) -> tuple[int, ...]:
+        return self._whole.class_counts()
+
     def close(self) -> None:
         self._whole.close()
         self._partition = None

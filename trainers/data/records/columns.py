@@ -18,6 +18,9 @@ from trainers.errors import UserCodeFailed
 
 AnyArray = npt.NDArray[Any]
 
+AT_ONCE = 1000
+"""Rows whose labels are counted at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -68,6 +71,17 @@ class ColumnsDataset(Dataset):
             return None
         _, labels = self._opened().train.values()
         return np.asarray(labels[: self.num_train], np.int64)
+
+    def class_counts(self) -> tuple[int, ...]:
+        classes = self.facts.classes or self.facts.pixel_classes
+        if not classes:
+            return ()
+        counts = np.zeros(classes, np.int64)
+        _, column = self._opened().train.values()
+        for start in range(0, self.num_train, AT_ONCE):
+            labels = column[start : min(start + AT_ONCE, self.num_train)]
+            counts += np.bincount(labels[labels < classes], minlength=classes)  # without pixels that do not count
+        return tuple(counts.tolist())
 
     def close(self) -> None:
         self._columns = None

@@ -27,6 +27,7 @@ class HfExamples:
         is_image = {name: type(rows.features[name]).__name__ == "Image" for name in of.names}
         plain = [name for name in of.names if not is_image[name]]
         self._rows = rows.select_columns(list(of.names)).with_format("numpy", columns=plain, output_all_columns=True)
+        self._labels = rows.select_columns([of.names[-1]]).with_format("arrow")
         self._are_tokens = len(of.names) == 1 and _are_tokens(feature)
         if of.is_pair and type(feature).__name__ == "ClassLabel":
             self.classes = feature.num_classes
@@ -34,6 +35,11 @@ class HfExamples:
             self.classes = int(pc.max(rows.with_format("arrow")[:][of.names[-1]]).as_py()) + 1
         if self._are_tokens:
             self.vocabulary = _largest(rows, of.names[0]) + 1
+
+    @property
+    def targets(self) -> Any:
+        """(N,) the labels, -1 where one is missing; nothing where there are none."""
+        return pc.fill_null(self._labels[:].column(0), -1).to_numpy() if hasattr(self, "classes") else ()
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -48,6 +48,13 @@ class RayExamples:
         if self._are_tokens:
             self.vocabulary = rows.largest + 1
 
+    @property
+    def targets(self) -> Any:
+        """(N,) the labels, -1 where one is missing; nothing where there are none."""
+        if not hasattr(self, "classes"):
+            return ()
+        return pc.fill_null(_whole(self._rows, self._of.names[-1]), -1).to_numpy()[self._chosen]
+
     def __len__(self) -> int:
         return len(self._chosen)
 

@@ -22,6 +22,7 @@ class ShardExamples:
         self._reader, self._ids, self._of = ShardReader(index), ids, of
         if of.is_pair and of.names[-1] == LABEL:
             self.classes = int(index.labels.max(initial=-1)) + 1
+            self.targets = index.labels[ids]
 
     def __len__(self) -> int:
         return len(self._ids)

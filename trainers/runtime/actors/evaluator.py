@@ -94,7 +94,7 @@ class Evaluator(BaseActor):
         assert self.setup is not None
         params, _ = assembled(self.setup.layout.numel, ray.get(parts))
         named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
-        finished = finished_model(self.spec, self.setup.dataset.facts)
+        finished = finished_model(self.spec, self.setup.task.facts)
         header = {HEADER: finished.model_dump_json()}
         save_weights(Path(path), self.setup.replica.state_of(named), header)
 
