@@ -32,7 +32,7 @@ from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task_model, task_for
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
@@ -89,7 +89,7 @@ class Run:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self.dataset = open_dataset(spec.data, spec.seed, None)
+        self.dataset = self.opened()
         self.task = task_for(spec.task, spec.loss, self.dataset)
         if self.net is None:
             of_spec = partial(build_task_model, self.task, spec.model)
@@ -101,6 +101,13 @@ class Run:
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
         self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
+
+    def opened(self) -> Dataset:
+        """The dataset for one worker: one that is read example by example has one reader."""
+        spec, dataset = self.spec, open_dataset(self.spec.data, self.spec.seed, None)
+        if collates(task_for(spec.task, spec.loss, dataset)):
+            dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
+        return dataset
 
     def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
@@ -147,7 +154,7 @@ class Run:
     def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:
         """The dataset and order of one worker, from the start of round `rounds`."""
         if not self.spec.algorithm.traits.holds_examples:
-            return self.dataset, self.order
+            return self.dataset if self.dataset.fits_in_memory else self.opened(), self.order
         dataset, order = (
             open_partitioned(self.spec.data, self.spec.seed),
             build_order(self.spec, self.dataset.num_train),
@@ -209,11 +216,12 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     dispatcher = LeaseDispatcher(leases, groups)
 
     def works(worker: int) -> Iterator:
+        dataset = run.dataset if run.dataset.fits_in_memory else run.opened()
         if run.spec.algorithm.traits.is_synchronous:
-            return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
+            return synchronous(dataset, run.order, run.ranks(worker, size), run.spec.epochs)
         mine = subgroup.get(worker, [worker])
         place = GroupPosition(worker, mine.index(worker), len(mine)) if len(mine) > 1 else GroupPosition()
-        return leased(run.dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
+        return leased(dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
 
     def worker(rank: int) -> list[StepReport]:
         within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
@@ -276,8 +284,9 @@ def serial(
         examples = sum(len(batch) for batch in step)
         optimizer.zero_grad()
         losses, weight = [], 0.0
-        for batch in step:
+        for rank, batch in enumerate(step):
             draws.set(batch.epoch, batch.examples)
+            torch.manual_seed(hash((spec.seed, batch.epoch, int(batch.examples[0]), rank)) & (2**63 - 1))
             loss, of_batch = written(model, batch)
             losses.append(loss)
             weight += of_batch

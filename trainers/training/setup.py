@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainers import user_code
 from trainers.algorithms.base import Context, Start
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Dataset
@@ -319,6 +320,7 @@ def check(setup: Setup) -> None:
 
     Raises:
         SpecRejected: The model does not train on this data, or not with this algorithm.
+        UserCodeFailed: A model or a task of the user's raised.
     """
     setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
@@ -326,10 +328,18 @@ def check(setup: Setup) -> None:
     batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:CHECKED])])))
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise SpecRejected(
-            f"model: {setup.spec.model.name} does not train on {setup.spec.data.name}: {error}"
-        ) from error
+    except Exception as error:
+        raise _does_not_train(setup.spec, error) from error
     finally:
         setup.replica.buffers.pop(-1, None)
         setup.replica.is_as_built = True  # nothing was updated
+
+
+def _does_not_train(spec: TrainSpec, error: Exception) -> Exception:
+    """What to tell of the error that the first minibatch raised; of a user's code with where it is."""
+    own = [name for name in (spec.model.name, spec.task.name) if user_code.is_user_name(name)]
+    if own and not user_code.is_of_ours(error):
+        return user_code.failed(f"{' with '.join(own)}, on the first examples of {spec.data.name},", error)
+    if not isinstance(error, (RuntimeError, ValueError, TypeError, IndexError)):
+        return error
+    return SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}")
