@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.data.arrow_rows import ArrowRows
+from tests.arrow_rows import ArrowRows
 from trainers.data.config import DataSpec
 from trainers.data.datasets import open_dataset, open_partitioned
 from trainers.data.facts import DataFacts

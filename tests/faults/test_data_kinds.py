@@ -14,7 +14,7 @@ import ray
 import ray.data
 import torch
 
-from tests.data.arrow_rows import ArrowRows
+from tests.arrow_rows import ArrowRows
 from tests.faults.test_workers import CODE, ended_well, fault, has_trained, hurry, resized, strike
 from tests.local_runs import LocalRun
 from tests.runtime.runs import Watched, gone_soon, start

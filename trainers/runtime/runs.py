@@ -17,7 +17,7 @@ from trainers.runtime.coordinator import Coordinator
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
-from trainers.runtime.ray_dataset import named_datasets
+from trainers.runtime.ray_data.blocks import named_datasets
 from trainers.spec import TrainSpec
 
 PREFLIGHT_LOOK_S = 0.5

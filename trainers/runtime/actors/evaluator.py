@@ -16,7 +16,7 @@ from trainers.optim.ema import EMA
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import node_folder
-from trainers.runtime.ray_dataset import RowsOfRun
+from trainers.runtime.ray_data.blocks import RowsOfRun
 from trainers.spec import TrainSpec
 from trainers.training.position import Position
 

@@ -16,7 +16,7 @@ from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
-from trainers.runtime.ray_dataset import RowsOfRun
+from trainers.runtime.ray_data.blocks import RowsOfRun
 from trainers.spec import TrainSpec
 from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
 from trainers.training.position import Position

@@ -1,4 +1,4 @@
-"""A Ray Dataset as a run holds it: executed once, its blocks in the object store, each example found by its place."""
+"""The blocks of a Ray Dataset: executed once into the object store, each example found by its place."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainers.runtime.actors.base import BaseActor, use_code
-from trainers.runtime.ray_dataset import Blocks, executed, named_datasets
+from trainers.runtime.ray_data.blocks import Blocks, executed, named_datasets
 from trainers.spec import TrainSpec
 
 

@@ -1,0 +1,1 @@
+"""A Ray Dataset as a run holds it."""
