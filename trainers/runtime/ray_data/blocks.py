@@ -11,7 +11,6 @@ import ray
 
 from trainers import user_code
 from trainers.data.config import DataSpec
-from trainers.data.records.ray_rows import largest_number, taken_of_ray
 from trainers.errors import DataLost, DataNotFound, UserCodeFailed
 from trainers.runtime.actor_handles import CONTROL
 from trainers.runtime.cluster import NAMESPACE
@@ -76,6 +75,8 @@ def executed(dataset: Any, data: DataSpec) -> tuple[Any, Blocks]:
         UserCodeFailed: It cannot be executed, or has no rows.
         SpecRejected: It has not the columns that the spec takes.
     """
+    from trainers.data.records.ray_rows import taken_of_ray  # with torch, which the coordinator does not load
+
     try:
         done = dataset.materialize()
         bundles = list(done.iter_internal_ref_bundles())
@@ -94,6 +95,8 @@ def executed(dataset: Any, data: DataSpec) -> tuple[Any, Blocks]:
 
 
 def _largest(block: Any, name: str) -> int:
+    from trainers.data.records.ray_rows import largest_number
+
     return largest_number(_accessor(block).to_arrow().column(name))
 
 
