@@ -128,9 +128,9 @@ class BlockRows:
     def _block(self, number: int) -> Any:
         if number not in self._kept:
             self._kept[number] = _accessor(self._fetched(number))
+            while len(self._kept) > 1 and sum(one.size_bytes() for one in self._kept.values()) > KEPT_BYTES:
+                self._kept.popitem(last=False)
         self._kept.move_to_end(number)
-        while len(self._kept) > 1 and sum(one.size_bytes() for one in self._kept.values()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
         return self._kept[number]
 
     def _fetched(self, number: int) -> Any:
