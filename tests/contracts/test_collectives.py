@@ -1,6 +1,5 @@
 """What every implementation of `Collectives` must do."""
 
-import math
 import multiprocessing
 import os
 import threading
@@ -15,13 +14,7 @@ from tests.contracts.groups import KINDS, Groups, join, rendezvous_for
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth, sum_leaves
-from trainers.collectives.step_norm import StepNorm
 from trainers.errors import PeerLost
-from trainers.optim.clip import ClipSpec
-from trainers.optim.gradient import TensorGradient
-from trainers.optim.gradient_norm import NormLimit
-from trainers.optim.optimizer import Optimizer
-from trainers.optim.optimizers import SgdSpec
 from trainers.optim.slices import spans
 
 NUMEL = 64 * 7 + 5  # not a multiple of anything
@@ -70,26 +63,6 @@ def test_reduce_canonical_is_the_tree_written_out(groups: Groups, size: int, num
 def test_the_test_above_can_fail() -> None:
     """A sum from left to right has other bits."""
     assert not torch.equal(sum((leaf(rank) for rank in range(1, 5)), leaf(0)), by_hand(5))
-
-
-def test_the_norm_of_a_shared_gradient_has_the_same_bits_on_any_number_of_workers(groups: Groups) -> None:
-    """Of 7 blocks, so that shares differ; and 3 that only the first worker has."""
-    vector = leaf(0, 64 * 7)
-    clip = Optimizer(SgdSpec().build(), clip=ClipSpec(norm=1.0))
-
-    def norms(collectives: Collectives) -> tuple[float, ...]:
-        step, mine = StepNorm(NormLimit(clip), collectives, len(vector)), collectives.span(len(vector))
-        for scale in (1.0, 2.0):
-            own = TensorGradient(scale * vector[mine])
-            kept, factor = step.of(own, divisor=2.0, beside=0.0 if collectives.rank else 3.0)
-            assert torch.equal(kept.piece(0, mine.stop - mine.start), own.vector)
-            assert factor == pytest.approx(1 / step.limit.found[-1], rel=1e-5)
-        return step.limit.taken()
-
-    found = {told for size in (1, 2, 3) for told in groups.run(size, norms)}
-    (ours,) = found
-    squares = float(vector.square().sum())
-    assert ours == pytest.approx([math.sqrt(squares + 3) / 2, math.sqrt(4 * squares + 3) / 2])
 
 
 def test_reduce_canonical_again_and_again_and_on_a_vector_too_small_to_share(groups: Groups) -> None:
