@@ -99,7 +99,7 @@ def _add_explain(app: typer.Typer) -> None:
         *,
         sets: Sets = None,
         examples: Annotated[
-            int | None, typer.Option(min=1, help="Training examples, where the dataset's name does not tell.")
+            int | None, typer.Option(min=1, help="Training examples; else the data are opened for it, if need be.")
         ] = None,
         output: OutputOption = Output.text,
     ) -> None:

@@ -137,10 +137,10 @@ def test_explain_tells_the_recipe_and_starts_nothing(cli: Cli, spec: Path) -> No
     assert "last update" in told_people
 
 
-def test_explain_asks_for_the_examples_that_it_cannot_know(cli: Cli, spec: Path) -> None:
+def test_explain_reads_the_data_where_their_name_does_not_tell(cli: Cli, spec: Path) -> None:
     outcome = cli("explain", spec, "--set", "data=sets:letters")
     assert outcome.exit_code == 2
-    assert outcome.stderr.startswith(f"{spec}: /data/name: only reading sets:letters tells")
+    assert outcome.stderr.startswith(f"{spec}: /data/name: sets:letters: module 'sets' is not on the path")
     outcome = cli("explain", spec, "--set", "data=sets:letters", "--examples", 640, "-o", "json")
     assert json.loads(outcome.stdout)["quantities"]["steps_per_epoch"]["value"] == 20
     assert cli("explain", spec, "--set", "epochs=0").exit_code == 2
