@@ -152,7 +152,11 @@ def test_a_service_that_is_not_there(cli: Cli, spec: Path) -> None:
     assert "`millrace serve` starts one" in outcome.stderr
 
 
-def test_submit_list_show_watch_logs_cancel(cli: Cli, spec: Path, service: Service) -> None:
+def test_submit_list_show_watch_logs_cancel(
+    cli: Cli, spec: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
     def call(*arguments: object) -> Outcome:
         outcome = cli(*arguments, server=service.url)
         assert outcome.exit_code == 0, outcome.output
@@ -163,12 +167,15 @@ def test_submit_list_show_watch_logs_cancel(cli: Cli, spec: Path, service: Servi
     assert json.loads(call("submit", spec, "-o", "json", "--key", "k").stdout)["job_id"] == job["job_id"]
     run = service.started(job["job_id"])
     run.state(State.RUNNING)
+    figures = {"epoch": 1, "examples": 1000, "seconds": 0.1, "test_loss": 2.0, "test_perplexity": 7.4}
+    run.emit("evaluation", **figures, headline="perplexity", higher_is_better=False)
     run.step(1.5)
     eventually(lambda: service.client.get(run.job_id).progress == 0.5)
     assert json.loads(call("show", run.job_id, "-o", "json").stdout)["progress"] == 0.5
     assert "50%" in call("show", run.job_id).stdout
-    assert run.job_id in call("list").stdout
-    assert [entry["id"] for entry in json.loads(call("list", "-o", "json").stdout)["jobs"]] == [run.job_id]
+    assert "perplexity 7.4" in next(line for line in call("list").stdout.splitlines() if run.job_id in line)
+    (listed,) = json.loads(call("list", "-o", "json").stdout)["jobs"]
+    assert (listed["id"], listed["headline"], listed["headline_value"]) == (run.job_id, "perplexity", 7.4)
     assert run.job_id not in call("list", "--state", "failed").stdout
     whole = call("submit", spec, "--dry-run").stdout
     assert json.loads(whole)["algorithm"]["num_fetch"] == 1
