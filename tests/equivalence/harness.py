@@ -25,7 +25,6 @@ from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.optimizer import Optimizer
-from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
@@ -121,7 +120,7 @@ class Run:
 
     def start(self) -> Start:
         params = self.replica().initial_params()
-        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
+        return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def context(self, **exchange: object) -> Context:
         return Context(
@@ -258,13 +257,19 @@ WrittenLoss = Callable[[nn.Module, Batch], tuple[Tensor, float]]
 """The summed loss of a minibatch, and what the sum of gradients is divided by."""
 
 
-def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: WrittenLoss | None = None) -> Tensor:
+def serial(
+    run: Run,
+    batches: Iterator[list[Batch]],
+    reduction: str,
+    written: WrittenLoss | None = None,
+    after_step: Callable[[nn.Module], None] = lambda _: None,
+) -> Tensor:
     """Plain PyTorch on one process: autograd and torch.optim, a list of minibatches a step.
 
     `mean`: the loss is the mean over the step. `sum`: gradients of sums, one minibatch after the other, divided once.
     Batch norm sees one minibatch at a time. Returns the parameters in the run's layout, (P,).
 
-    written: the loss; by default the spec's, of images and labels.
+    written: the loss; by default the spec's, of images and labels. after_step: sees the model after each step.
     """
     spec = run.spec
     written = written or (lambda model, batch: (written_loss(spec, model(batch.images), batch.labels), len(batch)))
@@ -298,6 +303,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
             group["lr"] = group["scaled"] * share if own else schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
+        after_step(model)
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
 

@@ -91,6 +91,12 @@ def test_what_is_clipped(algorithm: str, which: str) -> None:
     assert all(which in quantity.formula for quantity in found[:2])
 
 
+def test_the_average_and_its_memory() -> None:
+    found = explain(TrainSpec.model_validate({"optimizer": "momentum", "ema": {"decay": 0.9}}), 1437).quantities
+    assert (found["ema"].value, found["ema"].source) == (0.9, "Polyak and Juditsky 1992")
+    assert found["optimizer_state"].value == 8
+
+
 def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
     recipe = explain(TrainSpec.model_validate({"data": {"limit": 100}, "scaling": "linear"}), 1437)
     assert (values(recipe)["examples"], values(recipe)["base"], values(recipe)["factor"]) == (100, None, 1)

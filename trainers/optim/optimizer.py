@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from trainers.optim.buffers import State
 from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EMA, EmaSpec
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import Rule
+from trainers.optim.rule import Rule, initial_state
 from trainers.optim.slices import ALIGN, PARAMETER_ALIGN, within
 
 Spans = tuple[slice, ...]
@@ -44,6 +48,8 @@ class Optimizer:
     """All parameters, where the rule takes them one by one (`ParameterRule`)."""
     clip: ClipSpec | None = None
     """What the gradients are limited to."""
+    ema: EmaSpec | None = None
+    """How an average follows the parameters."""
 
     @property
     def block(self) -> int:
@@ -52,8 +58,13 @@ class Optimizer:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The states that the rule keeps for each parameter."""
-        return self.rule.state_names
+        """What is kept for each parameter: the states of the rule, and the average."""
+        return self.rule.state_names if self.ema is None else (*self.rule.state_names, EMA)
+
+    def initial_state(self, params: Tensor) -> State:
+        """What is kept beside these parameters (n,) before the first update."""
+        state = initial_state(self.rule, params)
+        return state if self.ema is None else state | {EMA: params.clone()}
 
     def within(self, cut: slice) -> "Optimizer":
         """What updates the slice `cut` of the vector."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
+from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
@@ -107,7 +108,17 @@ class SliceUpdate:
                     decay = lr * group.weight_decay * contribution.decays
                     newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
                 rule.apply(newest, g, target, lr, contribution.correction)
+            self._follow(newest, target, is_first=not contribution.seen)
             newest = target
+
+    def _follow(self, newest: Buffers, target: Buffers, is_first: bool) -> None:
+        """Let the average follow the parameters of `target`; it begins with those of the first update, and has the
+        operations of `torch.optim.swa_utils.get_ema_multi_avg_fn`."""
+        ema = self.optimizer.ema
+        if ema is not None and is_first:
+            target.state[EMA].copy_(target.params)
+        elif ema is not None:
+            torch.lerp(newest.state[EMA], target.params, 1 - ema.decay, out=target.state[EMA])
 
     def _mean_gradient(self, piece: Piece, contribution: Contribution, w: Tensor) -> Tensor:
         """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the parameters w

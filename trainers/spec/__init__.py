@@ -8,6 +8,7 @@ from trainers.data.config import DataSpec
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
 from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import (
     AdagradSpec,
     AdamSpec,
@@ -72,6 +73,7 @@ __all__ = [
     "DataSpec",
     "Device",
     "ElasticSpec",
+    "EmaSpec",
     "EvaluateSpec",
     "Exempt",
     "FieldError",

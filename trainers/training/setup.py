@@ -27,7 +27,6 @@ from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.optimizer import Optimizer
-from trainers.optim.rule import initial_state
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
@@ -80,7 +79,7 @@ class Setup:
         found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
-        state = initial_state(self.optimizer.rule, params)
+        state = self.optimizer.initial_state(params)
         for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
             state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
@@ -118,7 +117,7 @@ class Setup:
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
-        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
+        return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def following(self, num_virtual: int) -> "Setup":
         """The same while there are so many virtual workers."""

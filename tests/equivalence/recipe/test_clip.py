@@ -15,6 +15,7 @@ from tests.equivalence.harness import (
     serial,
     step_batches,
 )
+from tests.equivalence.hybrid_net import net
 from tests.local_runs import LocalRun
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
@@ -80,8 +81,6 @@ def test_workers_with_steps_of_their_own_clip_each_of_them(algorithm: object) ->
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_hybrid_clips_the_gradient_of_all_its_layers_together(count: int) -> None:
-    from tests.equivalence.hybrid_net import net
-
     hybrid, sync = (Run(spec(NORM, 2, count, name), net=net) for name in ("hybrid", "sync"))
     found, expected = run_all_reduce(hybrid), run_all_reduce(sync)
     torch.testing.assert_close(found.params, expected.params, rtol=1e-4, atol=1e-5)

@@ -21,6 +21,12 @@ UPDATED_IN_TURNS = (
 )
 
 
+UPDATED_MORE_OFTEN = (
+    "fc_batch: per_turn updates the fully connected layers more often than the others, so their averages would not be "
+    "of the same age; use fc_batch: whole"
+)
+
+
 class HybridConfig(AlgorithmConfig):
     """Data-parallel convolutions, model-parallel fully connected layers. Computes what `sync` does, to float tolerance,
     unless `fc_batch` says otherwise."""
@@ -73,6 +79,7 @@ class HybridConfig(AlgorithmConfig):
             objective="labels",
             divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
             hides_norm="" if self.fc_batch == "whole" else UPDATED_IN_TURNS,
+            hides_average="" if self.fc_batch == "whole" else UPDATED_MORE_OFTEN,
         )
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:

@@ -96,6 +96,7 @@ class ModelParallelLayers:
         """slices: those of all workers, by rank."""
         assert context.collectives is not None
         self.collectives, self.replica, self.rule = context.collectives, context.replica, context.optimizer.rule
+        self.state_names = context.optimizer.state_names
         self.all_slices, self.slices = slices, slices[self._rank]
         self.layouts = [lay_out_vectors(shapes(own)) for own in slices]
         self.layout = self.layouts[self._rank]
@@ -269,7 +270,7 @@ class ModelParallelLayers:
         def vector(name: str) -> Tensor:
             return self.collectives.replicated(f"model-parallel-{rank}-{name}-{index}", self.layouts[rank].numel)
 
-        return Buffers(vector("params"), {name: vector(name) for name in self.rule.state_names})
+        return Buffers(vector("params"), {name: vector(name) for name in self.state_names})
 
     def _factor(self, name: str, correction: float) -> float:
         return correction if name in self.rule.rate_names else 1.0

@@ -15,6 +15,7 @@ import ray
 
 from trainers.errors import DiskFull, RunFailed
 from trainers.events import BestModel, error_median
+from trainers.optim.ema import RAW
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.judges.improvement import Improvement
@@ -152,6 +153,8 @@ class Snapshots:
             elif self.spec.checkpoint.every_epochs:
                 await self._keep_if_there_is_room(last)
             await self._ask("export", path, last.parts, last.buffers)
+            if self.spec.ema is not None:
+                await self._ask("export", str(self.run_dir / RAW), last.parts, last.buffers, True)
         except DiskFull as error:
             raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
         return Measured(metrics, error_median(self.accuracies), path, self.best)
