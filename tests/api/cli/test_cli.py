@@ -87,6 +87,7 @@ def test_a_failed_run_has_status_one_and_a_result(cli: Cli, spec: Path) -> None:
         ("a: [", [], ["/: not valid YAML in line 2, column 1: did not find"]),
         ("epochs: 1", ["workers=0"], ["/workers/count: "]),
         ("epochs: 1", ["epochs"], ["/: 'epochs' is not of the form"]),
+        ("epochs: 1", ["code=/nowhere"], ["/code: there is no folder /nowhere"]),
         ("epochs: 1", ["workers=9"], ["/workers: the job needs 9 CPUs"]),
     ],
 )

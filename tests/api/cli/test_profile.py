@@ -128,6 +128,8 @@ def test_a_dry_run_checks_prints_and_starts_nothing(cli: Cli, tmp_path: Path) ->
     whole = json.loads(cli("run", spec, "--dry-run", "--set", "epochs=3").stdout)
     assert (whole["epochs"], whole["optimizer"]["name"], whole["batch"]["per_worker"]) == (3, "nesterov", 32)
     assert len(cli("run", spec, "--dry-run", "-o", "json").stdout.splitlines()) == 1
+    vain = cli("run", spec, "--dry-run", "--set", "warmup.name=gradual", "--set", "scaling=none")
+    assert (vain.exit_code, vain.stderr[:36]) == (0, "warning: warmup.name: gradual leads ")
     outcome = cli("run", spec, "--dry-run", "--set", "epochs=0")
     assert outcome.exit_code == 2
     assert outcome.stderr.startswith(f"{spec}: /epochs: ")
