@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         cluster_is_open,
         detach,
         embedded,
+        ensure_own_ray,
         metrics_targets,
         needs,
         start_head,
@@ -85,7 +86,7 @@ _HOME = {
     "trainers.runtime.api": ("train",),
     "trainers.runtime.cluster": (
         "ClusterInfo", "Resources", "attach", "available_resources", "cluster_is_open", "detach", "embedded",
-        "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
+        "ensure_own_ray", "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
@@ -98,16 +99,16 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "ClusterInfo", "CostShare",
-    "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError",
-    "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity",
-    "NodeGroup", "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum",
-    "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute",
-    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach",
-    "embedded", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
-    "images_of", "is_given", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",
-    "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "slope_words",
-    "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "ClusterInfo", "CostShare", "DataNotFound",
+    "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
+    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
+    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
+    "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
+    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
+    "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
+    "images_of", "is_given", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings",
+    "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "slope_words", "start_head",
+    "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 
