@@ -151,9 +151,9 @@ def _figures_line(figures: Figures, epochs: int) -> str:
     if metrics is None:
         return ""
     parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
-    if figures.evaluation is not None:
-        name = "accuracy" if "test_accuracy" in figures.evaluation else "loss"
-        parts.append(f"{'test ' * (name == 'loss')}{name} {_number(figures.evaluation[f'test_{name}'])}")
+    if figures.headline is not None:
+        name, value = figures.headline
+        parts.append(f"{'test ' * (name == 'loss')}{_words(name)} {_number(value)}")
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")
     return "  ".join(parts)

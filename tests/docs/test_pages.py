@@ -128,6 +128,12 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert (stops.early_stop and stops.early_stop.min_delta, stops.checkpoint.keep_best) == (0.001, BY_LOSS)
     nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
+    clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train
+    assert clipped.clip is not None
+    assert clipped.clip.norm == 1.0
+    averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
+    assert averaged.ema is not None
+    assert averaged.ema.decay == 0.99
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     told = read_spec(shown.pop(("records", "A table"))).train
@@ -241,6 +247,13 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
         assert block.note in NOTES if block.is_run else block.note.removeprefix("not run: ")
         if block.language == "bash":
             subprocess.run(["bash", "-n", "-c", block.code], check=True)
+
+
+def test_what_is_shown_of_a_file_is_in_it() -> None:
+    shown = [block for found in BLOCKS.values() for block in found if block.note.startswith("as in ")]
+    assert shown
+    for block in shown:
+        assert f"{block.code}\n" in (ROOT / block.note.removeprefix("as in ")).read_text()
 
 
 def test_every_state_that_a_command_asks_for_is_one() -> None:

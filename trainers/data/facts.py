@@ -31,8 +31,9 @@ class DataFacts:
     units_per_token: float = 1.0
     """How many of these a token of the test set stands for, on average."""
 
-    def sentence(self, num_train: int, num_test: int) -> str:
-        """What the log of a run says of a set of so many examples."""
+    @property
+    def words(self) -> str:
+        """What an example is, for people."""
         shape = "x".join(map(str, self.inputs))
         what = [f"{shape} numbers each" if len(self.inputs) == 1 else shape]
         if self.vocabulary:
@@ -40,4 +41,8 @@ class DataFacts:
         what += [f"{len(self.categories)} of them codes of categories"] if self.categories else []
         what += [f"{self.classes:,} classes"] if self.classes else []
         what += [f"{self.outputs} target{'s' if self.outputs > 1 else ''}"] if self.outputs else []
-        return f"{num_train:,} training and {num_test:,} test examples: {', '.join(what)}"
+        return ", ".join(what)
+
+    def sentence(self, num_train: int, num_test: int) -> str:
+        """What the log of a run says of a set of so many examples."""
+        return f"{num_train:,} training and {num_test:,} test examples: {self.words}"
