@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         metrics_of,
         plot_timings,
         profile_model,
+        set_of,
         slope_words,
         start_head,
         stop_head,
@@ -160,7 +161,7 @@ _HOME = {
         "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "detach", "embedded", "explain", "export_model", "images_of", "known_examples", "metrics_of",
-        "plot_timings", "profile_model", "slope_words", "start_head", "stop_head", "time_layers",
+        "plot_timings", "profile_model", "set_of", "slope_words", "start_head", "stop_head", "time_layers",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -182,7 +183,8 @@ __all__ = [
     "explain", "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line",
     "markdown", "metrics_of", "models", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep",
     "parse_spec", "parse_sweep", "plot_timings", "profile_model", "read_spec", "read_spec_file", "read_sweep_file",
-    "scaling_report", "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify",
+    "scaling_report", "set_of", "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs",
+    "verify",
 ]  # fmt: skip
 
 

@@ -73,6 +73,8 @@ class Arrays:
     test_labels: Int64Array
     num_classes: int
     normalisation: Normalisation
+    num_validation: int = 0
+    """How many of the test images, the first ones, are the validation set."""
 
     @property
     def num_bytes(self) -> int:
@@ -97,6 +99,8 @@ class StreamedSource:
     normalisation: Normalisation
     one_size: bool
     """Whether all images have the same size, so that they need no resizing."""
+    num_validation: int = 0
+    """How many of the test examples, the first ones, are the validation set."""
 
 
 Source = Arrays | StreamedSource

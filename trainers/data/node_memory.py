@@ -101,6 +101,7 @@ def _write_images(part: Path, data: DataSpec, source: Source, note: Note) -> boo
         "num_classes": source.num_classes,
         "mean": source.normalisation.mean,
         "std": source.normalisation.std,
+        "num_validation": source.num_validation,
     }
     (part / "about.json").write_text(json.dumps(about))
     return True
@@ -150,4 +151,5 @@ def _map(home: Path) -> Arrays | Columns:
         test_labels=maps["test_labels"],
         num_classes=about["num_classes"],
         normalisation=Normalisation(tuple(about["mean"]), tuple(about["std"])),
+        num_validation=about["num_validation"],
     )

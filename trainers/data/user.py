@@ -1,10 +1,12 @@
 """A dataset of the user's own: checks what a `module:function` returned, and explains what is wrong with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset
 
 from trainers import user_code
 from trainers.data.config import DataSpec
@@ -30,12 +32,14 @@ GREY = Normalisation((0.449,), (0.226,))
 
 def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     """The source that the user's function returns for `root`: four arrays, two map-style datasets, or two tuples or
-    dicts of arrays.
+    dicts of arrays; with a validation set between training and test, six or three.
 
     Raises UserCodeFailed when it raises or returns something else.
     """
     returned = user_code.call(data.name, root=data.root)
     parts: Sequence[Any] = returned if isinstance(returned, tuple | list) else ()
+    if len(parts) in (3, 6):
+        return _with_validation(data, parts)
     if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8 and np.ndim(parts[1]) == 1:
         return _arrays(data.name, parts)
     if len(parts) == 4:
@@ -44,9 +48,32 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
         return columns_of(parts[0], parts[1], data.name)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return streams(data.name, *parts, skips=data.on_error == "skip")
-    raise UserCodeFailed(
-        f"{data.name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
-        "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__"
+    raise _something_else(data.name, returned)
+
+
+def _with_validation(data: DataSpec, parts: Sequence[Any]) -> Source | ObjectSource | Columns:
+    """The source of three sets, of which the second is for validation."""
+    name = data.name
+    if len(parts) == 6:
+        validation = _arrays(name, [*parts[:2], *parts[2:4]])
+        test = _arrays(name, [*parts[:2], *parts[4:]])
+        images = np.concatenate([validation.test_images, test.test_images])
+        labels = np.concatenate([validation.test_labels, test.test_labels])
+        return replace(test, test_images=images, test_labels=labels, num_validation=len(validation.test_labels))
+    if all(isinstance(part, tuple | dict) for part in parts):
+        first, last = columns_of(parts[0], parts[1], name, "validation"), columns_of(parts[0], parts[2], name)
+        joined = {column: np.concatenate([array, last.test[column]]) for column, array in first.test.items()}
+        return replace(last, test=joined, num_validation=len(next(iter(first.test.values()))))
+    if all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
+        return streams(name, *parts, skips=data.on_error == "skip")
+    raise _something_else(name, parts)
+
+
+def _something_else(name: str, returned: Any) -> UserCodeFailed:
+    return UserCodeFailed(
+        f"{name} returned {type(returned).__name__}; it must return (train_images, train_labels, test_images, "
+        "test_labels), two tuples or dicts of arrays, or two datasets with __getitem__ and __len__; or with a "
+        "validation set before the test set six arrays, three tuples or dicts, or three datasets"
     )
 
 
@@ -77,14 +104,18 @@ def _first(name: str, train: Any, skips: bool) -> Any:
     raise AssertionError
 
 
-def streams(name: str, train: Any, test: Any, *, skips: bool = False) -> StreamedSource | ObjectSource:
-    """Two map-style datasets: of images with labels, or of anything else."""
-    _both_needed(name, len(train), len(test))
+def streams(name: str, train: Any, *held_out: Any, skips: bool = False) -> StreamedSource | ObjectSource:
+    """Map-style datasets, for training, maybe for validation, and for the test: of images with labels, or of anything
+    else."""
+    for part in held_out:
+        _both_needed(name, len(train), len(part))
+    test = held_out[0] if len(held_out) == 1 else ConcatDataset(held_out)
+    num_validation = len(test) - len(held_out[-1])
     with kept_generators():
         example = _first(name, train, skips)
     if is_image_with_label(example):
-        return _labelled_images(name, example[0], train, test)
-    return ObjectSource(train, test, facts_of(example, train))
+        return replace(_labelled_images(name, example[0], train, test), num_validation=num_validation)
+    return ObjectSource(train, test, facts_of(example, train), num_validation)
 
 
 def _labelled_images(name: str, image: Any, train: Any, test: Any) -> StreamedSource:

@@ -217,7 +217,8 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
-            data=(data.facts.sentence(data.num_train, data.num_test), *data.told, *self.task.told),
+            data=(data.facts.sentence(data.num_train, data.num_test, data.num_validation), *data.told, *self.task.told),
+            has_validation=data.num_validation > 0,
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )

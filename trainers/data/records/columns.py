@@ -1,7 +1,7 @@
 """Arrays of any type and shape, a row an example: a tuple of them, or a dict by name."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Two halves with the same columns. A tuple's columns are named by their places."""
+    """Two halves with the same columns: what is trained, and what is held out. A tuple's columns are named by their
+    places."""
 
     train: dict[str, AnyArray]
     test: dict[str, AnyArray]
@@ -32,6 +33,8 @@ class Columns:
     facts: DataFacts
     told: tuple[str, ...] = ()
     """What a person should know of it, in sentences without their ends."""
+    num_validation: int = 0
+    """How many of the rows that are held out, the first ones, are the validation set; the rest are the test set."""
 
     @property
     def num_bytes(self) -> int:
@@ -48,7 +51,8 @@ class ColumnsDataset(Dataset):
         self.facts, self.told = columns.facts, columns.told
         self._columns: Columns | None = columns
         self._delivery = Delivery(device)
-        self.num_train, self.num_test = (_rows(half) for half in (columns.train, columns.test))
+        self.num_validation = columns.num_validation
+        self.num_train, self.num_test = _rows(columns.train), _rows(columns.test) - columns.num_validation
         if limit is not None:
             self.num_train = min(limit, self.num_train)
 
@@ -58,9 +62,8 @@ class ColumnsDataset(Dataset):
                 data = self._taken(self._opened().train, examples)
             yield self._delivery.delivered(Batch(data, epoch, examples))
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        for start in range(0, self.num_test, batch):
-            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        for examples in minibatches:
             with self._delivery.beside():
                 data = self._taken(self._opened().test, examples)
             yield self._delivery.delivered(Batch(data, EVALUATION, examples))
@@ -95,11 +98,13 @@ class ColumnsDataset(Dataset):
         return self._columns
 
 
-def columns_of(train: Any, test: Any, name: str) -> Columns:
+def columns_of(train: Any, test: Any, name: str, other: str = "test") -> Columns:
     """Columns from a tuple or a dict of arrays for each half.
 
     Numbers become float32 or int64, as torch's losses take them. A pair's second column is what is learned: labels if
     it holds integers, numbers if not.
+
+    other: What the second half is called where something is wrong with it.
 
     Raises UserCodeFailed.
     """
@@ -107,7 +112,7 @@ def columns_of(train: Any, test: Any, name: str) -> Columns:
         raise UserCodeFailed(f"{name}: both halves must be tuples, or both dicts, of arrays with a row an example")
     is_tuple = not isinstance(train, dict)
     halves = _named(train, name), _named(test, name)
-    for half, which in zip(halves, ("training", "test"), strict=True):
+    for half, which in zip(halves, ("training", other), strict=True):
         sizes = {column: len(array) for column, array in half.items()}
         if len(set(sizes.values())) != 1:
             raise UserCodeFailed(f"{name}: the {which} columns have different lengths: {sizes}")
@@ -115,10 +120,11 @@ def columns_of(train: Any, test: Any, name: str) -> Columns:
             raise UserCodeFailed(f"{name}: there are no {which} examples; both halves are needed")
     first, second = ({c: (a.shape[1:], a.dtype) for c, a in half.items()} for half in halves)
     if first != second:
-        raise UserCodeFailed(f"{name}: training columns are {first}, test columns {second}; both must have one form")
+        raise UserCodeFailed(f"{name}: training columns are {first}, {other} columns {second}; both must have one form")
     facts = _facts(halves[0])
     if facts.classes or facts.pixel_classes:
-        _check_labels(halves, facts.classes or facts.pixel_classes, name, ignores=bool(facts.pixel_classes))
+        for half, which in zip(halves, ("training", other), strict=True):
+            _check_labels(half, which, facts, name)
     return Columns(*halves, is_tuple=is_tuple, facts=facts)
 
 
@@ -141,16 +147,15 @@ def _array(values: Any, name: str) -> AnyArray:
     return np.ascontiguousarray(array)
 
 
-def _check_labels(halves: Sequence[dict[str, AnyArray]], classes: int, name: str, ignores: bool = False) -> None:
-    """ignores: Whether NO_CLASS stands for none."""
-    for half, which in zip(halves, ("training", "test"), strict=True):
-        _, labels = half.values()
-        wrong = np.argwhere(((labels < 0) | (labels >= classes)) & ~(ignores & (labels == NO_CLASS)))
-        if len(wrong):
-            first = tuple(wrong[0])
-            pixel = f", pixel {first[1]}, {first[2]}," if len(first) > 1 else ""
-            found = f"the label of {which} row {first[0]}{pixel} is {labels[first]}"
-            raise UserCodeFailed(f"{name}: {found}, which is not in 0..{classes - 1}, those of the training rows")
+def _check_labels(half: dict[str, AnyArray], which: str, facts: DataFacts, name: str) -> None:
+    classes, ignores = facts.classes or facts.pixel_classes, bool(facts.pixel_classes)  # NO_CLASS stands for none
+    _, labels = half.values()
+    wrong = np.argwhere(((labels < 0) | (labels >= classes)) & ~(ignores & (labels == NO_CLASS)))
+    if len(wrong):
+        first = tuple(wrong[0])
+        pixel = f", pixel {first[1]}, {first[2]}," if len(first) > 1 else ""
+        found = f"the label of {which} row {first[0]}{pixel} is {labels[first]}"
+        raise UserCodeFailed(f"{name}: {found}, which is not in 0..{classes - 1}, those of the training rows")
 
 
 def _facts(half: dict[str, AnyArray]) -> DataFacts:
@@ -183,7 +188,7 @@ def write_columns(columns: Columns, folder: Path) -> None:
         for place, array in enumerate(named.values()):
             np.save(folder / f"{half}-{place}.npy", array)
     about = {"names": list(columns.train), "is_tuple": columns.is_tuple, "facts": asdict(columns.facts)}
-    about["told"] = columns.told
+    about |= {"told": columns.told, "num_validation": columns.num_validation}
     (folder / ABOUT).write_text(json.dumps(about))
 
 
@@ -200,4 +205,4 @@ def map_columns(folder: Path) -> Columns:
     facts: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in about["facts"].items()
     }
-    return Columns(train, test, about["is_tuple"], DataFacts(**facts), tuple(about["told"]))
+    return Columns(train, test, about["is_tuple"], DataFacts(**facts), tuple(about["told"]), about["num_validation"])

@@ -42,9 +42,8 @@ class TextDataset(Dataset):
                 data = self._taken(self._train, examples)
             yield self._delivery.delivered(Batch(data, epoch, examples))
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        for start in range(0, self.num_test, batch):
-            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        for examples in minibatches:
             with self._delivery.beside():
                 data = self._taken(self._test, examples)
             yield self._delivery.delivered(Batch(data, EVALUATION, examples))

@@ -388,5 +388,6 @@ class RunController:
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
-        measured = await self.parts.snapshots.finish(snapshot, is_complete)
+        is_end = is_complete or self.stops_as is not State.PAUSED
+        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
         self.parts.events.put_nowait(happened.RunMeasured(measured))

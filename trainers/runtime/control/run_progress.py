@@ -177,6 +177,7 @@ class RunProgress:
             test_accuracy=measured.metrics.get("accuracy"),
             test_loss=measured.metrics.get("loss"),
             metrics=measured.metrics,
+            validation=measured.validation,
             headline=self.prepared.headline,
             higher_is_better=self.prepared.higher_is_better,
             test_error_median=measured.error_median,
