@@ -81,9 +81,9 @@ def test_a_large_text_is_not_read_into_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fields", "why"),
     [
-        (b"short", {}, "neither part may be shorter than data.context"),
+        (b"short", {}, "no part may be shorter than data.context"),
         (b"\xff\xfe" * 40, {"tokens": "characters"}, "no text in UTF-8"),
-        (b"", {}, "neither part may be shorter"),
+        (b"", {}, "no part may be shorter"),
     ],
 )
 def test_a_text_that_will_not_do_is_refused(content: bytes, fields: dict, why: str, tmp_path: Path) -> None:

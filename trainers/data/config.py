@@ -1,10 +1,10 @@
 """The section `data` of a spec. Imports no torch."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.data.names import SAVED, dataset_names
+from trainers.data.names import RECORDS, SAVED, dataset_names
 from trainers.section import Section, known
 
 
@@ -89,9 +89,14 @@ class DataSpec(Section):
     of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
     else `one_hot`."""
 
-    validation: float = Field(default=0.1, gt=0, lt=1)
-    """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
-    always the same ones."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | str = 0.1
+    """Of `text`, `csv`, `parquet`, `hf` and `webdataset`: the part that is kept for evaluation: the last of a text,
+    random rows of a table, always the same ones. Or the set that is evaluated instead: another file or folder like
+    `root`, of `hf` the name of a split, of `image_folder` that of a folder in `root`."""
+
+    test: str | None = None
+    """Likewise a set that is evaluated once at the end, apart from that which is evaluated while it trains. None: there
+    is one such set, the test set, and it is evaluated all along."""
 
     @model_validator(mode="before")
     @classmethod
@@ -112,6 +117,26 @@ class DataSpec(Section):
         if resize and info.data.get("random_resized_crop"):
             raise ValueError("random_resized_crop gives the side already; leave one of them out")
         return resize
+
+    @field_validator("validation", "test")
+    @classmethod
+    def _is_named(cls, given: float | str | None, info: ValidationInfo) -> float | str | None:
+        name = info.data.get("name", "")
+        if not isinstance(given, str) or name in (*RECORDS, *SAVED, "image_folder"):
+            return given
+        if ":" in name:
+            raise ValueError(f"the sets of {name} are what it returns; have it return (train, validation, test)")
+        raise ValueError(f"{name} has sets of its own; leave this out")
+
+    @property
+    def given_sets(self) -> tuple[str, ...]:
+        """The sets that are named besides the training set; a test set is the last."""
+        return tuple(path for path in (self.validation, self.test) if isinstance(path, str))
+
+    @property
+    def held_out(self) -> float:
+        """The part of the data at `root` that is not trained."""
+        return 0.0 if isinstance(self.validation, str) else self.validation
 
     @field_validator("on_error")
     @classmethod

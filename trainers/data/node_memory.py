@@ -48,7 +48,7 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
     of_images = {"limit", "memory_limit_bytes", "random_resized_crop", "resize"}
-    of_tables = {"target", "columns", "categories", "encoding", "validation"}
+    of_tables = {"target", "columns", "categories", "encoding", "validation", "test"}
     what = data.model_dump(include={"name", "root"} | of_images | of_tables)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]

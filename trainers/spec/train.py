@@ -16,6 +16,7 @@ from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
+from trainers.data.names import RECORDS
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
@@ -321,11 +322,15 @@ class TrainSpec(Section):
         """The same spec with every relative path resolved against the folder `base`."""
         update: dict[str, Any] = {}
         for section, *field in PATH_FIELDS:
-            given = getattr(self, section)
+            given = update.get(section, getattr(self, section))
             if not field:
                 update[section] = absolute(given, base)
             elif (path := getattr(given, field[0])) is not None:
                 update[section] = given.model_copy(update={field[0]: absolute(path, base)})
+        data = update["data"]
+        if data.name in (*RECORDS, "webdataset"):  # others name sets that lie within their root
+            sets = {name: absolute(given, base) for name in SETS if isinstance(given := getattr(data, name), str)}
+            update["data"] = data.model_copy(update=sets)
         if source := local_source(self.model.name):
             name = f"hf:{absolute(source, base)}"
             update["model"] = update.get("model", self.model).model_copy(update={"name": name})
@@ -334,6 +339,8 @@ class TrainSpec(Section):
 
 PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
+SETS = ("validation", "test")
+"""Those of `data` that may name a set besides the training set."""
 
 
 def absolute(path: str | None, base: Path) -> str | None:

@@ -9,8 +9,8 @@ from trainers.data.config import DataSpec
 from trainers.data.facts import DataFacts
 from trainers.data.records.categories import Float32Array, codes_of, is_numbers, one_hot, values_of
 from trainers.data.records.columns import Columns
-from trainers.data.records.rows import split
-from trainers.data.records.table_files import CsvTable, ParquetTable, Table
+from trainers.data.records.rows import divided
+from trainers.data.records.table_files import CsvTable, JoinedTables, ParquetTable, Table
 from trainers.errors import SpecRejected
 
 SHOWN = 8
@@ -20,7 +20,8 @@ OPEN: dict[str, type[CsvTable] | type[ParquetTable]] = {"csv": CsvTable, "parque
 
 
 def read_table(data: DataSpec) -> Columns:
-    """The rows of the file, or of the files in the folder, at `data.root`. Its columns have names.
+    """The rows of the file, or of the files in the folder, at `data.root`, and of other sets that are named. Columns
+    have names.
 
     A column of numbers is standardised by the mean and deviation of the training rows. Any other column, and any that
     `data.categories` names, becomes one 0 or 1 for each value of the training rows, or with `data.encoding: codes` the
@@ -31,16 +32,15 @@ def read_table(data: DataSpec) -> Columns:
         DataNotFound: There is no such file.
         SpecRejected: A row is ragged, a value is missing, or a column is not there; names row and column.
     """
-    return columns_of_table(data, OPEN[data.name](data))
+    roots = (data.root, *data.given_sets)
+    tables = [OPEN[data.name](data.model_copy(update={"root": root})) for root in roots]
+    return columns_of_table(data, JoinedTables(tables, roots) if len(tables) > 1 else tables[0])
 
 
 def columns_of_table(data: DataSpec, table: Table) -> Columns:
     """The same of a table that is open. Columns are read one after the other."""
     names = _input_names(data, table.names)
-    if table.num_test is None:
-        train, test = split(data, table.num_rows)
-    else:
-        train, test = np.split(np.arange(table.num_rows), [table.num_rows - table.num_test])
+    train, test, num_validation = divided(data, table.num_rows, table.given)
     numbers, categories = _Inputs(), _Inputs()
     told: list[str] = []
     for name in names:
@@ -59,7 +59,8 @@ def columns_of_table(data: DataSpec, table: Table) -> Columns:
             numbers.add(one_hot(codes, len(values)))  # in the order of the columns
     x = np.concatenate([*numbers.parts, *categories.parts], axis=1)
     y, facts = _target(_column(data, table, data.target), x.shape[1], tuple(categories.sizes), told)
-    return Columns({"0": x[train], "1": y[train]}, {"0": x[test], "1": y[test]}, True, facts, tuple(told))
+    held_out = {"0": x[test], "1": y[test]}
+    return Columns({"0": x[train], "1": y[train]}, held_out, True, facts, tuple(told), num_validation)
 
 
 class _Inputs:

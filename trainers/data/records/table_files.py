@@ -2,6 +2,7 @@
 
 import csv
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ class Table(ABC):
 
     names: list[str]
     num_rows: int
-    num_test: int | None = None
-    """How many of the rows, the last ones, are the test set; None: the spec says."""
+    given: tuple[int, ...] = ()
+    """How many of the rows, the last ones, are sets besides the training set: none, a test set, or a validation set and
+    a test set."""
 
     @abstractmethod
     def column(self, name: str) -> AnyColumn:
@@ -95,6 +97,26 @@ class ParquetTable(Table):
 
     def column(self, name: str) -> AnyColumn:
         return np.concatenate([values_of_arrow(path, name, file.read([name]).column(0)) for path, file in self._files])
+
+
+class JoinedTables(Table):
+    """Tables with the same columns, one after the other: that of the training set, and those of other sets."""
+
+    def __init__(self, tables: Sequence[Table], roots: Sequence[str]) -> None:
+        self._tables, self._roots, self.names = tables, roots, tables[0].names
+        sizes = [table.num_rows for table in tables]
+        self.num_rows, self.given = sum(sizes), tuple(sizes[1:])
+
+    def column(self, name: str) -> AnyColumn:
+        """Raises SpecRejected also where one of them lacks the column, or has words where the first has numbers."""
+        found = []
+        for table, root in zip(self._tables, self._roots, strict=True):
+            if name not in table.names:
+                raise SpecRejected(f"data: {root} has no column {name!r}, and {self._roots[0]} has one")
+            found.append(table.column(name))
+            if found[0].dtype.kind != found[-1].dtype.kind:
+                raise SpecRejected(f"data: {root}: {name} has words, and {self._roots[0]} numbers, or the reverse")
+        return np.concatenate(found)
 
 
 REMEDY = "fill it, drop the row, or leave the column out of data.columns"
