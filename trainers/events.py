@@ -128,6 +128,9 @@ class Metrics(StepCounters):
     loss: float
     """Mean over the examples since the last report."""
     learning_rate: float
+    gradient_norm: float | None = None
+    """Mean since the last report of the norms of the gradients of updates, before they were clipped; null where none is
+    measured (`clip.norm`)."""
     workers: int
     """Workers that reported."""
     staleness: dict[int, int]

@@ -59,6 +59,10 @@ class StepMetrics(StepCounters):
     """What they weigh in it: how many they are, or how many tokens, pixels or boxes."""
     dropped: int = 0
     """Minibatches whose gradients came too late for their step."""
+    norm: float = 0.0
+    """Sum of the norms of gradients before they were clipped."""
+    norms: int = 0
+    """How many these are."""
     by_epoch: dict[int, tuple[float, float]] = {}
     """Epoch -> sum of the loss, weight."""
     staleness: dict[int, int] = {}

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from trainers.errors import UserCodeFailed
@@ -39,6 +40,12 @@ def last_frames(error: BaseException) -> str:
     """The last frames of the traceback, indented, innermost last, without the first one, which is our call."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     return "".join(traceback.format_list(frames[-NUM_FRAMES:])).rstrip()
+
+
+def is_of_ours(error: BaseException) -> bool:
+    """Whether a file of this package raised it, and so its sentence says all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
 
 
 def failed(name: str, error: BaseException, doing: str = "raised") -> UserCodeFailed:

@@ -11,7 +11,7 @@ from service.storage.checkpoints import chunks
 
 NUMBERED = re.compile(r"manifests/([0-9]{12})\.json")
 OBJECT = re.compile(r"objects/[0-9a-f]{64}")
-FILE = re.compile(r"model\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+FILE = re.compile(r"(?:model|raw)\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """The files of a run directory that are copied besides its log."""
 LIMIT_BYTES = 16 << 20
 """The greatest size of a manifest."""

@@ -13,7 +13,8 @@ from service.storage.checkpoints import opened, steps
 from service.storage.manifest import FILE
 
 LOG = "events.jsonl"
-MODEL = "model.safetensors"
+MODELS = ("model.safetensors", "raw.safetensors")
+"""The finished model; where that is an average, the parameters as they are lie beside it."""
 
 
 class Stamp(NamedTuple):
@@ -34,11 +35,9 @@ class RunFiles(NamedTuple):
 
 def run_files(run_dir: Path) -> RunFiles:
     """The files of a run directory now. Raises FileNotFoundError if there is no such directory."""
-    found: dict[str, Stamp] = {}
     with _folder(run_dir) as folder:
-        log, model = _stamp(LOG, folder), _stamp(MODEL, folder)
-    if model is not None:
-        found[MODEL] = model
+        log, *models = (_stamp(name, folder) for name in (LOG, *MODELS))
+    found = {name: stamp for name, stamp in zip(MODELS, models, strict=True) if stamp is not None}
     for step in steps(run_dir):
         found |= _checkpoint(run_dir, step)
     return RunFiles(0 if log is None else log.bytes, found)

@@ -8,6 +8,7 @@ TAGS = {
     "step": {
         "loss": "train/loss",
         "learning_rate": "train/learning_rate",
+        "gradient_norm": "train/gradient_norm",
         "examples_per_s": "speed/examples_per_s",
         "workers": "speed/workers",
         "wait_data_s": "time/data_s",

@@ -25,15 +25,14 @@ from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.optimizer import Optimizer
-from trainers.optim.rule import initial_state
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.local import LocalServer, LocalStore, local_shard
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.parameter_server.shard import ShardConfig
-from trainers.spec import TrainSpec
+from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
-from trainers.tasks.registry import build_task_model, task_for
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.optimizer import freeze, optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
@@ -90,7 +89,7 @@ class Run:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self.dataset = open_dataset(spec.data, spec.seed, None)
+        self.dataset = self.opened()
         self.task = task_for(spec.task, spec.loss, self.dataset)
         if self.net is None:
             of_spec = partial(build_task_model, self.task, spec.model)
@@ -103,6 +102,13 @@ class Run:
         self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
+    def opened(self) -> Dataset:
+        """The dataset for one worker: one that is read example by example has one reader."""
+        spec, dataset = self.spec, open_dataset(self.spec.data, self.spec.seed, None)
+        if collates(task_for(spec.task, spec.loss, dataset)):
+            dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
+        return dataset
+
     def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
         freeze(model, self.spec.optimizer.groups)
@@ -114,7 +120,7 @@ class Run:
 
     def start(self) -> Start:
         params = self.replica().initial_params()
-        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
+        return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def context(self, **exchange: object) -> Context:
         return Context(
@@ -148,7 +154,7 @@ class Run:
     def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:
         """The dataset and order of one worker, from the start of round `rounds`."""
         if not self.spec.algorithm.traits.holds_examples:
-            return self.dataset, self.order
+            return self.dataset if self.dataset.fits_in_memory else self.opened(), self.order
         dataset, order = (
             open_partitioned(self.spec.data, self.spec.seed),
             build_order(self.spec, self.dataset.num_train),
@@ -210,11 +216,12 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
     dispatcher = LeaseDispatcher(leases, groups)
 
     def works(worker: int) -> Iterator:
+        dataset = run.dataset if run.dataset.fits_in_memory else run.opened()
         if run.spec.algorithm.traits.is_synchronous:
-            return synchronous(run.dataset, run.order, run.ranks(worker, size), run.spec.epochs)
+            return synchronous(dataset, run.order, run.ranks(worker, size), run.spec.epochs)
         mine = subgroup.get(worker, [worker])
         place = GroupPosition(worker, mine.index(worker), len(mine)) if len(mine) > 1 else GroupPosition()
-        return leased(run.dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
+        return leased(dataset, run.order, iter(lambda: dispatcher.lease(worker), None), place)
 
     def worker(rank: int) -> list[StepReport]:
         within = [members[rank].subgroup(ranks) for ranks in (groups if subgroup else ())]
@@ -250,13 +257,19 @@ WrittenLoss = Callable[[nn.Module, Batch], tuple[Tensor, float]]
 """The summed loss of a minibatch, and what the sum of gradients is divided by."""
 
 
-def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: WrittenLoss | None = None) -> Tensor:
+def serial(
+    run: Run,
+    batches: Iterator[list[Batch]],
+    reduction: str,
+    written: WrittenLoss | None = None,
+    after_step: Callable[[nn.Module], None] = lambda _: None,
+) -> Tensor:
     """Plain PyTorch on one process: autograd and torch.optim, a list of minibatches a step.
 
     `mean`: the loss is the mean over the step. `sum`: gradients of sums, one minibatch after the other, divided once.
     Batch norm sees one minibatch at a time. Returns the parameters in the run's layout, (P,).
 
-    written: the loss; by default the spec's, of images and labels.
+    written: the loss; by default the spec's, of images and labels. after_step: sees the model after each step.
     """
     spec = run.spec
     written = written or (lambda model, batch: (written_loss(spec, model(batch.images), batch.labels), len(batch)))
@@ -271,8 +284,9 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
         examples = sum(len(batch) for batch in step)
         optimizer.zero_grad()
         losses, weight = [], 0.0
-        for batch in step:
+        for rank, batch in enumerate(step):
             draws.set(batch.epoch, batch.examples)
+            torch.manual_seed(hash((spec.seed, batch.epoch, int(batch.examples[0]), rank)) & (2**63 - 1))
             loss, of_batch = written(model, batch)
             losses.append(loss)
             weight += of_batch
@@ -282,13 +296,24 @@ def serial(run: Run, batches: Iterator[list[Batch]], reduction: str, written: Wr
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.grad /= weight
+        if spec.clip is not None:
+            clip_as_torch(spec.clip, model)
         for group in optimizer.param_groups:
             own = group.get("schedule")
             share = own.course(spec.run_length(run.dataset.num_train))(seen) if own else 1.0
             group["lr"] = group["scaled"] * share if own else schedule(seen) * group.get("rate", 1.0)
         optimizer.step()
+        after_step(model)
         seen += examples
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+
+
+def clip_as_torch(clip: ClipSpec, model: nn.Module) -> None:
+    """What a user of torch calls between `backward` and `step`."""
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip.norm)
+    else:
+        nn.utils.clip_grad_value_(model.parameters(), clip.value)
 
 
 def written_loss(spec: TrainSpec, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """`parallel_sgd`: equals `sync` when it averages every step, else a serial program written out; every example once."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice, pairwise
@@ -10,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
-from tests.equivalence.optimizers import torch_optimizer
-from trainers.algorithms.base import Start, Work
+from tests.equivalence.local_sgd import all_works, averaged
+from trainers.algorithms.base import Start
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
 from trainers.data.order import HeldOrder
 from trainers.links.local import LocalWorld
-from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
 from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec, field_errors
@@ -42,12 +38,6 @@ def spec(virtual: int, count: int, algorithm: object, **more: object) -> TrainSp
         "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 0.001},
     }
     return digits_spec(fields | more)
-
-
-def all_works(run: Run) -> Iterator[Work]:
-    """The steps of the run as one worker that holds everything sees them."""
-    dataset, order = run.examples(0, local_collectives(LocalWorld(), 1)[0])
-    return synchronous(dataset, order, range(run.order.num_virtual), run.spec.epochs)
 
 
 def step_batches(run: Run) -> Iterator[list[Batch]]:
@@ -93,46 +83,6 @@ def test_averaging_is_not_sync_where_the_rule_is_not_linear() -> None:
 
 
 # -- averaging every H steps ------------------------------------------------------------------------------------------
-
-
-def averaged(run: Run, every: int | None) -> Tensor:
-    """Local SGD in plain PyTorch: a model and an optimiser for each virtual worker, averaged every H steps and at the
-    end of each epoch, each counted by the examples that it has seen since."""
-    spec, num_virtual = run.spec, run.order.num_virtual
-    model = run.net(spec.seed)
-    if run.layout.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    models = [copy.deepcopy(model) for _ in range(num_virtual)]
-    draws = [replace_dropout(m, spec.seed) for m in models]
-    optimizers = [torch_optimizer(spec, m) for m in models]
-    schedule, seen, since, steps = spec.learning_rate(run.dataset.num_train), 0, [0] * num_virtual, 0
-    for work in all_works(run):
-        for minibatch in work.minibatches:
-            rank, batch = minibatch.virtual_rank, minibatch.batch
-            if batch is None:
-                continue
-            draws[rank].set(batch.epoch, batch.examples)
-            optimizers[rank].zero_grad()
-            F.cross_entropy(models[rank](batch.images), batch.labels).backward()
-            for group in optimizers[rank].param_groups:
-                group["lr"] = schedule(seen)
-            optimizers[rank].step()
-            since[rank] += len(batch)
-        seen, steps = seen + work.total_examples, steps + 1
-        if work.ends_epoch or steps == every:
-            shares, since, steps = [n / sum(since) for n in since], [0] * num_virtual, 0
-            for same in zip(*(m.parameters() for m in models), strict=True):
-                mean_into([p.detach() for p in same], shares)
-                states = [o.state[p] for o, p in zip(optimizers, same, strict=True)]
-                if all("momentum_buffer" in state for state in states):
-                    mean_into([state["momentum_buffer"] for state in states], shares)
-    return run.layout.flatten({name: p.detach() for name, p in models[0].named_parameters()})
-
-
-def mean_into(tensors: list[Tensor], shares: list[float]) -> None:
-    mean = sum(share * tensor.double() for share, tensor in zip(shares, tensors, strict=True))
-    for tensor in tensors:
-        tensor.copy_(mean)
 
 
 @pytest.mark.parametrize("every", [4, 7, "round"])

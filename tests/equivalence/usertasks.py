@@ -11,6 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 from trainers import Loss, Supervised, Task
 
 KEPT = 3
+WEIGHTS = [0.001 * (i + 1) for i in range(10)]
+"""Of the classes of digits."""
 
 
 class Masked(Supervised, Task):

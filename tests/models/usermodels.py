@@ -21,12 +21,36 @@ def returns_a_number(num_classes: int, in_channels: int) -> int:
 
 
 class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         raise IndexError("forgot the pooling")
 
 
 def broken(num_classes: int, in_channels: int) -> nn.Module:
     return Broken()
+
+
+def lazy_and_broken(num_classes: int, in_channels: int) -> nn.Module:
+    return nn.Sequential(Broken(), nn.LazyLinear(num_classes))
+
+
+def embedding(in_channels: int) -> nn.Module:
+    """Of images to 5 numbers, which are no logits."""
+    return linear(5, in_channels)
+
+
+class Words(nn.Module):
+    """Of two inputs that are no images, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.grade = nn.Embedding(40, 4), nn.Linear(4, 3)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.grade(self.words(words).sum(1) / lengths[:, None])
 
 
 def too_few_classes(num_classes: int, in_channels: int) -> nn.Module:

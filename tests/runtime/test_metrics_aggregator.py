@@ -4,6 +4,8 @@ from itertools import permutations
 
 import pytest
 
+from service.tracking.scalars import Scalars
+from trainers.events import Event
 from trainers.metrics import StepMetrics
 from trainers.runtime.metrics_aggregator import MetricsAggregator
 from trainers.training.messages import WorkerReport
@@ -25,3 +27,18 @@ def test_any_order_of_reports_comes_to_the_same(order: tuple[int, ...]) -> None:
     assert (account.examples, account.updates, account.learning_rate) == (20, 2, 0.2)
     assert account.epoch_is_done(0)
     assert account.train_loss(0) == 0.2
+
+
+@pytest.mark.parametrize(("norms", "told"), [((1.0, 4.0), 2.5), ((1.0, float("inf")), None), ((), None)])
+def test_the_norm_of_the_gradients_is_the_mean_over_updates(norms: tuple[float, ...], told: float | None) -> None:
+    """JSON has no infinity."""
+    account = MetricsAggregator(20)
+    account.begin([0, 1], 0)
+    for number in (0, 1):
+        metrics = StepMetrics(steps=1, norm=sum(norms), norms=len(norms))
+        account.add(WorkerReport(number, 0, metrics, 0.1, updates=1, reached=10))
+    found = account.metrics()
+    assert found is not None
+    assert found.gradient_norm == told
+    step = Event(seq=1, time=0.0, type="step", data=found.model_dump())
+    assert (Scalars().points(step) or {}).get("train/gradient_norm") == told

@@ -22,6 +22,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
     assert said(algorithm="downpour") == []
     assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
     assert said(optimizer="momentum") == []
+    assert said(ema={"decay": 0.5}) == []
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"algorithm": "downpour", "workers": 64}, "workers.count"),
         ({"algorithm": "downpour", "workers": {"count": 2, "virtual": 8}}, "workers.virtual"),
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
+        ({"ema": {"decay": 0.999}}, "ema.decay"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),
         ({"algorithm": {"name": "mixed", "group": "node"}, "batch": {"per_worker": 8, "base": 8}}, "algorithm.group"),
     ],

@@ -77,6 +77,26 @@ def test_the_rates_are_those_of_the_schedule(schedule: str, warmup: str, algorit
     assert values(recipe)["batch"] == (64 if algorithm == "downpour" else 256 * 64)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "which"),
+    [("sync", "of an update"), ("mixed", "each push"), ("parallel_sgd", "each worker's own step")],
+)
+def test_what_is_clipped(algorithm: str, which: str) -> None:
+    found = [
+        explain(TrainSpec.model_validate({"algorithm": algorithm, "clip": clip}), 1437).quantities["clip"]
+        for clip in ({"norm": 0.5}, {"value": 0.1}, None)
+    ]
+    assert [quantity.value for quantity in found] == [0.5, 0.1, "none"]
+    assert found[0].source == "Pascanu et al. 2013"
+    assert all(which in quantity.formula for quantity in found[:2])
+
+
+def test_the_average_and_its_memory() -> None:
+    found = explain(TrainSpec.model_validate({"optimizer": "momentum", "ema": {"decay": 0.9}}), 1437).quantities
+    assert (found["ema"].value, found["ema"].source) == (0.9, "Polyak and Juditsky 1992")
+    assert found["optimizer_state"].value == 8
+
+
 def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
     recipe = explain(TrainSpec.model_validate({"data": {"limit": 100}, "scaling": "linear"}), 1437)
     assert (values(recipe)["examples"], values(recipe)["base"], values(recipe)["factor"]) == (100, None, 1)

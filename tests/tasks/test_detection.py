@@ -1,13 +1,9 @@
-"""Boxes of objects: the same bits on any number of workers, and COCO's figures of the whole set."""
-
-from pathlib import Path
+"""Boxes of objects: COCO's figures of the whole set, and what is refused."""
 
 import pytest
 import torch
 from torchmetrics.detection import MeanAveragePrecision
 
-from tests.local_runs import LocalRun
-from trainers import user_code
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
@@ -15,26 +11,14 @@ from trainers.spec import TrainSpec
 from trainers.tasks.config import TaskSpec
 from trainers.tasks.detection import NAMES, Detection
 from trainers.tasks.registry import build_task, build_task_model
-from trainers.training.checkpoint import read_checkpoint
 
-SCENES = str(Path(__file__).parents[2] / "examples/scenes")
 FACTS = DataFacts((1, 24, 20), classes=3)
 
 
 def spec(**fields: object) -> TrainSpec:
-    data = {"name": "scenes:boxes", "limit": 6, "loader_processes": 0, "root": "nowhere"}
+    data = {"name": "tests.tasks.usersets:boxes_in_images", "limit": 6, "loader_processes": 0, "root": "nowhere"}
     usual = {"task": "detection", "data": data, "batch": 2, "epochs": 1, "workers": {"count": 1, "virtual": 2}}
     return TrainSpec.model_validate(usual | fields)
-
-
-def test_two_workers_have_the_bits_of_one(tmp_path: Path) -> None:
-    """Though the model draws the boxes that it learns from."""
-    with user_code.on_path(SCENES):
-        one, two = (
-            read_checkpoint(LocalRun(spec(workers={"count": n, "virtual": 2}), tmp_path / f"{n}").train())
-            for n in (1, 2)
-        )
-    assert all(torch.equal(value, two.model[name]) for name, value in one.model.items())
 
 
 def test_figures_are_those_of_torchmetrics_for_the_whole_set() -> None:

@@ -1,4 +1,4 @@
-"""Data as users give them: images with a class for each pixel, dicts for a model of transformers."""
+"""Data as users give them: images with a class for each pixel, or with boxes, dicts for a model of transformers."""
 
 import numpy as np
 
@@ -46,3 +46,28 @@ def small_images(root: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     labels = draw.integers(0, 3, 16)
     images = (draw.integers(0, 100, (16, 3, 32, 32)) + 50 * labels[:, None, None, None]).astype(np.uint8)
     return images[:12], labels[:12], images[12:], labels[12:]
+
+
+class Framed:
+    """A bright square or a bright bar on noise, 1 x 24 x 20, and the box around it."""
+
+    classes = 3  # with the ground
+
+    def __init__(self, count: int, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        self.labels, self.corners = draw.integers(1, 3, count), draw.integers(0, 9, (count, 2))
+        self.images = draw.integers(0, 60, (count, 1, 24, 20)).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, dict[str, object]]:
+        (left, top), label = self.corners[i], int(self.labels[i])
+        right, bottom = left + (10 if label == 1 else 5), top + 10
+        image = self.images[i].copy()
+        image[0, top:bottom, left:right] += 150
+        return image, {"boxes": [[left, top, right, bottom]], "labels": [label]}
+
+
+def boxes_in_images(root: str) -> tuple[Framed, Framed]:
+    return Framed(14, 7), Framed(4, 8)

@@ -18,6 +18,7 @@ from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.registry import build_model, build_model_for
 from trainers.models.weights import save_weights
+from trainers.optim.ema import RAW
 from trainers.spec import ModelSpec
 from trainers.tasks.config import TaskSpec
 from trainers.training import export
@@ -155,6 +156,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert json.loads(told.output)["path"] == str(tmp_path / "m.st")
     assert (tmp_path / "m.st").read_bytes() == (run / FINISHED).read_bytes()
+    told = CliRunner().invoke(app, ["export", str(run), "--format", "safetensors", "--raw"])
+    assert told.exit_code == 2
+    assert "only a run with ema leaves it" in " ".join(told.output.split())
+    (run / RAW).write_bytes((run / FINISHED).read_bytes())
+    told = CliRunner().invoke(app, ["export", str(run), "--format", "torch.export", "--raw", "-o", "json"])
+    assert json.loads(told.output)["path"] == str(run / "raw.pt2")
     missing = CliRunner().invoke(app, ["export", str(tmp_path / "elsewhere"), "--format", "onnx"])
     assert missing.exit_code == 2
     nowhere = CliRunner().invoke(app, ["export", str(run), "--format", "onnx", "--to", str(tmp_path / "no" / "x")])

@@ -69,6 +69,8 @@ class StepReport:
     delays: tuple[int, ...] = ()
     """For each group of layers, how many minibatches its backward pass is behind its forward pass. Empty unless
     back-propagation is asynchronous."""
+    norms: tuple[float, ...] = ()
+    """The norms of the gradients of this worker's updates, or pushes, before they were clipped (`clip.norm`)."""
 
 
 @dataclass(frozen=True)

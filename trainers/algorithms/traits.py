@@ -36,6 +36,12 @@ class Traits:
     divides_parameters: str = ""
     """Why nobody has all of a parameter where it is updated, and what to change; empty: somebody has."""
 
+    hides_norm: str = ""
+    """Why nobody knows the norm of an update's gradient before the update, and what to change; empty: somebody does."""
+
+    hides_average: str = ""
+    """Why no average over the updates would be one of what is evaluated, and what to change; empty: there is one."""
+
     @property
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""

@@ -20,7 +20,7 @@ class ModelSpec(Section):
     ...), `tabular` of a table's rows, `gpt` of tokens, `unet` of pixels, `hf:<type>` or `hf:<folder>` of transformers,
     `task` for the task's own, or a function of your own as `module:function` that takes `num_classes` and `in_channels`
     (of vectors `in_features`, and of codes `categories`, of tokens `vocabulary` and `context`) and returns a torch
-    module."""
+    module. What that takes and gives must fit the task, whose loss is tried before the run."""
 
     weights: str | None = None
     """A safetensors file with initial weights, or a folder of Hugging Face's with such; parameters whose shape differs

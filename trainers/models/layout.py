@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 from trainers.collectives.buckets import Bucket
 from trainers.optim.parameter import Parameter, shaped
-from trainers.optim.slices import ALIGN, aligned, cuts_at, spans
-
-PARAMETER_ALIGN = 16
-"""Elements of float32 in a cache line: no two parameters share one."""
-
+from trainers.optim.slices import ALIGN, PARAMETER_ALIGN, aligned, cuts_at, spans
 
 SHARD_ALIGN = 4096
 """Large shards begin at multiples of this many elements: a page on any machine, so that adjacent shards can be

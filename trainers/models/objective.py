@@ -42,6 +42,11 @@ class Total:
         return Total(self.loss + other.loss, self.weight + other.weight)
 
 
+def shape_of(outputs: Any) -> tuple[int, ...] | str:
+    """Of what a model gives, as an error says it; of what is no tensor, the name of its class."""
+    return tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+
+
 class Objective(ABC):
     """The loss of a minibatch. An update divides the sum of gradients once by the weight of the whole minibatch, over
     all virtual workers, so that it is exact where minibatches weigh differently."""

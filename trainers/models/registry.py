@@ -39,8 +39,8 @@ def build_model_for(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
         return build_model(model, facts.classes or facts.outputs, facts.inputs, seed, facts.categories)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        module = _of_tokens(model, facts.vocabulary, facts.inputs[0])
-        _try_tokens(model, module, facts)
+        module = _of_tokens(model, facts)
+        _complete(model, module, torch.zeros(1, *facts.inputs, dtype=torch.int64))
     if model.weights is not None:
         initialise(module, Path(model.weights))
     return module.train()
@@ -54,7 +54,8 @@ def build_model(
     categories: how many codes each of a vector's last numbers may hold, where they stand for categories.
 
     The weights depend on `seed` alone, or come from `model.weights`; torch's own generator is left unchanged. One image
-    of zeros is passed through the model, so that a model that cannot work on this data is refused here.
+    of zeros is passed through a model by name, so that one that cannot work on this data is refused here. What a model
+    of the user's takes and gives is between it and the task, whose loss of a minibatch the preflight tries.
 
     Raises SpecRejected (unknown name, arguments, images or weights that do not fit) and UserCodeFailed.
     """
@@ -62,6 +63,7 @@ def build_model(
         torch.default_generator.manual_seed(seed)
         if user_code.is_user_name(model.name):
             module = _user(model, num_classes, image_shape, categories)
+            _complete(model, module, torch.zeros(1, *image_shape))
         elif model.name in _OWN:
             module = _own(model, num_classes, image_shape, categories)
         elif is_hugging_face(model.name):
@@ -74,7 +76,8 @@ def build_model(
             raise SpecRejected("model: gpt reads tokens, and these are images; set task: language_model and data: text")
         else:
             module = _torchvision(model, num_classes, image_shape)
-        _try(model, module, num_classes, image_shape)
+        if not user_code.is_user_name(model.name):
+            _try(model, module, num_classes, image_shape)
         if model.init == "he":
             he_initialise(model.name, module, num_classes)
         if model.zero_gamma:
@@ -84,9 +87,11 @@ def build_model(
     return module.train()
 
 
-def _of_tokens(model: ModelSpec, vocabulary: int, context: int) -> nn.Module:
+def _of_tokens(model: ModelSpec, facts: DataFacts) -> nn.Module:
+    vocabulary, context = facts.vocabulary, facts.inputs[0]
     if user_code.is_user_name(model.name):
-        return user_model(model, vocabulary=vocabulary, context=context)
+        labels = {"num_classes": facts.classes} if facts.classes else {}
+        return user_model(model, vocabulary=vocabulary, context=context, **labels)
     if model.name != "gpt":
         raise SpecRejected(
             f"model: {model.name} reads images, and these are tokens; take gpt, or a function of your own"
@@ -96,19 +101,6 @@ def _of_tokens(model: ModelSpec, vocabulary: int, context: int) -> nn.Module:
         return Gpt(vocabulary, context, **model.kwargs)  # type: ignore[arg-type]  # checked by name, refused by value
     except (RuntimeError, ValueError, TypeError) as error:
         raise SpecRejected(f"model.kwargs: {error}") from error
-
-
-def _try_tokens(model: ModelSpec, module: nn.Module, facts: DataFacts) -> None:
-    """Pass one window through the model, in evaluation mode."""
-    try:
-        with torch.no_grad():
-            output = module.eval()(torch.zeros(1, *facts.inputs, dtype=torch.int64))
-    except Exception as error:
-        raise user_code.failed(f"{model.name}, on {facts.inputs[0]} tokens,", error) from error
-    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    wanted = (1, *facts.inputs, facts.vocabulary)
-    if shape != wanted:
-        raise UserCodeFailed(f"model {model.name} gives {shape} for one window; it must give logits of shape {wanted}")
 
 
 def check_arguments(model: ModelSpec, constructor: Callable[..., nn.Module]) -> None:
@@ -206,19 +198,29 @@ def user_model(model: ModelSpec, **sizes: Any) -> nn.Module:
     return module.cpu()
 
 
+def _complete(model: ModelSpec, module: nn.Module, example: torch.Tensor) -> None:
+    """Give lazy layers of a user's model their shapes, and so weights, by one pass of an example (1, ...)."""
+    if not any(nn.parameter.is_lazy(each) for each in (*module.parameters(), *module.buffers())):
+        return
+    try:
+        with torch.no_grad():
+            module.eval()(example)
+    except Exception as error:
+        raise user_code.failed(f"{model.name}, on an example of shape {tuple(example.shape)},", error) from error
+
+
 def _try(model: ModelSpec, module: nn.Module, num_classes: int, image_shape: Shape) -> None:
     """Pass one image of zeros through the model, in evaluation mode, so that no batch-norm statistics change."""
     try:
         with torch.no_grad():
             output = module.eval()(torch.zeros(1, *image_shape))
     except Exception as error:
-        if user_code.is_user_name(model.name):
-            raise user_code.failed(f"{model.name}, on one image of {_size(image_shape)},", error) from error
         raise _unfit(model, image_shape, error) from error
-    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    if shape != (1, num_classes):
-        kind = UserCodeFailed if user_code.is_user_name(model.name) else SpecRejected
-        raise kind(f"model {model.name} gives {shape} for one image; it must give logits of shape (1, {num_classes})")
+    if output.shape != (1, num_classes):
+        raise SpecRejected(
+            f"model {model.name} gives {tuple(output.shape)} for one image; it must give logits of shape "
+            f"(1, {num_classes})"
+        )
 
 
 def _unfit(model: ModelSpec, image_shape: Shape, error: Exception) -> SpecRejected:

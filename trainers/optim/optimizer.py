@@ -3,9 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from trainers.optim.buffers import State
+from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EMA, EmaSpec
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import Rule
-from trainers.optim.slices import within
+from trainers.optim.rule import Rule, initial_state
+from trainers.optim.slices import ALIGN, PARAMETER_ALIGN, within
 
 Spans = tuple[slice, ...]
 
@@ -41,11 +46,25 @@ class Optimizer:
     """They do not overlap; what is in none has `rule` and `weight_decay`."""
     parameters: tuple[Parameter, ...] = ()
     """All parameters, where the rule takes them one by one (`ParameterRule`)."""
+    clip: ClipSpec | None = None
+    """What the gradients are limited to."""
+    ema: EmaSpec | None = None
+    """How an average follows the parameters."""
+
+    @property
+    def block(self) -> int:
+        """Elements: wherever the vector is cut, it is cut at multiples of so many."""
+        return PARAMETER_ALIGN if self.parameters else ALIGN
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The states that the rule keeps for each parameter."""
-        return self.rule.state_names
+        """What is kept for each parameter: the states of the rule, and the average."""
+        return self.rule.state_names if self.ema is None else (*self.rule.state_names, EMA)
+
+    def initial_state(self, params: Tensor) -> State:
+        """What is kept beside these parameters (n,) before the first update."""
+        state = initial_state(self.rule, params)
+        return state if self.ema is None else state | {EMA: params.clone()}
 
     def within(self, cut: slice) -> "Optimizer":
         """What updates the slice `cut` of the vector."""

@@ -7,6 +7,9 @@ ALIGN = 64
 """Slices and chunks begin at multiples of this many elements. So every element is processed by the same vector
 instructions however the vector is divided, and gets the same bits."""
 
+PARAMETER_ALIGN = 16
+"""Elements of float32 in a cache line: no two parameters share one."""
+
 
 def within(parts: Sequence[slice], cut: slice) -> tuple[slice, ...]:
     """The intersections of the parts with `cut`, relative to its start."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
+from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
@@ -37,6 +38,8 @@ class Contribution:
     """`momentum_correction` from the last learning rate to `lr`."""
     seen: int = 0
     """Examples trained before, which groups with a schedule of their own go by."""
+    scale: float = 1.0
+    """By what the mean gradient is multiplied to keep its norm within `clip.norm`."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +108,42 @@ class SliceUpdate:
                     decay = lr * group.weight_decay * contribution.decays
                     newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
                 rule.apply(newest, g, target, lr, contribution.correction)
+            self._follow(newest, target, is_first=not contribution.seen)
             newest = target
 
+    def _follow(self, newest: Buffers, target: Buffers, is_first: bool) -> None:
+        """Let the average follow the parameters of `target`; it begins with those of the first update, and has the
+        operations of `torch.optim.swa_utils.get_ema_multi_avg_fn`."""
+        ema = self.optimizer.ema
+        if ema is not None and is_first:
+            target.state[EMA].copy_(target.params)
+        elif ema is not None:
+            torch.lerp(newest.state[EMA], target.params, 1 - ema.decay, out=target.state[EMA])
+
     def _mean_gradient(self, piece: Piece, contribution: Contribution, w: Tensor) -> Tensor:
-        """The gradient of a piece, divided by the examples in it, with the weight decay of the parameters w added."""
-        g = total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
+        """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the parameters w
+        added."""
+        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
         scratch, decay, rule = self.scratch[: len(w)], piece.group.weight_decay, piece.group.rule
-        divisor = contribution.divisor or 1.0  # where nothing weighs anything, the gradient is 0
-        if divisor != 1:
-            g = torch.div(g, divisor, out=scratch)
+        g = self._mean(total, contribution, scratch)
         if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:
             g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)
             # Added to every element and then taken back where it is not wanted: whether an element goes through a
             # vector instruction must not depend on its neighbours, and a division gives the same bits either way.
             for part in piece.exempt:
-                torch.div(total[part], divisor, out=scratch[part])
+                scratch[part].copy_(self._mean(total[part], contribution, scratch[part]))
+        return g
+
+    def _mean(self, total: Tensor, contribution: Contribution, scratch: Tensor) -> Tensor:
+        """A summed gradient, divided and clipped: itself where that changes nothing, else in `scratch`."""
+        g, clip = total, self.optimizer.clip
+        divisor = contribution.divisor or 1.0  # where nothing weighs anything, the gradient is 0
+        if divisor != 1:
+            g = torch.div(g, divisor, out=scratch)
+        if contribution.scale != 1:
+            g = torch.mul(g, contribution.scale, out=scratch)
+        if clip is not None and clip.value is not None:
+            g = torch.clamp(g, -clip.value, clip.value, out=scratch)
         return g
 
     def _decayed(self, piece: Piece, decay: float, w: Tensor) -> Tensor:

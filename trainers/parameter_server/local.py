@@ -10,7 +10,6 @@ from trainers.errors import StoreClosed
 from trainers.links.handle import Handle, done
 from trainers.links.local import LocalWorld, _always
 from trainers.links.meter import Meter
-from trainers.optim.rule import initial_state
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.pending import Acknowledgements
 from trainers.parameter_server.protocol import Fetched, ParameterStore, Push
@@ -182,4 +181,4 @@ class LocalStore(ParameterStore):
 def local_shard(config: ShardConfig, params: Tensor, num_readers: int) -> Shard:
     """A shard in private memory that starts from `params` (n,) and serves so many readers."""
     ring = [params.clone()] + [torch.zeros_like(params) for _ in range(num_readers + 1)]
-    return Shard(config, ring, [initial_state(config.update.optimizer.rule, params) for _ in range(2)])
+    return Shard(config, ring, [config.update.optimizer.initial_state(params) for _ in range(2)])

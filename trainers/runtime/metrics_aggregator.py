@@ -1,5 +1,6 @@
 """Adds up what the workers of a run report, in whatever order it arrives."""
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class MetricsAggregator:
             examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),
             loss=recent.loss / recent.weight if recent.weight else 0.0,
             learning_rate=reports[-1].learning_rate,
+            gradient_norm=recent.norm / recent.norms if recent.norms and math.isfinite(recent.norm) else None,
             workers=len({report.number for report in reports}),
             staleness=dict(sorted(self.total.staleness.items())),
             dropped=self.total.dropped,

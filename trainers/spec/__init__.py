@@ -7,6 +7,8 @@ that nothing below this folder needs to know a whole spec. All of them are named
 from trainers.data.config import DataSpec
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName
+from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import (
     AdagradSpec,
     AdamSpec,
@@ -65,11 +67,13 @@ __all__ = [
     "AnySchedule",
     "BatchSpec",
     "CheckpointSpec",
+    "ClipSpec",
     "ConstantSchedule",
     "CosineSchedule",
     "DataSpec",
     "Device",
     "ElasticSpec",
+    "EmaSpec",
     "EvaluateSpec",
     "Exempt",
     "FieldError",

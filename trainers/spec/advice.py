@@ -5,6 +5,8 @@ from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
 from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
+MOST_OF_THE_FIRST = 0.05
+"""Share of the first update in the average at the end of a run, from which on it is told."""
 HEAVY_MOMENTUM = 0.9
 """From here on, momentum on top of asynchrony is known to cost accuracy."""
 
@@ -13,7 +15,7 @@ def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
     division = [*_division(spec, order), *_order(spec)]
-    return [*_length(spec, num_examples), *division, *_asynchrony(spec), *_scaling(spec)]
+    return [*_length(spec, num_examples), *division, *_asynchrony(spec), *_scaling(spec), *_average(spec, num_examples)]
 
 
 def _length(spec: TrainSpec, num_examples: int) -> list[str]:
@@ -70,6 +72,21 @@ def _asynchrony(spec: TrainSpec) -> list[str]:
         f"optimizer.momentum: {optimizer.momentum:g} adds to what asynchrony does by itself (late gradients act like "
         "momentum), and the accuracy suffers; try half of optimizer.lr, a momentum of 0.5 or less, or with downpour "
         "server_rule: staleness_damped"
+    ]
+
+
+def _average(spec: TrainSpec, num_examples: int) -> list[str]:
+    """An average that is still near where it began when the run ends."""
+    if spec.ema is None:
+        return []
+    updates = spec.extent(num_examples).examples / spec.update_batch
+    first = spec.ema.decay**updates
+    if first < MOST_OF_THE_FIRST:
+        return []
+    better = 1 - float(f"{5 / max(updates, 5):.1g}")
+    return [
+        f"ema.decay: after the run's {updates:,.0f} updates {first:.0%} of the average is still what the first of them "
+        f"left, and the average is what is evaluated; try {better:.6g} or less"
     ]
 
 

@@ -4,6 +4,8 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import TABLES
+from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.schedules import WarmupSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -57,6 +59,22 @@ def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOp
     if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
         raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
     return optimizer
+
+
+def has_its_norm(clip: ClipSpec | None, info: ValidationInfo) -> ClipSpec | None:
+    """Raises ValueError where the norm of a gradient is limited, and nobody knows it before the update."""
+    algorithm = info.data.get("algorithm")
+    if clip is not None and clip.norm is not None and algorithm is not None and algorithm.traits.hides_norm:
+        raise ValueError(f"the norm is that of the whole gradient, and {algorithm.traits.hides_norm}")
+    return clip
+
+
+def has_its_average(ema: EmaSpec | None, info: ValidationInfo) -> EmaSpec | None:
+    """Raises ValueError where an average over the updates is not one of what is evaluated."""
+    algorithm = info.data.get("algorithm")
+    if ema is not None and algorithm is not None and algorithm.traits.hides_average:
+        raise ValueError(f"the average is evaluated, and {algorithm.traits.hides_average}")
+    return ema
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:

@@ -120,6 +120,8 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
             value=spec.batch_scaling.weight_decay, formula=decay[scaling.weight_decay], source=decay_source
         ),
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
+        "clip": _clip(spec),
+        "ema": _ema(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
@@ -129,9 +131,37 @@ def _state(spec: TrainSpec) -> Quantity:
     holders = "each worker's copy" if traits.steps_alone else "all workers of a node together"
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
+    vectors = vectors if vectors is None or spec.ema is None else vectors + 1
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
     return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+
+
+def _clip(spec: TrainSpec) -> Quantity:
+    """What the gradients are limited to."""
+    clip, traits = spec.clip, spec.algorithm.traits
+    if clip is None:
+        return Quantity(value="none")
+    which = "the mean gradient of an update"
+    if traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
+        which = "each push"
+    elif traits.steps_alone:
+        which = "the mean gradient of each worker's own step"
+    if clip.norm is None:
+        return Quantity(
+            value=clip.value, formula=f"elements of g into [-value, value]; g: {which}", source="Mikolov 2012"
+        )
+    formula = f"g <- g min(1, norm / (|g| + 1e-6)); g: {which}, before weight decay"
+    return Quantity(value=clip.norm, formula=formula, source="Pascanu et al. 2013")
+
+
+def _ema(spec: TrainSpec) -> Quantity:
+    """The average that is evaluated."""
+    if spec.ema is None:
+        return Quantity(value="none")
+    formula = "a <- decay a + (1 - decay) w after each update; a is evaluated and exported"
+    return Quantity(value=spec.ema.decay, formula=formula, source="Polyak and Juditsky 1992")
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

@@ -21,6 +21,8 @@ from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, local_source
+from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
 from trainers.optim.schedules import (
@@ -41,6 +43,8 @@ from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.habits import (
     counts_steps,
     ends_within,
+    has_its_average,
+    has_its_norm,
     has_one_size,
     has_whole_parameters,
     with_its_others,
@@ -115,6 +119,12 @@ class TrainSpec(Section):
 
     schedule: Annotated[AnySchedule, shorthand("name", AnySchedule, str, default="constant")] = ConstantSchedule()
     """How the learning rate moves with the examples seen."""
+
+    clip: Annotated[ClipSpec | None, AfterValidator(has_its_norm)] = None
+    """How large the gradient of an update may be: its `norm`, or the `value` of an element; none: as large as it is."""
+
+    ema: Annotated[EmaSpec | None, AfterValidator(has_its_average)] = None
+    """An average of the parameters over the updates, which is evaluated and exported; none: they are, as they are."""
 
     ps: Annotated[ParameterServerSpec, shorthand("shards", ParameterServerSpec, int)] = ParameterServerSpec()
     """The parameter server's shards."""

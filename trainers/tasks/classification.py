@@ -9,7 +9,7 @@ from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
 from trainers.models.losses import LabelLoss, loss_at_chance
 from trainers.models.names import LossName
-from trainers.models.objective import Model
+from trainers.models.objective import Loss, Model, shape_of
 from trainers.tasks.base import Task
 from trainers.tasks.class_weights import GivenWeights, weigh_classes
 from trainers.tasks.measures import Mean, Measure
@@ -46,6 +46,12 @@ class Classification(LabelLoss, Task):
     @property
     def hugging_face_head(self) -> str:
         return "ImageClassification" if len(self.facts.inputs) == 3 else "SequenceClassification"
+
+    def loss_of(self, outputs: Tensor, data: Data) -> Loss:
+        wanted = (len(data[1]), self.facts.classes)
+        if (found := shape_of(outputs)) != wanted:
+            raise ValueError(f"the model gives {found} for {wanted[0]} examples; it must give logits of shape {wanted}")
+        return super().loss_of(outputs, data)
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         labels: Tensor = data[1]

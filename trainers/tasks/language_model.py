@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
-from trainers.models.objective import Loss, Model, Supervised
+from trainers.models.objective import Loss, Model, Supervised, shape_of
 from trainers.tasks.base import Task
 from trainers.tasks.measures import Bits, Mean, Measure, Perplexity
 
@@ -38,6 +38,9 @@ class LanguageModel(Supervised, Task):
 
     def loss_of(self, outputs: Tensor, data: Data) -> Loss:
         targets: Tensor = data[1]
+        wanted = (*targets.shape, self.facts.vocabulary)
+        if (found := shape_of(outputs)) != wanted:
+            raise ValueError(f"the model gives {found} for {len(targets)} windows; it must give logits {wanted}")
         flat = outputs.reshape(-1, outputs.shape[-1])
         total = F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORED, reduction="sum")
         return Loss(total, int((targets != IGNORED).sum()) if self.facts.padded else targets.numel())

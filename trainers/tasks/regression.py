@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
-from trainers.models.objective import Loss, Model, Supervised
+from trainers.models.objective import Loss, Model, Supervised, shape_of
 from trainers.tasks.base import Task
 from trainers.tasks.measures import Determination, Mean, Measure
 
@@ -35,8 +35,8 @@ class Regression(Supervised, Task):
 
     def loss_of(self, outputs: Tensor, data: Data) -> Loss:
         targets = self._targets(data)
-        if outputs.shape != targets.shape:
-            shapes = f"{tuple(outputs.shape)} for targets of {tuple(targets.shape)}"
+        if (found := shape_of(outputs)) != tuple(targets.shape):
+            shapes = f"{found} for targets of {tuple(targets.shape)}"
             raise ValueError(f"the model gives {shapes}; it must give as many numbers as an example has targets")
         total = _FUNCTIONS[self.name](outputs, targets, reduction="sum") / targets.shape[1]
         return Loss(total, len(targets))

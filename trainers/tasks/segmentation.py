@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 from trainers.data.batches import Data
 from trainers.data.facts import NO_CLASS, DataFacts
 from trainers.models.losses import ClassWeights
-from trainers.models.objective import Loss, Model, Supervised
+from trainers.models.objective import Loss, Model, Supervised, shape_of
 from trainers.tasks.base import Task
 from trainers.tasks.class_weights import GivenWeights, weigh_classes
 from trainers.tasks.measures import Mean, MeanIoU, Measure
@@ -89,7 +89,7 @@ def logits_of(outputs: Any, classes: Tensor) -> Tensor:
     """
     logits = outputs.get("out") if isinstance(outputs, Mapping) else outputs
     if not isinstance(logits, Tensor) or logits.ndim != 4:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(outputs).__name__
+        shape = shape_of(logits if isinstance(logits, Tensor) else outputs)
         raise ValueError(
             f"the model gives {shape}; it must give logits of shape (B, classes, H, W), or a dict with `out`"
         )

@@ -23,6 +23,7 @@ from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.names import is_hugging_face
 from trainers.models.registry import build_model_for
 from trainers.models.weights import load_weights
+from trainers.optim.ema import RAW
 from trainers.spec import ModelSpec, TrainSpec
 from trainers.tasks.config import TaskSpec
 from trainers.tasks.registry import OWN, build_task, build_task_model
@@ -96,7 +97,7 @@ class Exported(BaseModel):
     """Of the logits, between the finished model and what was written, loaded again."""
 
 
-def export_model(source: Path, form: Format, target: Path | None = None) -> Exported:
+def export_model(source: Path, form: Format, target: Path | None = None, raw: bool = False) -> Exported:
     """Write a finished model in another format.
 
     Args:
@@ -104,12 +105,15 @@ def export_model(source: Path, form: Format, target: Path | None = None) -> Expo
         form: `safetensors` is the file as it is; `torch.export` and `onnx` hold the computation too, for minibatches
             of any size: (B, C, H, W) float32, normalised as in training, to logits (B, classes).
         target: Where to; by default `model` with the format's suffix beside the finished model.
+        raw: Of a run directory whose model is an average, the parameters as they are, as `raw` with the suffix.
 
     Raises:
         SpecRejected: There is no finished model, or its code is not there.
         ExportFailed: The model cannot be written so, or gives other logits than it should.
     """
-    source = source / FINISHED if source.is_dir() else source
+    if raw and not (source / RAW).is_file():
+        raise SpecRejected(f"there is no {RAW} in {source}; only a run with ema leaves it, whose model is an average")
+    source = source / (RAW if raw else FINISHED) if source.is_dir() else source
     target = target or source.with_suffix(SUFFIX[form])
     finished = described(source)
     part = target.with_name(f".part-{target.name}")

@@ -8,6 +8,7 @@ from torch import nn
 from trainers.errors import SpecRejected
 from trainers.models.layout import Layout
 from trainers.optim.decay import exempt_names
+from trainers.optim.ema import EMA
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.optim.parameter import Parameter
@@ -75,12 +76,18 @@ def build_optimizer(
     the parameters, where they are updated one by one.
 
     All weight decays are scaled to the batch (`BatchScaling`).
+
+    Raises:
+        SpecRejected: The average and a state of the rule have one name.
     """
     scaling, own = spec.batch_scaling, spec.optimizer
+    rule = own.build()
+    if spec.ema is not None and EMA in rule.state_names:
+        raise SpecRejected(f"ema: the optimizer keeps a state that is called {EMA} too; leave one of them out")
     parts = [own.of_group(group) for group in own.groups]
     courses = [_course(spec, num_examples, group.schedule) for group in own.groups]
     return Optimizer(
-        own.build(),
+        rule,
         scaling.weight_decay,
         slices(exempt),
         tuple(
@@ -88,6 +95,8 @@ def build_optimizer(
             for part, span, course in zip(parts, groups, courses, strict=True)
         ),
         parameters,
+        spec.clip,
+        spec.ema,
     )
 
 

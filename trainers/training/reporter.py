@@ -99,7 +99,7 @@ class Reporter:
         self.metrics += StepMetrics(
             steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
             by_epoch={epoch: (loss, report.total.weight)},
-            wait_communication_s=waited, compute_s=seconds - waited,
+            wait_communication_s=waited, compute_s=seconds - waited, norm=sum(report.norms), norms=len(report.norms),
         )  # fmt: skip
         self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following
         _check(loss, self.steps, epoch, report.learning_rate)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trainers import user_code
 from trainers.algorithms.base import Context, Start
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Dataset
@@ -26,7 +27,6 @@ from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.optimizer import Optimizer
-from trainers.optim.rule import initial_state
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
@@ -79,7 +79,7 @@ class Setup:
         found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
-        state = initial_state(self.optimizer.rule, params)
+        state = self.optimizer.initial_state(params)
         for name in state.keys() & found.optimizer.keys():  # what was frozen then begins anew
             state[name] = self.layout.flatten(self.layout.named(state[name]) | found.optimizer[name])
         state |= self._private(found)
@@ -117,7 +117,7 @@ class Setup:
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
-        return Start(Buffers(params, initial_state(self.optimizer.rule, params)))
+        return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def following(self, num_virtual: int) -> "Setup":
         """The same while there are so many virtual workers."""
@@ -321,6 +321,7 @@ def check(setup: Setup) -> None:
 
     Raises:
         SpecRejected: The model does not train on this data, or not with this algorithm.
+        UserCodeFailed: A model or a task of the user's raised.
     """
     setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
@@ -328,10 +329,18 @@ def check(setup: Setup) -> None:
     batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:CHECKED])])))
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise SpecRejected(
-            f"model: {setup.spec.model.name} does not train on {setup.spec.data.name}: {error}"
-        ) from error
+    except Exception as error:
+        raise _does_not_train(setup.spec, error) from error
     finally:
         setup.replica.buffers.pop(-1, None)
         setup.replica.is_as_built = True  # nothing was updated
+
+
+def _does_not_train(spec: TrainSpec, error: Exception) -> Exception:
+    """What to tell of the error that the first minibatch raised; of a user's code with where it is."""
+    own = [name for name in (spec.model.name, spec.task.name) if user_code.is_user_name(name)]
+    if own and not user_code.is_of_ours(error):
+        return user_code.failed(f"{' with '.join(own)}, on the first examples of {spec.data.name},", error)
+    if not isinstance(error, (RuntimeError, ValueError, TypeError, IndexError)):
+        return error
+    return SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}")

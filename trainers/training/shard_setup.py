@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from trainers.errors import ShardLost
+from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
 from trainers.parameter_server.memory import MemoryPlan, journal_of, own_ring, read_journal, two_states
@@ -42,7 +43,7 @@ class ShardSetup:
         cut = self.span
         numel = cut.stop - cut.start
         ring = mapped_ring(plan.folder, plan.capacity, self.layout.numel, cut) if is_mapped else own_ring(plan, numel)
-        states = two_states(plan, self.spec.optimizer.build().state_names, numel)
+        states = two_states(plan, self._optimizer().state_names, numel)
         pieces: dict[int, GroupSlice] = {}
         for group, span in parts(cut, [slice(*span) for span in self.layout.groups]).items():
             part = slice(span.start - cut.start, span.stop - cut.start)
@@ -74,13 +75,17 @@ class ShardSetup:
     def config(self, span: slice) -> ShardConfig:
         """How a part of the vector is updated."""
         spec, algorithm = self.spec, self.spec.algorithm
-        optimizer = build_optimizer(
-            spec, self.layout.num_examples, self.layout.exempt, self.layout.parameter_groups, self.layout.parameters
-        )
-        update = SliceUpdate(optimizer.within(span), span.stop - span.start, torch.device("cpu"))
+        update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
+
+    def _optimizer(self) -> Optimizer:
+        """Of the flat vector."""
+        layout = self.layout
+        return build_optimizer(
+            self.spec, layout.num_examples, layout.exempt, layout.parameter_groups, layout.parameters
+        )
 
     def _fill(self, group: int, piece: GroupSlice, first: VersionPart, recovers: bool) -> None:
         shard, begin = piece.shard, self.span.start

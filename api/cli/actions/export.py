@@ -13,10 +13,10 @@ Format = Literal["safetensors", "torch.export", "onnx"]
 
 
 def export_run(
-    context: CliContext, server: str | None, run: str, wanted: tuple[Format, Path | None], as_json: bool
+    context: CliContext, server: str | None, run: str, wanted: tuple[Format, Path | None, bool], as_json: bool
 ) -> int:
     """Export the model of a run directory, or of a job. Returns the exit status."""
-    form, target = wanted
+    form, target, raw = wanted
     if target is not None and not target.parent.is_dir():
         complain(f"--to: there is no folder {target.parent}")
         return BAD_INPUT
@@ -31,7 +31,7 @@ def export_run(
     from service import export_model
 
     try:
-        exported = export_model(source, form, target)
+        exported = export_model(source, form, target, raw)
     except MillraceError as error:
         complain(str(error))
         return BAD_INPUT

@@ -118,13 +118,14 @@ def _add_export(app: typer.Typer, context: CliContext) -> None:
         *,
         form: Annotated[FormatName, typer.Option("--format", help="torch.export and onnx hold the computation too.")],
         to: Annotated[Path | None, typer.Option(help="The file. [beside the finished model]")] = None,
+        raw: Annotated[bool, typer.Option("--raw", help="The parameters as they are, not their average.")] = False,
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
         """Write a finished model, of a run on this machine, in another format; load it again and compare."""
         from api.cli.actions.export import export_run
 
-        raise typer.Exit(export_run(context, server, run, (form.value, to), output is Output.json))
+        raise typer.Exit(export_run(context, server, run, (form.value, to, raw), output is Output.json))
 
 
 def _add_profile(app: typer.Typer) -> None:

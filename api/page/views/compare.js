@@ -18,6 +18,7 @@ const FIGURES = {
   staleness: ["Mean staleness", figure],
   workers: ["Workers", figure],
   learning_rate: ["Learning rate", figure],
+  gradient_norm: ["Gradient norm", figure],
 };
 
 /** Title and format of a figure: one that every run has, or a metric of the task. */

@@ -37,6 +37,8 @@ const PLOTS = [
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
 
+const NORM = { title: "Gradient norm", zero: true, lines: [["before clipping", "steps", "gradient_norm"]] };
+
 const DRAWN_WITH_LOSS = ["test_loss", "test_error_median", "validation_error_median"];
 
 /** On which examples a metric was measured, by its name in the log. */
@@ -249,6 +251,7 @@ class JobPage {
     const axis = this.axisName,
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
+    this.#addNorm();
     for (const { plot, chart } of this.charts)
       chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
     if (!this.drawn) performance.mark("first plot");
@@ -265,6 +268,15 @@ class JobPage {
       this.charts.splice(1, 0, added);
       this.charts[0].chart.element.after(added.chart.element);
     }
+  }
+
+  /** A chart of the gradients' norms, where the run measures them. */
+  #addNorm() {
+    const measured = this.curves.steps.gradient_norm.some((value) => value !== null);
+    if (!measured || this.charts.some(({ plot }) => plot === NORM)) return;
+    const added = this.#chart(NORM);
+    this.charts.push(added);
+    this.chartList.append(added.chart.element);
   }
 
   #showLive(epochs, examples, measured) {

@@ -64,6 +64,7 @@ def test_one_job_from_its_first_event_to_its_last(service: Service, visit: Enter
         "http://127.0.0.1:8265/#/actors", "http://127.0.0.1:8265/#/actors/a0", "http://127.0.0.1:8265/#/actors/a1",
         f"http://127.0.0.1:8265/#/cluster/nodes/{'ab' * 28}",
     ]  # fmt: skip
+    expect(page.get_by_role("figure", name="Gradient norm")).to_have_count(0)
     run.succeed()
     expect(page.get_by_text("SUCCEEDED", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
@@ -77,6 +78,7 @@ def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, v
     train_on_text(service.started(job.id), 3)
     expect(page.get_by_role("figure", name="Test perplexity")).to_contain_text(re.compile(r"perplexity\s*4\.48"))
     expect(page.get_by_role("figure", name="Test bits per byte")).to_be_visible()
+    expect(page.get_by_role("figure", name="Gradient norm").locator("canvas")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^loss 1\.5, ?perplexity 4\.48.*bits per byte 2\.1"))).to_be_visible()
     expect(page.locator(".charts")).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
     page.get_by_role("link", name="Overlay with others").click()

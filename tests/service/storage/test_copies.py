@@ -49,6 +49,7 @@ def test_a_run_comes_back_as_it_was(storage: Storage, tmp_path: Path) -> None:
     write_checkpoint(run_dir, 2000, b"better" * 1000)
     write_log(run_dir, 2)
     (run_dir / "model.safetensors").write_bytes(b"better" * 1000)  # the same bytes are kept once
+    (run_dir / "raw.safetensors").write_bytes(b"better" * 1000)
     (run_dir / "fence").write_text("not for others")
     assert upload(storage, run_dir)
     assert not upload(storage, run_dir)  # nothing has changed since

@@ -19,6 +19,12 @@ STEPS = 10
 """H, if the spec gives none."""
 
 
+NOT_UPDATED = (
+    "consensus evaluates z, which no update makes: it is an average of the workers' parameters already; use form: "
+    "averaging, or another algorithm"
+)
+
+
 class AdmmConfig(AlgorithmConfig):
     """Workers update parameters of their own and average them: every minibatch, or as consensus ADMM."""
 
@@ -55,6 +61,7 @@ class AdmmConfig(AlgorithmConfig):
             uses_collectives=True,
             steps_alone=self.form == "consensus" and self.steps != 1,
             keeps_partitions=self.form == "consensus",
+            hides_average="" if self.form == "averaging" else NOT_UPDATED,
         )
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:

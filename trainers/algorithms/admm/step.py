@@ -7,7 +7,7 @@ multipliers", section 7.1 (`consensus`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from trainers.collectives.reduction_tree import block
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
+from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
 
@@ -42,6 +43,7 @@ class AveragingAdmm(Algorithm):
         self.average.begin(first.flatten())
         self.gradient = self.average.newest.new_zeros(self.numel)
         device = self.gradient.device
+        self.limit = NormLimit(context.optimizer)
         self.update = SliceUpdate(context.optimizer, self.numel, device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
@@ -58,13 +60,14 @@ class AveragingAdmm(Algorithm):
                 into.zero_()
                 return
             totals.append(self.replica.gradient(fetched.params, batch, self.gradient, mean=True, virtual_rank=rank))
-            self.update.apply([contribution], fetched, self._version(into))
+            clipped = replace(contribution, scale=self.limit.of(self.gradient))
+            self.update.apply([clipped], fetched, self._version(into))
             into.mul_(len(batch))
 
         self.average.update(stepped, work.total_examples)
         self.examples += work.total_examples
         self.learning_rate = lr
-        return StepReport(sum(totals, Total()), work.examples, lr)
+        return StepReport(sum(totals, Total()), work.examples, lr, norms=self.limit.taken())
 
     def gather_state(self) -> Buffers:
         return self._version(self.average.newest)
@@ -129,6 +132,7 @@ class ConsensusAdmm(Algorithm):
         self.own = z.new_zeros(len(self.ranks), len(self.names), z.numel())
         self.agents = dict(zip(self.ranks, map(self._agent, self.ranks, self.own), strict=True))
         self.gradient = z.new_zeros(z.numel())
+        self.limit = NormLimit(context.optimizer)
         self.update = SliceUpdate(context.optimizer, z.numel(), z.device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
 
@@ -140,7 +144,7 @@ class ConsensusAdmm(Algorithm):
         step = (first.index - first.virtual_rank) // self.context.num_virtual
         if (step + 1) % self.num_steps == 0 or work.ends_epoch:
             self._update_consensus()
-        return StepReport(total, work.examples, lr)
+        return StepReport(total, work.examples, lr, norms=self.limit.taken())
 
     def gather_state(self) -> Buffers:
         """z; on worker 0 also the vectors of all virtual workers, and the mean of their optimizer states, from which
@@ -180,7 +184,8 @@ class ConsensusAdmm(Algorithm):
         penalised: Gradient = Penalised(self.gradient, agent, self.average.newest, self.rho)
         version = Buffers(agent.x, agent.state)
         correction = momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(penalised, 1, lr, correction=correction, seen=self.examples)
+        scale = 1.0 if self.limit.norm is None else self.limit.of(penalised.piece(0, agent.x.numel()))
+        contribution = Contribution(penalised, 1, lr, correction=correction, seen=self.examples, scale=scale)
         self.update.apply([contribution], version, version)
         return total
 

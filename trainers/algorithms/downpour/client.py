@@ -16,6 +16,7 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.links.handle import Handle
+from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Fetched, Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -28,6 +29,7 @@ class Downpour(Algorithm):
         self.config, self.context = config, context
         self.replica, self.store = context.replica, context.store
         layout = context.replica.layout
+        self.limit = NormLimit(context.optimizer)
         self.spans = context.groups or (slice(0, layout.numel),)
         self.group_of = {name: g for g, span in enumerate(self.spans) for name in layout.names_in(span)}
         self.replica.on_use = self._before_use if len(self.spans) > 1 else None
@@ -58,10 +60,10 @@ class Downpour(Algorithm):
         self._receive(*self.fetching)  # groups that the forward pass did not use
         lr = self.context.schedule(min(self.seen))
         if self.clock % self.config.num_fetch:  # the next step does not fetch
-            self._local_step(into, lr)
+            self._local_step(self.limit.clipped(into), lr)
         if pushes:
             self.pending, self.pending_examples = 0, 0
-        return StepReport(total, work.examples, lr)
+        return StepReport(total, work.examples, lr, norms=self.limit.taken())
 
     def finish(self) -> None:
         self.store.leave()
@@ -112,6 +114,7 @@ class Downpour(Algorithm):
             if gradient is not self.accrued:
                 self.accrued[span] += gradient[span]
             if pushes:
+                self.limit.shorten(self.accrued)  # with a limit of the norm there is one group
                 self._push(epoch, group)
 
         return on_ready

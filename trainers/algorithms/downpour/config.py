@@ -21,6 +21,9 @@ HARMLESS: dict[str, int | None] = {"plain": None, "staleness_aware": 1, "stalene
 """By server rule: the largest staleness that costs nothing of the learning rate."""
 
 
+LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
+
+
 class Backprop(BaseModel):
     """Asynchronous back-propagation: groups of layers that do not wait for each other's error signal."""
 
@@ -108,6 +111,7 @@ class DownpourConfig(AlgorithmConfig):
             num_push=self.num_push,
             harmless_staleness=HARMLESS[self.server_rule],
             objective="any" if self.backprop is None else "supervised",
+            hides_norm="" if self.push == "whole" else LEAVES_EARLY,
         )
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:

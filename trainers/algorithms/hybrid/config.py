@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
 
 
+UPDATED_IN_TURNS = (
+    "fc_batch: per_turn updates the fully connected layers before the gradient of the others is known; use fc_batch: "
+    "whole, or clip.value"
+)
+
+
+UPDATED_MORE_OFTEN = (
+    "fc_batch: per_turn updates the fully connected layers more often than the others, so their averages would not be "
+    "of the same age; use fc_batch: whole"
+)
+
+
 class HybridConfig(AlgorithmConfig):
     """Data-parallel convolutions, model-parallel fully connected layers. Computes what `sync` does, to float tolerance,
     unless `fc_batch` says otherwise."""
@@ -66,6 +78,8 @@ class HybridConfig(AlgorithmConfig):
             uses_collectives=True,
             objective="labels",
             divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
+            hides_norm="" if self.fc_batch == "whole" else UPDATED_IN_TURNS,
+            hides_average="" if self.fc_batch == "whole" else UPDATED_MORE_OFTEN,
         )
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:

@@ -7,10 +7,12 @@ from torch import Tensor
 from trainers.algorithms.base import Context, Minibatch
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch, sum_leaves
+from trainers.collectives.step_norm import StepNorm
 from trainers.links.handle import Handle
 from trainers.models.split import Split
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
+from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.update import Contribution, SliceUpdate
 
 
@@ -34,6 +36,7 @@ class DataParallelLayers:
         self.span = self.collectives.span(numel)
         optimizer = context.optimizer.moved(lambda spans: self.layout.spans_of(model.names_in(*spans)))
         width = self.span.stop - self.span.start
+        self.norm = StepNorm(NormLimit(context.optimizer), self.collectives, numel)
         self.slice_update = SliceUpdate(optimizer.within(self.span), width, self.parts[0].device)
         self.versions = [
             Buffers(

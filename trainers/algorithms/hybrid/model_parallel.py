@@ -21,6 +21,8 @@ from trainers.models.losses import LabelLoss, loss_of_shard
 from trainers.models.split import FullyConnected, Way
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
+from trainers.optim.gradient_norm import block_squares, total
+from trainers.optim.slices import ALIGN
 from trainers.optim.update import Contribution, SliceUpdate
 
 CHUNK = 2**22
@@ -94,6 +96,7 @@ class ModelParallelLayers:
         """slices: those of all workers, by rank."""
         assert context.collectives is not None
         self.collectives, self.replica, self.rule = context.collectives, context.replica, context.optimizer.rule
+        self.state_names = context.optimizer.state_names
         self.all_slices, self.slices = slices, slices[self._rank]
         self.layouts = [lay_out_vectors(shapes(own)) for own in slices]
         self.layout = self.layouts[self._rank]
@@ -126,9 +129,14 @@ class ModelParallelLayers:
             losses, gradient = self._loss(passed[-1][2], turn)
             return self._backward(passed, gradient), losses.sum()
 
-    def update(self, divisor: int, lr: float, correction: float, seen: int) -> None:
-        """Update the parameters with the gradients accumulated since the last update."""
-        contribution = Contribution(TensorGradient(self.gradient), divisor, lr, correction=correction, seen=seen)
+    def squares(self) -> float:
+        """The sum of squares of the gradients accumulated since the last update."""
+        return total([block_squares(self.gradient, ALIGN)])
+
+    def update(self, divisor: int, lr: float, correction: float, seen: int, scale: float) -> None:
+        """Update the parameters with the gradients accumulated since the last update; scale: of their mean."""
+        gradient = TensorGradient(self.gradient)
+        contribution = Contribution(gradient, divisor, lr, correction=correction, seen=seen, scale=scale)
         following = (self.clock + 1) % len(self.versions)
         self.update_slice.apply([contribution], self.versions[self.current], self.versions[following])
         self.current, self.is_used = following, True
@@ -262,7 +270,7 @@ class ModelParallelLayers:
         def vector(name: str) -> Tensor:
             return self.collectives.replicated(f"model-parallel-{rank}-{name}-{index}", self.layouts[rank].numel)
 
-        return Buffers(vector("params"), {name: vector(name) for name in self.rule.state_names})
+        return Buffers(vector("params"), {name: vector(name) for name in self.state_names})
 
     def _factor(self, name: str, correction: float) -> float:
         return correction if name in self.rule.rate_names else 1.0

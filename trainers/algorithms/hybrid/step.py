@@ -16,6 +16,7 @@ from trainers.links.handle import Handle
 from trainers.models.objective import Total
 from trainers.models.split import choose_ways, split_model
 from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import Gradient
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution
 
@@ -53,19 +54,13 @@ class Hybrid(Algorithm):
         labels_and_ids = exchange.gather_labels()
         activities = self.data_parallel.forward(work.minibatches)
         loss, gradients = self._fully_connected(exchange, activities, labels_and_ids.wait(), lr)
-        reduction = self.data_parallel.backward(gradients)
-        if self.config.fc_batch == "whole":
-            self._update_model_parallel(work.total_examples, lr)  # while the backbone's gradients travel
-        correction = momentum_correction(self.learning_rate, lr)
-        gradient = reduction.wait()
-        self.data_parallel.update(
-            Contribution(gradient, work.total_examples, lr, correction=correction, seen=self.examples)
-        )
+        self._update(self.data_parallel.backward(gradients), work.total_examples, lr)
         self.model_parallel.complete_step()
         self.examples += work.total_examples
         self.learning_rate = lr
         self.corrections = [self.corrections[1], momentum_correction(self.head_rate, lr)]
-        return StepReport(Total(loss, work.examples), work.examples, lr)
+        norms = self.data_parallel.norm.limit.taken()
+        return StepReport(Total(loss, work.examples), work.examples, lr, norms=norms)
 
     def gather_state(self) -> Buffers:
         """Complete on worker 0. The others have only the backbone's part where memory is not shared."""
@@ -117,7 +112,24 @@ class Hybrid(Algorithm):
                 self._update_model_parallel(turn_examples, lr * turn_examples / total_examples)
         return loss, exchange.gradients_by_rank(reducing)
 
-    def _update_model_parallel(self, examples: int, lr: float) -> None:
+    def _update(self, reduction: Handle[Gradient], examples: int, lr: float) -> None:
+        """Update all layers but those that were updated after every turn.
+
+        reduction: of the backbone's gradients, on its way.
+        """
+        norm, at_once, scale = self.data_parallel.norm, self.config.fc_batch == "whole", 1.0
+        if at_once and norm.limit.norm is None:
+            self._update_model_parallel(examples, lr)  # while the backbone's gradients travel
+        gradient = reduction.wait()
+        if norm.limit.norm is not None:
+            gradient, scale = norm.of(gradient, examples, self.model_parallel.squares())
+            self._update_model_parallel(examples, lr, scale)
+        correction = momentum_correction(self.learning_rate, lr)
+        self.data_parallel.update(
+            Contribution(gradient, examples, lr, correction=correction, seen=self.examples, scale=scale)
+        )
+
+    def _update_model_parallel(self, examples: int, lr: float, scale: float = 1.0) -> None:
         """Update the model-parallel layers by the mean gradient of so many examples.
 
         A turn with B of the step's kn examples has the learning rate lr B/kn. Its update by the mean over B examples is
@@ -125,5 +137,5 @@ class Hybrid(Algorithm):
         what one update would have moved, and to one weight decay. This is the linear scaling rule (paper 4, section
         2.1) for a batch that is kn/B times as small.
         """
-        self.model_parallel.update(examples, lr, momentum_correction(self.head_rate, lr), self.examples)
+        self.model_parallel.update(examples, lr, momentum_correction(self.head_rate, lr), self.examples, scale)
         self.head_rate = lr

@@ -13,6 +13,7 @@ from trainers.algorithms.mixed.config import MixedConfig
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
+from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -34,6 +35,7 @@ class Mixed(Algorithm):
         self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
         self.span = self.group.span(numel)
         self.weight = StepWeight(self.replica.weight_per_example, self.group, self.group.size, self.part.device)
+        self.limit = NormLimit(context.optimizer)
         self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (
@@ -56,10 +58,10 @@ class Mixed(Algorithm):
         self._average(self.weight.of(work.total_examples, [total.weight]))
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
-            self.params.sub_(self.mean, alpha=self.lr)
+            self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
-        return StepReport(total, work.examples, self.lr)
+        return StepReport(total, work.examples, self.lr, norms=self.limit.taken())
 
     def finish(self) -> None:
         if self.store is not None:
@@ -96,6 +98,7 @@ class Mixed(Algorithm):
         self.pending += 1
         self.pending_examples += work.total_examples
         if self.pending == self.config.num_push or work.ends_lease:
+            self.limit.shorten(self.accrued)
             identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
             self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
             self.accrued, self.pending, self.pending_examples = None, 0, 0

@@ -15,6 +15,7 @@ from trainers.collectives.reduction_tree import block
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
+from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
 
@@ -45,6 +46,7 @@ class ParallelSgd(Algorithm):
         self.own = self.average.newest.new_zeros(len(ranks), first.numel())
         self.rows = dict(zip(ranks, self.own, strict=True))
         self.gradient = self.own.new_zeros(self.numel)
+        self.limit = NormLimit(context.optimizer)
         self.update = SliceUpdate(context.optimizer, self.numel, device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
         self.trained: dict[int, int] = {}  # virtual worker -> examples since the last average; empty right after it
@@ -62,7 +64,7 @@ class ParallelSgd(Algorithm):
             self._make_average()
             self.own.copy_(self.average.newest.expand_as(self.own))
             self.trained, self.diverged = {}, False
-        return StepReport(total, work.examples, lr)
+        return StepReport(total, work.examples, lr, norms=self.limit.taken())
 
     def gather_state(self) -> Buffers:
         """The mean, and between two averages, on worker 0, also x and optimizer state of each virtual worker."""
@@ -96,8 +98,8 @@ class ParallelSgd(Algorithm):
         version = self._version(self.rows[rank])
         total = self.replica.gradient(version.params, batch, self.gradient, mean=True, virtual_rank=rank)
         correction = momentum_correction(self.learning_rate, lr)
-        gradient = TensorGradient(self.gradient)
-        contribution = Contribution(gradient, 1, lr, correction=correction, seen=self.examples)
+        gradient, scale = TensorGradient(self.gradient), self.limit.of(self.gradient)
+        contribution = Contribution(gradient, 1, lr, correction=correction, seen=self.examples, scale=scale)
         self.update.apply([contribution], version, version)
         return total
 

@@ -10,10 +10,12 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
+from trainers.collectives.step_norm import StepNorm
 from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
+from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
 
@@ -41,6 +43,7 @@ class SyncAllReduce(Algorithm):
         self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
         self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
+        self.norm = StepNorm(NormLimit(context.optimizer), self.collectives, numel)
         self.update = SliceUpdate(context.optimizer.within(self.updated), width, device)
         self.scratch = Scratch(self.parts[0])
         self.versions = [
@@ -63,9 +66,9 @@ class SyncAllReduce(Algorithm):
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
-        gradient = self._gather(self.collectives.reduce_canonical(self.reduction, self.parts).wait())
-        correction = momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(gradient, weight, lr, correction=correction, seen=self.examples)
+        own, scale = self.norm.of(self.collectives.reduce_canonical(self.reduction, self.parts).wait(), weight)
+        gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
+        contribution = Contribution(gradient, weight, lr, correction=correction, seen=self.examples, scale=scale)
         self.update.apply([contribution], current.part(self.updated), following.part(self.updated))
         if self.total is None:
             self.collectives.all_gather(following.params).wait()
@@ -74,7 +77,7 @@ class SyncAllReduce(Algorithm):
         self.clock += 1
         self.examples += work.total_examples
         self.learning_rate = lr
-        return StepReport(sum(totals, Total()), work.examples, lr)
+        return StepReport(sum(totals, Total()), work.examples, lr, norms=self.norm.limit.taken())
 
     def gather_state(self) -> Buffers:
         for state in self.versions[self.clock % 2].state.values() if self.total is None else ():

@@ -79,7 +79,20 @@ class SyncConfig(AlgorithmConfig):
             uses_collectives=self.form == "all_reduce",
             num_backup=self.backup,
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
+            hides_norm=self._hides_norm,
         )
+
+    @property
+    def _hides_norm(self) -> str:
+        if self.form == "parameter_server":
+            return (
+                "each shard has a slice of the gradient; use form: all_reduce, which gives the same bits, or clip.value"
+            )
+        if self.reduction == "fast":
+            return (
+                "the fast reduction updates one bucket while others are summed; use reduction: canonical, or clip.value"
+            )
+        return ""
 
     def check_workers(self, num_workers: int) -> None:
         if self.all_reduce == "halving_doubling" and num_workers & (num_workers - 1):

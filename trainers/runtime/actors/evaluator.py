@@ -13,6 +13,7 @@ import ray
 
 from trainers.events import EvaluatedSet
 from trainers.models.products.choice import Choice
+from trainers.optim.ema import EMA
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import node_folder
@@ -20,6 +21,8 @@ from trainers.spec import TrainSpec
 from trainers.training.position import Position
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trainers.models.module_buffers import Named
     from trainers.tasks.measures import Measure
 
@@ -54,12 +57,11 @@ class Evaluator(BaseActor):
     def evaluate(self, parts: list[Any], buffers: list[Any], which: EvaluatedSet) -> tuple[dict[str, float], float]:
         """The task's metrics on the validation set or the test set, by name, and how many seconds it took."""
         from trainers.tasks.measures import Sum
-        from trainers.training.version_parts import assembled
 
         assert self.setup is not None
         begun = time.perf_counter()
         setup, found = self.setup, dict[str, "Measure"]()
-        params, _ = assembled(setup.layout.numel, ray.get(parts))
+        params = self._params(parts)
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
             data, size = setup.dataset, self.spec.evaluate.batch
@@ -86,14 +88,13 @@ class Evaluator(BaseActor):
         write_checkpoint(Path(folder), kept)
         prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
 
-    def export(self, path: str, parts: list[Any], buffers: list[Any]) -> None:
-        """Write the finished model: a safetensors file that plain PyTorch loads."""
+    def export(self, path: str, parts: list[Any], buffers: list[Any], raw: bool = False) -> None:
+        """Write the finished model: a safetensors file that plain PyTorch loads; raw: not the average."""
         from trainers.models.weights import save_weights
         from trainers.training.export import HEADER, finished_model
-        from trainers.training.version_parts import assembled
 
         assert self.setup is not None
-        params, _ = assembled(self.setup.layout.numel, ray.get(parts))
+        params = self._params(parts, raw)
         named = self.setup.layout.named(params) | self.setup.statistics(params, self._rows(buffers))
         finished = finished_model(self.spec, self.setup.task.facts)
         header = {HEADER: finished.model_dump_json()}
@@ -104,6 +105,14 @@ class Evaluator(BaseActor):
         if self.setup is not None:
             self.setup.dataset.close()
         super().cleanup()
+
+    def _params(self, parts: list[Any], raw: bool = False) -> "Tensor":
+        """(P,) the parameters of a version, or their average where the spec has one."""
+        from trainers.training.version_parts import assembled
+
+        assert self.setup is not None
+        params, state = assembled(self.setup.layout.numel, ray.get(parts))
+        return params if self.spec.ema is None or raw else state[EMA]
 
     def _rows(self, references: list[Any]) -> "dict[int, Named]":
         """Buffers by virtual rank; those of asynchronous workers by their place in the list."""

@@ -15,6 +15,7 @@ import ray
 
 from trainers.errors import DiskFull, RunFailed
 from trainers.events import BestModel, EvaluatedSet, error_median, is_judged, metrics_of
+from trainers.optim.ema import RAW
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.judges.improvement import Improvement
@@ -158,6 +159,8 @@ class Snapshots:
             elif self.spec.checkpoint.every_epochs:
                 await self._keep_if_there_is_room(last)
             await self._ask("export", path, last.parts, last.buffers)
+            if self.spec.ema is not None:
+                await self._ask("export", str(self.run_dir / RAW), last.parts, last.buffers, True)
         except DiskFull as error:
             raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
         median = error_median(self.accuracies) if self._judging == "test" else None

@@ -1,15 +1,13 @@
 """Every task with the algorithms that take it, against serial PyTorch written out."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.equivalence.harness import DIGITS, Run, WrittenLoss, run_all_reduce, run_through_shards, serial, step_batches
-from tests.equivalence.usertasks import KEPT, Pairs
+from tests.equivalence.harness import Run, WrittenLoss, run_all_reduce, run_through_shards, serial, step_batches
+from tests.equivalence.local_sgd import averaged
+from tests.equivalence.usertasks import KEPT, WEIGHTS, Pairs
 from trainers.data.batches import Batch
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
@@ -17,19 +15,9 @@ from trainers.training.setup import set_up
 
 PLAIN = {"batch": 7, "epochs": 2, "seed": 3, "workers": {"count": 3, "virtual": 3}}
 OPTIMIZER = {"name": "momentum", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+PLAIN_SGD = {"name": "sgd", "lr": 0.05}
 BACKPROP = {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}
-GPT = {"name": "gpt", "kwargs": {"layers": 2, "heads": 2, "width": 16}}
-WEIGHTS = [0.001 * (i + 1) for i in range(10)]
 WEIGHED = {"name": "classification", "kwargs": {"class_weight": [1, 2]}}
-UNET = {"name": "unet", "kwargs": {"width": 4}}
-HIDDEN = {"name": "transformers", "kwargs": {"head": "MaskedLM"}}
-BERT = {
-    "name": "hf:bert",
-    "kwargs": {
-        "vocab_size": 21, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
-        "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    },
-}  # fmt: skip
 
 
 def smooth_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -82,6 +70,23 @@ def hidden_tokens(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     return costs.gather(2, labels.clamp(min=0)[..., None])[..., 0][counts].sum(), int(counts.sum())
 
 
+def boxes(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    images, targets = batch.data
+    losses = model(list(images), list(targets))
+    of_proposals = losses["loss_objectness"] + losses["loss_rpn_box_reg"]
+    return (of_proposals + losses["loss_classifier"] + losses["loss_box_reg"]) * len(images), len(images)
+
+
+def of_means(written: WrittenLoss) -> WrittenLoss:
+    """Of workers that step by the mean of their own minibatch and are averaged by their examples."""
+
+    def means(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        total, weight = written(model, batch)
+        return total / weight * len(batch), len(batch)
+
+    return means
+
+
 WRITTEN: dict[str, WrittenLoss] = {
     "smoothed classification": smooth_labels,
     "weighted classification": weigh_labels,
@@ -90,45 +95,9 @@ WRITTEN: dict[str, WrittenLoss] = {
     "masked language model": some_tokens,
     "contrastive": pairs,
     "segmentation": pixels,
+    "detection": boxes,
     "transformers": hidden_tokens,
 }
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    """2,000 letters of which a letter says much about the next one."""
-    draw = np.random.default_rng(0)
-    letters = (np.cumsum(draw.integers(0, 3, 2000)) % 26 + 97).astype(np.uint8)
-    (tmp_path / "letters.txt").write_bytes(letters.tobytes())
-    return tmp_path / "letters.txt"
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(1)
-    x, kind = draw.normal(size=(120, 3)), draw.integers(0, 2, 120)
-    y = x @ [1.0, -2.0, 0.5] + kind + 0.1 * draw.normal(size=120)
-    rows = [
-        f"{a:.4f},{b:.4f},{c:.4f},{'red' if k else 'blue'},{t:.4f}" for (a, b, c), k, t in zip(x, kind, y, strict=True)
-    ]
-    (tmp_path / "table.csv").write_text("a,b,c,colour,y\n" + "\n".join(rows) + "\n")
-    return tmp_path / "table.csv"
-
-
-@pytest.fixture
-def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
-    weighed = {"label_smoothing": 0.1, "class_weight": WEIGHTS}
-    words = {"name": "text", "root": str(text), "context": 12, "validation": 0.2}
-    return {
-        "smoothed classification": {"task": {"name": "classification", "kwargs": {"label_smoothing": 0.1}}, **DIGITS},
-        "weighted classification": {"task": {"name": "classification", "kwargs": weighed}, **DIGITS},
-        "regression": {"task": "regression", "data": {"name": "csv", "root": str(table), "target": "y"}},
-        "language model": {"task": "language_model", "model": GPT, "data": words},
-        "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},
-        "contrastive": {"task": "tests.equivalence.usertasks:Pairs", "data": DIGITS["data"]},
-        "segmentation": {"task": "segmentation", "model": UNET, "data": "tests.tasks.usersets:shapes_in_images"},
-        "transformers": {"task": HIDDEN, "model": BERT, "data": "tests.tasks.usersets:sentences"},
-    }
 
 
 def run_of(fields: dict[str, object], **changes: object) -> Run:
@@ -164,32 +133,26 @@ def test_downpour_of_one_worker_is_serial_sgd(name: str, specs: dict) -> None:
 
 @pytest.mark.parametrize("name", list(WRITTEN))
 def test_one_group_of_mixed_is_sync(name: str, specs: dict) -> None:
-    plain = {"name": "sgd", "lr": 0.05}
-    whole = run_all_reduce(run_of(specs[name], optimizer=plain, epochs=1)).params
+    whole = run_all_reduce(run_of(specs[name], optimizer=PLAIN_SGD, epochs=1)).params
     algorithm = {"name": "mixed", "group": 3, "max_staleness": 0}
-    mixed = run_of(specs[name], optimizer=plain, epochs=1, algorithm=algorithm, ps=1, workers=3)
+    mixed = run_of(specs[name], optimizer=PLAIN_SGD, epochs=1, algorithm=algorithm, ps=1, workers=3)
     torch.testing.assert_close(run_through_shards(mixed).params, whole, rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["smoothed classification", "regression", "language model"])
-def test_averaging_every_minibatch_is_sync_where_examples_weigh_the_same(name: str, specs: dict) -> None:
-    plain = {"name": "sgd", "lr": 0.05}
-    whole = run_all_reduce(run_of(specs[name], optimizer=plain)).params
-    averaged = run_of(specs[name], optimizer=plain, algorithm="admm")
-    torch.testing.assert_close(run_all_reduce(averaged).params, whole, rtol=2e-4, atol=2e-6)
+@pytest.mark.parametrize("name", list(WRITTEN))
+def test_averaging_every_minibatch_is_serial_sgd_on_the_mean_of_means(name: str, specs: dict) -> None:
+    """Which is `sync` where examples weigh the same."""
+    run = run_of(specs[name], optimizer=PLAIN_SGD, algorithm="admm", epochs=1)
+    expected = serial(run, step_batches(run), "sum", of_means(WRITTEN[name]))
+    torch.testing.assert_close(run_all_reduce(run).params, expected, rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["weighted classification", "regression", "language model", "masked language model"])
-def test_parallel_sgd_has_the_same_bits_on_any_number_of_workers(name: str, specs: dict) -> None:
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "detection"])
+def test_parallel_sgd_is_local_sgd_written_out(name: str, specs: dict) -> None:
     """Examples that are no images stay where they are; which worker trains them is shuffled."""
-    algorithm = {"name": "parallel_sgd", "average_every": 2}
-    one, three = (
-        run_all_reduce(run_of(specs[name], algorithm=algorithm, workers={"count": count, "virtual": 3}))
-        for count in (1, 3)
-    )
-    assert torch.equal(one.params, three.params)
-    together = run_all_reduce(run_of(specs[name])).params
-    assert not torch.equal(one.params, together)
+    run = run_of(specs[name], optimizer=PLAIN_SGD, algorithm={"name": "parallel_sgd", "average_every": 2})
+    expected = averaged(run, 2, WRITTEN[name])
+    torch.testing.assert_close(run_all_reduce(run).params, expected, rtol=2e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +171,9 @@ def test_parallel_sgd_has_the_same_bits_on_any_number_of_workers(name: str, spec
         ("contrastive", {"model": {"name": "gpt"}}, "gpt reads tokens"),
         ("contrastive", {"model": "hf:bert"}, "goes with classification"),
         ("segmentation", {"algorithm": "hybrid"}, "task: classification"),
+        ("detection", {"algorithm": "hybrid"}, "task: classification"),
+        ("detection", {"algorithm": "parallel_sgd"}, "take sync, downpour, mixed or admm"),
+        ("detection", {"algorithm": BACKPROP, "workers": 1}, "trainers.Supervised"),
         ("segmentation", {"model": "resnet18"}, "take unet"),
         ("segmentation", {"data": "digits"}, "a class for each pixel"),
         ("segmentation", {"model": {"name": "unet", "kwargs": {"wide": 3}}}, "takes width"),
