@@ -111,17 +111,25 @@ def test_where_no_average_is_of_what_is_evaluated_it_is_refused(algorithm: objec
         spec(2, 2, algorithm)
 
 
-def test_a_run_goes_on_with_its_average_on_other_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "clip"),
+    [("sync", {"norm": 0.5}), (THROUGH, {"value": 0.01}), ("parallel_sgd", {"norm": 0.5}), ("admm", {"value": 0.01})],
+    ids=["sync", "through shards", "parallel_sgd", "admm"],
+)
+def test_a_run_goes_on_with_its_average_on_other_workers(
+    algorithm: object, clip: dict[str, float], tmp_path: Path
+) -> None:
     """With groups, and gradients that are clipped."""
     more: dict[str, Any] = {
         "model": "lenet5",
         "data": {"name": "digits", "limit": 60},
-        "clip": {"norm": 0.5},
+        "clip": clip,
         "optimizer": {"name": "adamw", "groups": [{"match": "*.bias", "weight_decay": 0}]},
     }
-    whole = LocalRun(spec(3, 2, **more), tmp_path / "whole").train()
-    first = LocalRun(spec(3, 1, **more), tmp_path / "first", limit=1).train()
-    again = LocalRun(spec(3, 3, checkpoint={"resume": str(first)}, **more), tmp_path / "again").train()
+    whole = LocalRun(spec(3, 2, algorithm, **more), tmp_path / "whole").train()
+    first = LocalRun(spec(3, 1, algorithm, **more), tmp_path / "first", limit=1).train()
+    assert read_checkpoint(first).position.step == 1
+    again = LocalRun(spec(3, 3, algorithm, checkpoint={"resume": str(first)}, **more), tmp_path / "again").train()
     found, expected = read_checkpoint(again), read_checkpoint(whole)
     for ours, theirs in ((found.model, expected.model), (found.optimizer[EMA], expected.optimizer[EMA])):
         assert all(torch.equal(ours[name], value) for name, value in theirs.items())
