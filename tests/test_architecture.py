@@ -74,7 +74,8 @@ def test_public_names_are_pinned_and_exist() -> None:
 
 def test_environment_is_read_in_one_place() -> None:
     """But for what prepares the environment of Ray's processes, or hands it on."""
-    prepares = {f"trainers/runtime/{name}.py" for name in ("cluster", "actors/base", "fork_server")}
+    prepares = {f"trainers/runtime/{name}.py" for name in ("actors/base", "fork_server")}
+    prepares |= {f"trainers/runtime/cluster/{name}.py" for name in ("connection", "head", "own_ray")}
     allowed = {"deploy/settings.py"} | prepares
     for folder in ("trainers", "service", "api", "deploy"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         cluster_is_open,
         detach,
         embedded,
+        ensure_own_ray,
         metrics_targets,
         needs,
         start_head,
@@ -85,7 +86,7 @@ _HOME = {
     "trainers.runtime.api": ("train",),
     "trainers.runtime.cluster": (
         "ClusterInfo", "Resources", "attach", "available_resources", "cluster_is_open", "detach", "embedded",
-        "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
+        "ensure_own_ray", "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
@@ -103,11 +104,11 @@ __all__ = [
     "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "detach", "embedded", "error_median",
-    "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given",
-    "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings", "preflight",
-    "profile_model", "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run", "stop_head",
-    "time_layers", "torchvision_names", "total_resources", "train",
+    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "detach", "embedded", "ensure_own_ray",
+    "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of",
+    "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings",
+    "preflight", "profile_model", "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run",
+    "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from service.sweeps import control
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepView, view
-from trainers import Event, EventLogReader, FieldError, State, embedded
+from trainers import Event, EventLogReader, FieldError, State, embedded, ensure_own_ray
 
 POLL_S = 0.1
 KEEP_EVERY_S = 1.0
@@ -70,6 +70,7 @@ class LocalSweep:
                         control.cancel(self.store)
                 if time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
+                    ensure_own_ray()
                     control.keep(self.store, self.growth)
                 self._read(on_event)
                 time.sleep(POLL_S)

@@ -128,6 +128,12 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert (stops.early_stop and stops.early_stop.min_delta, stops.checkpoint.keep_best) == (0.001, BY_LOSS)
     nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
+    clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train
+    assert clipped.clip is not None
+    assert clipped.clip.norm == 1.0
+    averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
+    assert averaged.ema is not None
+    assert averaged.ema.decay == 0.99
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     told = read_spec(shown.pop(("records", "A table"))).train

@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from trainers import ClusterInfo
 from trainers.errors import ClusterUnavailable
-from trainers.runtime import cluster
+from trainers.runtime.cluster import connection, head, own_ray
 
 
 class Ray:
@@ -30,11 +32,16 @@ class Ray:
         pass
 
 
+def use(monkeypatch: pytest.MonkeyPatch, ray: Ray) -> None:
+    for module in (connection, own_ray):
+        monkeypatch.setattr(module, "ray_module", lambda: ray)
+
+
 def test_the_second_attempt_counts_and_the_first_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = Ray(failures=1)
-    monkeypatch.setattr(cluster, "_ray", lambda: ray)
-    monkeypatch.setattr(cluster, "_initialised", lambda: False)
-    with cluster.embedded() as info:
+    use(monkeypatch, ray)
+    monkeypatch.setattr(own_ray, "is_connected", lambda: False)
+    with own_ray.embedded() as info:
         assert info.address == "127.0.0.1:1"
         assert [folder.exists() for folder in ray.folders] == [False, True]
     assert not ray.folders[1].exists()
@@ -42,30 +49,30 @@ def test_the_second_attempt_counts_and_the_first_leaves_nothing(monkeypatch: pyt
 
 def test_two_failures_end_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = Ray(failures=2)
-    monkeypatch.setattr(cluster, "_ray", lambda: ray)
+    use(monkeypatch, ray)
     with (
         pytest.raises(ClusterUnavailable, match=r"Ray did not start or connect: .* timed out during startup.; is the"),
-        cluster.embedded(),
+        own_ray.embedded(),
     ):
         pass
     assert [folder.exists() for folder in ray.folders] == [False, False]
 
 
 def test_a_head_that_ends_is_started_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[cluster._Head] = []
+    started: list[head._Head] = []
 
-    def spawn(state_dir: Path, num_cpus: int) -> cluster._Head:
+    def spawn(state_dir: Path, num_cpus: int) -> head._Head:
         folder = tmp_path / str(len(started))
         folder.mkdir()
         (state_dir / "ray-head.log").write_text("no room for the object store\n")
-        started.append(cluster._Head(2**22, len(started), str(folder), ""))  # a process that is not there
+        started.append(head._Head(2**22, len(started), str(folder), ""))  # a process that is not there
         return started[-1]
 
-    monkeypatch.setattr(cluster, "_spawn_head", spawn)
+    monkeypatch.setattr(head, "_spawn_head", spawn)
     with pytest.raises(ClusterUnavailable, match="did not start: no room for the object store"):
-        cluster.start_head(tmp_path)
+        head.start_head(tmp_path)
     assert len(started) == 2
-    assert not any(Path(head.temp_dir).exists() for head in started)
+    assert not any(Path(one.temp_dir).exists() for one in started)
 
 
 def test_what_ray_says_of_actors_that_end_does_not_reach_stdout(
@@ -78,15 +85,15 @@ def test_what_ray_says_of_actors_that_end_does_not_reach_stdout(
     message = {"lines": ["A worker died. Causes include the OOM killer"], "pid": "raylet", "is_err": False}
     worker.print_to_stdstream(message, ignore_prefix=False)
     assert "OOM killer" in capsys.readouterr().out
-    monkeypatch.setattr(cluster, "_ray", lambda: Ray(failures=0))
-    cluster._init(_temp_dir="")
+    use(monkeypatch, Ray(failures=0))
+    connection.initialise(_temp_dir="")
     worker.print_to_stdstream(message | {"lines": ["another; the OOM killer"]}, ignore_prefix=False)
     assert capsys.readouterr().out == ""
 
 
 ASK_WITHOUT_ONE = """
-from trainers.runtime import cluster
-cluster._use_token()
+from trainers.runtime.cluster import connection
+connection._use_token()
 import ray
 try:
     ray.get_actor("anybody")
@@ -102,3 +109,10 @@ def test_a_call_of_rays_while_none_is_connected_starts_none() -> None:
     command = [sys.executable, "-c", ASK_WITHOUT_ONE]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.split() == ["RaySystemError", "False"], done.stderr
+
+
+def test_a_signal_to_the_group_of_a_program_does_not_reach_its_ray(cluster: ClusterInfo) -> None:
+    """The run is to end cleanly first: `timeout` and many a scheduler signal the whole group."""
+    started = [process for process in psutil.Process().children(recursive=True) if "ray" in " ".join(process.cmdline())]
+    assert {"gcs_server", "raylet"} <= {process.name() for process in started}
+    assert os.getpgid(0) not in {os.getpgid(process.pid) for process in started}

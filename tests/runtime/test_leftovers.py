@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from tests.runtime.runs import soon
+from trainers import EventLogReader
 from trainers.data.loading.files import remove_forsaken_files
-from trainers.runtime.leftovers import own_temporary_folder, remove_own
+from trainers.runtime.cluster.leftovers import own_temporary_folder, remove_own
 
 EMBEDDED = """
 import sys, trainers
@@ -79,31 +80,47 @@ def test_a_ray_whose_owner_was_killed_ends_when_the_next_begins(
 
 
 RUN = """
-import pathlib, sys, trainers
+import pathlib, sys, psutil, trainers
+folder = pathlib.Path(sys.argv[1])
+data = {"name": "digits", "memory_limit_bytes": 0, "limit": 64}
 with trainers.embedded(num_cpus=2):
-    spec = trainers.TrainSpec(data={"name": "digits", "memory_limit_bytes": 0, "limit": 64}, model="mlp", epochs=1)
-    print("ready", trainers.train(spec, pathlib.Path(sys.argv[1])).state, flush=True)
+    spec = trainers.TrainSpec(data=data, model="mlp", epochs=1)
+    print(trainers.train(spec, folder / "whole").state, flush=True)
+
+    def end_ray(event):
+        if event.type == "epoch":
+            for process in psutil.Process().children():
+                process.terminate()
+
+    try:
+        trainers.train(spec.model_copy(update={"epochs": 1000000}), folder / "half", end_ray)
+    except trainers.MillraceError as error:
+        print(type(error).__name__)
 """
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
-    """Neither Ray's own helpers nor loader processes."""
+    """Neither Ray's own helpers nor loader processes, nor a run beneath which Ray was told to end: it ends at
+    once, and its log says so, where Ray's own client would wait for a minute and then end the process."""
     base = tempfile.mkdtemp(prefix="m-", dir="/tmp")
     script = tmp_path / "run.py"
     script.write_text(RUN)
     env = {**os.environ, "TMPDIR": base}
-    command = [sys.executable, script, tmp_path / "run"]
+    command = [sys.executable, script, tmp_path]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250, check=False)
-    assert done.stdout == "ready SUCCEEDED\n", done.stderr
+    assert done.stdout == "SUCCEEDED\nClusterUnavailable\n", done.stderr
+    last = list(EventLogReader(tmp_path / "half").read())[-1]
+    assert (last.data["state"], last.data["reason"]) == ("FAILED", "ClusterUnavailable")
     assert list(Path(base).iterdir()) == []
     os.rmdir(base)
 
 
 def test_a_folder_whose_owner_lives_is_left_alone() -> None:
     mine = own_temporary_folder()
-    subprocess.run([sys.executable, "-c", "from trainers.runtime.leftovers import *; remove_leftovers()"], check=True)
+    code = "from trainers.runtime.cluster.leftovers import *; remove_leftovers()"
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert mine.exists()
     remove_own(mine)
     assert not mine.exists()

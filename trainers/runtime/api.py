@@ -4,16 +4,19 @@ import math
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainers.errors import RunFailed, SpecRejected
-from trainers.events import Event, Result
+from trainers.errors import ClusterUnavailable, RunFailed, SpecRejected
+from trainers.events import Event, Result, State
 from trainers.runtime.cluster import embedded, needs
 from trainers.runtime.code_package import naming
-from trainers.runtime.event_log import FILE_NAME, EventLogReader
+from trainers.runtime.event_log import FILE_NAME, EventLog, EventLogReader
 from trainers.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from trainers.runtime.runs import Run
 
 POLL_S = 0.05
 
@@ -43,10 +46,11 @@ def train(
     Raises:
         SpecRejected: `run_dir` holds another run already, or an object cannot be sent.
         RunFailed: The run failed; the sentence says why, and the log has the frames.
+        ClusterUnavailable: Ray did not start, or ended beneath the run.
     """
     import ray
 
-    from trainers.runtime.runs import start_run
+    from trainers.runtime.runs import cleanup_run, start_run
 
     job_id = f"run-{uuid.uuid4().hex[:8]}"
     folder = Path(run_dir or Path("runs") / job_id)
@@ -55,19 +59,29 @@ def train(
     spec, objects = naming(spec, task=task, model=model, data=data)
     with nullcontext() if ray.is_initialized() else embedded(at_least=math.ceil(needs(spec).cpus)):
         run = start_run(job_id, spec.resolved(Path.cwd()), folder, objects=objects)
-        reader, result, checked_s = EventLogReader(folder), None, time.monotonic()
-        while True:
-            for event in reader.read():
-                if on_event is not None:
-                    on_event(event)
-                if event.type == "result":
-                    result = Result.model_validate(event.data)
-                if event.is_terminal:
-                    if result is None:
-                        raise RunFailed(event.data["message"])
-                    return result
-            if time.monotonic() - checked_s > 1:
-                checked_s = time.monotonic()
-                if not run.is_alive() and not list(EventLogReader(folder, reader.after).read()):
-                    raise RunFailed("the run's coordinator died")
-            time.sleep(POLL_S)
+        try:
+            return _wait(run, folder, on_event)
+        except ClusterUnavailable as error:  # the coordinator is gone too
+            cleanup_run(job_id)
+            with closing(EventLog(folder)) as log:
+                log.append("state", {"state": State.FAILED, "reason": error.reason, "message": str(error)})
+            raise
+
+
+def _wait(run: "Run", folder: Path, on_event: Callable[[Event], None] | None) -> Result:
+    reader, result, checked_s = EventLogReader(folder), None, time.monotonic()
+    while True:
+        for event in reader.read():
+            if on_event is not None:
+                on_event(event)
+            if event.type == "result":
+                result = Result.model_validate(event.data)
+            if event.is_terminal:
+                if result is None:
+                    raise RunFailed(event.data["message"])
+                return result
+        if time.monotonic() - checked_s > 1:
+            checked_s = time.monotonic()
+            if not run.is_alive() and not list(EventLogReader(folder, reader.after).read()):
+                raise RunFailed("the run's coordinator died")
+        time.sleep(POLL_S)

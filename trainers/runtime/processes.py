@@ -3,9 +3,12 @@ runs."""
 
 import os
 import signal
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -31,6 +34,32 @@ class ProcessState:
     """By a signal (SIGSTOP) or a debugger."""
     cpu_s: float
     """CPU time that it has used so far."""
+
+
+_forks = threading.local()
+
+
+@contextmanager
+def sessions_of_their_own() -> Iterator[None]:
+    """What this thread starts meanwhile by a fork that runs Python in the child leads a session of its own: signals to
+    this process's group (by `timeout`, `kill -- -GROUP`, a terminal that closes) do not reach it."""
+    _notice_forks()
+    _forks.lead_sessions = True
+    try:
+        yield
+    finally:
+        _forks.lead_sessions = False
+
+
+@cache
+def _notice_forks() -> None:
+    """Once: what was registered stays so."""
+    os.register_at_fork(after_in_child=_lead_a_session_if_asked)
+
+
+def _lead_a_session_if_asked() -> None:
+    if getattr(_forks, "lead_sessions", False):
+        os.setsid()
 
 
 def this_process(node_id: str) -> ProcessId:

@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainers.given import refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
-from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, own_ray_has_ended
 from trainers.runtime.code_package import Objects, given_names, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
@@ -20,6 +20,8 @@ from trainers.runtime.processes import kill_if_stopped, process_numbered
 from trainers.spec import TrainSpec
 
 PREFLIGHT_LOOK_S = 0.5
+ANSWERS_WITHIN_S = 10
+"""A coordinator that does not is looked at, in case it is stopped."""
 COORDINATORS = 100
 """How often a coordinator that died comes back. A run that gets nowhere gives up long before."""
 
@@ -56,15 +58,25 @@ class Run:
 
     def is_alive(self) -> bool:
         """False once Ray knows that the coordinator has died; one that is slow to answer is alive. One that is stopped
-        is killed, so that Ray starts another: before it has actors, nobody else would find it."""
-        try:
-            ray.get(self.coordinator.ping.remote(), timeout=10)
-        except ray.exceptions.ActorDiedError:
-            return False
-        except ray.exceptions.ActorUnavailableError:
-            return True
-        except ray.exceptions.GetTimeoutError:
-            self._kill_if_stopped()
+        is killed, so that Ray starts another: before it has actors, nobody else would find it.
+
+        Raises:
+            ClusterUnavailable: Ray itself has ended, where it was this process's own.
+        """
+        ensure_own_ray()
+        answer = self.coordinator.ping.remote()
+        for _ in range(ANSWERS_WITHIN_S):
+            try:
+                ray.get(answer, timeout=1)
+            except ray.exceptions.ActorDiedError:
+                return False
+            except ray.exceptions.ActorUnavailableError:
+                return True
+            except ray.exceptions.GetTimeoutError:
+                ensure_own_ray()
+            else:
+                return True
+        self._kill_if_stopped()
         return True
 
     def _kill_if_stopped(self) -> None:
@@ -112,7 +124,11 @@ def find_run(job_id: str) -> Run | None:
 
 def cleanup_run(job_id: str, but: str | None = None) -> None:
     """Kill and remove whatever a run left behind: actors (except `<job_id>/<but>`), placement groups, mapped files."""
-    kill_run(job_id, but)
+    if own_ray_has_ended():
+        kill_own_ray()
+        remove_files(job_id)
+    else:
+        kill_run(job_id, but)
 
 
 def remove_files(job_id: str) -> None:
