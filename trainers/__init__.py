@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainers.cost.figures import CostShare, Images, ModelCost, TimingPlan, Timings, images_of, slope_words
-    from trainers.cost.layers import profile_model
+    from trainers.cost.layers import profile_model, profile_spec
     from trainers.cost.plot import plot_timings
     from trainers.cost.timing import time_layers
+    from trainers.data.datasets import count_examples
     from trainers.data.names import DATASETS
     from trainers.elastic.node_group import NodeGroup, has_room
     from trainers.elastic.placement import NodeCapacity
@@ -65,9 +66,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "trainers.cost.figures": ("Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "slope_words"),
-    "trainers.cost.layers": ("profile_model",),
+    "trainers.cost.layers": ("profile_model", "profile_spec"),
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.timing": ("time_layers",),
+    "trainers.data.datasets": ("count_examples",),
     "trainers.data.names": ("DATASETS",),
     "trainers.elastic.node_group": ("NodeGroup", "has_room"),
     "trainers.elastic.placement": ("NodeCapacity",),
@@ -104,11 +106,12 @@ __all__ = [
     "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "detach", "embedded", "ensure_own_ray",
-    "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of",
-    "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings",
-    "preflight", "profile_model", "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run",
-    "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
+    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
+    "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
+    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",
+    "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "set_of",
+    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
+    "train",
 ]  # fmt: skip
 
 

@@ -151,10 +151,9 @@ def _figures_line(figures: Figures, epochs: int) -> str:
     if metrics is None:
         return ""
     parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
-    if figures.evaluation is not None:
-        measured, which = metrics_of(figures.evaluation), set_of(figures.evaluation)
-        name = "accuracy" if "accuracy" in measured else "loss"
-        parts.append(f"{f'{which} ' * (name == 'loss')}{name} {_number(measured[name])}")
+    if figures.headline is not None:
+        (name, value), which = figures.headline, set_of(figures.evaluation or {})
+        parts.append(f"{f'{which} ' * (name == 'loss')}{_words(name)} {_number(value)}")
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")
     return "  ".join(parts)

@@ -73,6 +73,13 @@ class Progress(BaseModel):
         """The last status in the log."""
         return Status(self.state, self.reason, self.message)
 
+    @property
+    def headline(self) -> tuple[str, float] | None:
+        """The metric by which runs of its task are compared, from the last evaluation; none before the first."""
+        evaluation = self.evaluation or {}
+        found = headline_of(evaluation)
+        return None if found is None else (found[0], metrics_of(evaluation)[found[0]])
+
     def _enter(self, status: Status) -> None:
         self.state, self.reason, self.message = status.state, status.reason, status.message
         self.retries += status.state is State.QUEUED and status.reason == RETRYING

@@ -94,12 +94,20 @@ class _Jobs(Collector):
                 "workers": "Workers that contributed to the last report.",
             }.items()
         }
+        headlines = GaugeMetricFamily(
+            "millrace_job_headline",
+            "What its task is judged by, of the last evaluation.",
+            labels=["job", "metric"],
+        )
         for job, progress in self.active().items():
+            if progress.headline is not None and progress.state in TRAINING:
+                metric, value = progress.headline
+                headlines.add_metric([job, metric], value)
             if (now := progress.metrics) is not None and progress.state in TRAINING:
                 values = (now.examples_per_s, now.epoch, now.loss, now.workers)
                 for family, value in zip(figures.values(), values, strict=True):
                     family.add_metric([job], value)
-        yield from figures.values()
+        yield from (*figures.values(), headlines)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing, because registering must not ask the store."""

@@ -37,6 +37,10 @@ class JobSummary(BaseModel):
     """0 to 1: how much of the training is done."""
     eta_s: float | None
     """Seconds until the last epoch ends at the mean pace so far; null while that is not known."""
+    headline: str | None
+    """The metric of its task by which runs are compared; null before the first evaluation."""
+    headline_value: float | None
+    """What the last evaluation on the test set found of it."""
     place: int | None
     """The position of a waiting job in the queue, from 1."""
     starts_in_s: float | None
@@ -100,6 +104,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
     if outlook is not None and job.state is State.QUEUED:
         why = {"reason": outlook.reason, "message": outlook.message}
         why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
+    headline = progress.headline
     kept = {"id", "name", "user", "labels", "priority", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
@@ -107,4 +112,6 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         "algorithm": job.spec["algorithm"]["name"],
         "progress": progress.fraction(epochs),
         "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
+        "headline": headline and headline[0],
+        "headline_value": headline and headline[1],
     }

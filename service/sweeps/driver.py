@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from service.scaling.evidence import DIVERGED, RECIPE, Point
 from service.scaling.metric import Metric
 from service.status import Status
 from service.sweeps.axes import base_batch
+from service.sweeps.hopeless import common_failure, without_success
 from service.sweeps.log import SweepLog
 from service.sweeps.search import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
@@ -128,6 +130,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
             end_log(self.store.run_dir(ours), ending)
             self.store.note(ours, result["fraction"], error)
             self.store.finish(ours, ending, error)
+            self._give_up()
         row = self.store.trial(ours)
         assert row is not None
         metric = self.store.metric
@@ -135,6 +138,15 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         value = None if row.error is None else metric.value(row.error)
         self.log.trial(row, **figures, metric=metric.name, value=value)
         self.log.progress(at_once=ended is not None)
+
+    def _give_up(self) -> None:
+        """Run no more trials where all have failed for a reason that they have in common."""
+        trials = self.store.trials()
+        if self.halting is not None or (failed := common_failure(trials)) is None:
+            return
+        if any(trial.state is TrialState.QUEUED for trial in trials):
+            self.log.line("error", f"all trials failed with {failed.reason}, whatever their axes: no other begins")
+        self.halting = Ending(state=TrialState.CANCELLED, reason=failed.reason, message="the trials before it failed")
 
     def _compare(self, result: dict[str, Any]) -> None:
         """Note what the trials are compared by, once one has measured it, or say that they do not measure it."""
@@ -196,6 +208,9 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
             left = counts[TrialState.QUEUED]
             message = f"{done} trials succeeded; {left} were not run when its time was over"
             final = Status(State.SUCCEEDED, "TimeLimit", message)
+        elif (failed := without_success(self.store.trials())) is not None:
+            left = counts[TrialState.QUEUED]
+            final = replace(failed, message=f"{failed.message}; {left} were not begun") if left else failed
         else:
             others = {state.value.lower(): counts[state] for state in TrialState if state is not TrialState.SUCCEEDED}
             rest = "".join(f", {count} {name}" for name, count in others.items() if count)

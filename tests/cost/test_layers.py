@@ -10,15 +10,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.swin_transformer import ShiftedWindowAttentionV2
 
 from trainers.cost.figures import Images, ModelCost, images_of
-from trainers.cost.layers import kind_of, profile_model
+from trainers.cost.layers import kind_of, profile_model, profile_spec
 from trainers.data.datasets import open_dataset
 from trainers.data.names import IMAGES, NUM_TRAIN
 from trainers.errors import SpecRejected
 from trainers.models.names import model_names
 from trainers.models.registry import build_model
-from trainers.spec import DataSpec, ModelSpec
+from trainers.spec import DataSpec, ModelSpec, TrainSpec
 
-USERS = "tests.cost.usermodels"
+USERS, SETS = "tests.cost.usermodels", "tests.tasks.usersets"
+WORDS, GRADED = "tests.models.usermodels:Words", "tests.training.test_preflight:graded"
+HIDDEN = {"name": "transformers", "kwargs": {"head": "MaskedLM"}}
+BERT = {"name": "hf:bert", "kwargs": {"vocab_size": 21, "hidden_size": 8, "num_hidden_layers": 1}}
+BERT["kwargs"] |= {"num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
 
 
 def cost_of(name: str, images: Images | None = None) -> ModelCost:
@@ -100,6 +104,23 @@ def test_attention_is_a_kind_of_its_own() -> None:
     assert [kind_of(each) for each in (nn.Conv3d(1, 1, 1), nn.Linear(1, 1), nn.GroupNorm(1, 1), nn.ReLU())] == [
         "convolution", "fully connected", "normalisation", "other",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        ({"task": "segmentation", "model": "unet", "data": f"{SETS}:shapes_in_images"}, {"convolution"}),
+        ({"task": "detection", "data": {"name": f"{SETS}:boxes_in_images", "loader_processes": 0}}, {"convolution"}),
+        ({"task": HIDDEN, "model": BERT, "data": f"{SETS}:sentences"}, {"fully connected", "attention"}),
+        ({"task": "tests.training.test_preflight:Graded", "model": WORDS, "data": GRADED}, {"fully connected"}),
+    ],
+    ids=["segmentation", "detection", "transformers", "own"],
+)
+def test_any_tasks_model_is_counted_on_its_data(fields: dict, kinds: set[str]) -> None:
+    cost = profile_spec(TrainSpec.model_validate(fields))
+    assert kinds <= {kind for kind, share in cost.kinds.items() if share.computation > 0}
+    assert cost.whole.parameters > 0
+    assert cost.whole.backward_flops > cost.whole.forward_flops
 
 
 def test_a_model_that_asks_for_values_is_refused() -> None:

@@ -1,6 +1,7 @@
 """`sync` with `reduction: fast` equals the canonical one to float tolerance, and has the same bits on all workers."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tests.equivalence.harness import RECIPES, Run, digits_spec, run_all_reduce, serial, step_batches, total
+from tests.local_runs import LocalRun
 from trainers.algorithms.base import Start, StepReport, Work
 from trainers.collectives.local import local_collectives
 from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
 from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec, field_errors
+from trainers.training.checkpoint import read_checkpoint
 from trainers.training.work import synchronous
 
 NEAR = {"rtol": 2e-4, "atol": 2e-5}
@@ -223,3 +226,12 @@ def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], count: 
     (found,) = field_errors(error.value)
     assert found.pointer == pointer
     assert remedy in found.message
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_who_is_done_first_does_not_end_what_the_others_still_exchange(seed: int, tmp_path: Path) -> None:
+    """A worker closes its group after its last step, while between two others a bucket is under way."""
+    run = LocalRun(
+        spec(6, 3, data={"name": "digits", "limit": 40}, model="mlp", batch=3, epochs=1), tmp_path / "r", seed
+    )
+    assert read_checkpoint(run.train()).position.examples == 40

@@ -18,6 +18,9 @@ def said(num_examples: int = 1000, **fields: Any) -> list[str]:
 
 
 def test_nothing_is_said_of_what_is_well() -> None:
+    scaled = {"workers": 4, "batch": {"per_worker": 32, "base": 32}, "scaling": "linear"}
+    assert said(warmup={"name": "gradual", "epochs": 0.5}, **scaled) == []
+    assert said(warmup={"name": "linear", "epochs": 0.5}) == []
     assert said() == []
     assert said(algorithm="downpour") == []
     assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
@@ -33,6 +36,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"algorithm": "downpour", "workers": {"count": 2, "virtual": 8}}, "workers.virtual"),
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
         ({"ema": {"decay": 0.999}}, "ema.decay"),
+        ({"warmup": {"name": "gradual", "epochs": 0.5}}, "warmup.name"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),
         ({"algorithm": {"name": "mixed", "group": "node"}, "batch": {"per_worker": 8, "base": 8}}, "algorithm.group"),
     ],

@@ -28,13 +28,14 @@ class LocalGroup:
         self.members = members  # their numbers in the world
         self.rounds: dict[tuple[str, int], dict[int, object]] = {}
         self.post: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)  # lane, from, to -> under way
-        self.closed = False
+        self.gone: set[int] = set()  # ranks that have closed: nothing more comes from them
 
     def meet(self, kind: str, count: int, rank: int, gift: object) -> dict[int, object]:
-        """Lay down a gift and wait until all have laid down theirs."""
+        """Lay down a gift and wait until all have laid down theirs, or one is gone that has not."""
         gifts = self.rounds.setdefault((kind, count), {})
         gifts[rank] = gift
-        self.world.pause(self.members[rank], lambda: self.closed or len(gifts) == len(self.members))
+        whole = len(self.members)
+        self.world.pause(self.members[rank], lambda: len(gifts) == whole or bool(self.gone - gifts.keys()))
         if len(gifts) < len(self.members):
             raise PeerLost("the group was closed")
         return gifts
@@ -84,7 +85,7 @@ class LocalCollectives(Collectives):
         return LocalLane(self, index)
 
     def close(self) -> None:
-        self.group.closed = True
+        self.group.gone.add(self.rank)
 
 
 class LocalMessages(Messages):
@@ -96,7 +97,7 @@ class LocalMessages(Messages):
         self.meter = collectives.meter
 
     def close(self) -> None:
-        self.group.closed = True
+        self.group.gone.add(self.rank)
 
     def _send(self, vector: Tensor, to: int) -> Handle[None]:
         self.group.post[self.lane, self.rank, to].append(vector.detach().clone())
@@ -106,7 +107,7 @@ class LocalMessages(Messages):
         arrived = self.group.post[self.lane, source, self.rank]
 
         def finish() -> None:
-            self.group.world.pause(self.mover, lambda: self.group.closed or bool(arrived))
+            self.group.world.pause(self.mover, lambda: bool(arrived) or source in self.group.gone)
             if not arrived:
                 raise PeerLost("the group was closed")
             vector = arrived.popleft()
@@ -147,7 +148,7 @@ class LocalLane:
         return Handle(finish)
 
     def close(self) -> None:
-        self.group.closed = True
+        self.messages.close()
 
 
 def local_collectives(world: LocalWorld, size: int, device: torch.device = CPU) -> list[LocalCollectives]:

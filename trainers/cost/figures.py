@@ -50,7 +50,7 @@ class CostShare(Figures):
 
 
 class ImageCost(Figures):
-    """The cost of a part of a model for one image."""
+    """The cost of a part of a model for one example."""
 
     forward_flops: int = 0
     """Multiplications and additions of convolutions and matrix products; other operations are not counted."""
@@ -86,21 +86,26 @@ class ModelCost(Figures):
     """A model, layer by layer in the order in which they are first called, and by kinds of layer."""
 
     model: str
-    images: Images
+    example: str
+    """What is counted for, in words."""
+    images: Images | None
+    """Likewise; null where the data were read for it."""
     layers: tuple[LayerCost, ...]
     kinds: dict[Kind, CostShare]
     """Fractions of all layers of a kind together (paper 1, section 3)."""
     whole: ImageCost
 
 
-def model_cost(model: str, images: Images, counted: list[tuple[str, Kind, ImageCost]]) -> ModelCost:
+def model_cost(
+    model: str, example: str, images: Images | None, counted: list[tuple[str, Kind, ImageCost]]
+) -> ModelCost:
     """The cost of a model, from the counted cost of its layers."""
     total, kinds = ImageCost(), dict[Kind, ImageCost]()
     for _, kind, cost in counted:
         total, kinds[kind] = total + cost, kinds.get(kind, ImageCost()) + cost
     layers = (LayerCost(name=name, kind=kind, cost=cost, share=cost.share_of(total)) for name, kind, cost in counted)
     shares = {kind: cost.share_of(total) for kind, cost in kinds.items()}
-    return ModelCost(model=model, images=images, layers=tuple(layers), kinds=shares, whole=total)
+    return ModelCost(model=model, example=example, images=images, layers=tuple(layers), kinds=shares, whole=total)
 
 
 class TimingPlan(Figures):

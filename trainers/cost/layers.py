@@ -1,27 +1,33 @@
 """Each layer's share of a model's computation, parameters and activities (paper 1, section 3), by counting.
 
-The model is called once on the meta device, which computes shapes and no numbers: a count takes seconds, whatever the
-size of the model, and the same everywhere.
+A model of images is called once on the meta device, which computes shapes and no numbers: a count takes seconds,
+whatever the size of the model, and the same everywhere. For other data the task calls it, on the first examples.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainers import user_code
 from trainers.cost.figures import ImageCost, Images, Kind, ModelCost, model_cost
 from trainers.cost.memory import free_bytes
+from trainers.data.datasets import open_dataset
 from trainers.errors import SpecRejected
 from trainers.models.registry import build_model
-from trainers.spec import ModelSpec
+from trainers.spec import ModelSpec, TrainSpec
+from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 
 BATCH = 2
-"""Images in the call: batch normalisation refuses to train on a single one."""
+"""Examples in the call: batch normalisation refuses to train on a single one."""
 
 PEAK = 100
 """Memory that a model may need for one image, in multiples of the image's size; VGG and ResNets need about 50."""
@@ -70,17 +76,42 @@ def profile_model(model: ModelSpec, images: Images, code: str | None = None) -> 
     with user_code.on_path(code):
         module = build_model(model, images.classes, images.shape, seed=0).to("meta")
         try:
-            counted = Count().layers(module, images.shape)
+            counted = Count().layers(module, lambda: module(torch.zeros(BATCH, *images.shape, device="meta")))
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
             problem = f"its passes need more than shapes: {str(error).splitlines()[0]}"
             raise SpecRejected(f"model: {model.name} cannot be counted without data, {problem}") from error
-    return model_cost(model.name, images, counted)
+    example = f"one image of {'x'.join(map(str, images.shape))} and {images.classes} classes"
+    return model_cost(model.name, example, images, counted)
+
+
+def profile_spec(spec: TrainSpec) -> ModelCost:
+    """The cost of a spec's model for an example of its data: these are opened, and the task computes the loss of the
+    first two.
+
+    Raises:
+        SpecRejected: As in a run, for data, task or model.
+    """
+    with user_code.on_path(spec.code), open_dataset(spec.data, spec.seed) as dataset:
+        task = task_for(spec.task, spec.loss, dataset)
+        if collates(task):
+            dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
+        model = build_task_model(task, spec.model, spec.seed)
+        first = np.arange(min(BATCH, dataset.num_train))
+        batch = next(iter(dataset.batches([(0, first)])))
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # its products are counted, those of fused kernels are not
+                counted = Count(len(batch)).layers(model, lambda: task.loss(model, batch.data))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}") from error
+        return model_cost(spec.model.name, f"one example of {spec.data.name}, {dataset.facts.words}", None, counted)
 
 
 class Count:
     """Counts one forward pass of a model, and separately, for each call in it, the backward pass of that call alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = BATCH) -> None:
+        """batch: Examples in the call."""
+        self.batch = batch
         self.counter = FlopCounterMode(
             display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
         )
@@ -89,24 +120,24 @@ class Count:
         self.stack: list[ModuleCall] = []  # the calls that have not returned
         self.calls: list[ModuleCall] = []  # in the order in which they began
 
-    def layers(self, module: nn.Module, image_shape: tuple[int, int, int]) -> list[tuple[str, Kind, ImageCost]]:
-        """Name, kind and cost per image of every module that computes products itself or has parameters of its own.
+    def layers(self, module: nn.Module, run: Callable[[], object]) -> list[tuple[str, Kind, ImageCost]]:
+        """Name, kind and cost per example of every module that computes products itself or has parameters of its own.
 
-        image_shape: C, H, W.
+        run: Calls the module.
         """
         hooks = [each.register_forward_pre_hook(self._enter) for each in module.modules()]
         hooks += [each.register_forward_hook(self._leave, with_kwargs=True) for each in module.modules()]
         with self.counter:
-            module(torch.zeros(BATCH, *image_shape, device="meta"))
+            run()
         for hook in hooks:
             hook.remove()
         owned = self._owned()
         costs = {call.module: ImageCost(parameters=owned.get(call.module, 0)) for call in self.calls}
         for call in self.calls:
             costs[call.module] += ImageCost(
-                forward_flops=call.own_forward_flops // BATCH,
-                backward_flops=call.own_backward_flops // BATCH,
-                activities=call.activities // BATCH,
+                forward_flops=call.own_forward_flops // self.batch,
+                backward_flops=call.own_backward_flops // self.batch,
+                activities=call.activities // self.batch,
             )
         names = {each: name for name, each in module.named_modules()}
         return [(names[each], kind_of(each), cost) for each, cost in costs.items() if _has_cost(cost)]

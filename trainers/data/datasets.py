@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trainers import user_code
 from trainers.data.augmentation import Augmentation
 from trainers.data.batches import Batch, Dataset
 from trainers.data.config import DataSpec
@@ -27,7 +28,7 @@ from trainers.data.sources import read_any
 from trainers.data.streamed import ImageHalf, ObjectHalf, StreamedDataset
 from trainers.errors import SpecRejected
 
-__all__ = ["Batch", "Dataset", "open_dataset", "open_partitioned"]
+__all__ = ["Batch", "Dataset", "count_examples", "open_dataset", "open_partitioned"]
 
 CPU = torch.device("cpu")
 
@@ -72,6 +73,15 @@ def open_dataset(
         return MemoryDataset(source, augmentation, device)
     train, test = (ImageHalf(data, source, augmentation, training) for training in (True, False))
     return StreamedDataset(train, test, train.facts, device)
+
+
+def count_examples(data: DataSpec, code: str | None = None) -> int:
+    """How many training examples a spec has, by opening its data. `code`: the folder of a dataset of the user's own.
+
+    Raises as `open_dataset`.
+    """
+    with user_code.on_path(code), open_dataset(data, seed=0) as dataset:
+        return dataset.num_train
 
 
 def open_partitioned(

@@ -31,12 +31,9 @@ class DataFacts:
     units_per_token: float = 1.0
     """How many of these a token of the test set stands for, on average."""
 
-    def sentence(self, num_train: int, num_test: int, num_validation: int = 0) -> str:
-        """What the log of a run says of a set of so many examples."""
-        held_out = f"{num_test:,} test examples"
-        sizes = f"{num_train:,} training and {held_out}"
-        if num_validation:
-            sizes = f"{num_train:,} training, {num_validation:,} validation and {held_out}"
+    @property
+    def words(self) -> str:
+        """What an example is, for people."""
         shape = "x".join(map(str, self.inputs))
         what = [f"{shape} numbers each" if len(self.inputs) == 1 else shape]
         if self.vocabulary:
@@ -44,4 +41,9 @@ class DataFacts:
         what += [f"{len(self.categories)} of them codes of categories"] if self.categories else []
         what += [f"{self.classes:,} classes"] if self.classes else []
         what += [f"{self.outputs} target{'s' if self.outputs > 1 else ''}"] if self.outputs else []
-        return f"{sizes}: {', '.join(what)}"
+        return ", ".join(what)
+
+    def sentence(self, num_train: int, num_test: int, num_validation: int = 0) -> str:
+        """What the log of a run says of a set of so many examples."""
+        validation = f", {num_validation:,} validation" if num_validation else ""
+        return f"{num_train:,} training{validation} and {num_test:,} test examples: {self.words}"

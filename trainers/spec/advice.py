@@ -15,7 +15,8 @@ def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
     division = [*_division(spec, order), *_order(spec)]
-    return [*_length(spec, num_examples), *division, *_asynchrony(spec), *_scaling(spec), *_average(spec, num_examples)]
+    found = [*_length(spec, num_examples), *division, *_average(spec, num_examples)]
+    return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
 
 
 def _length(spec: TrainSpec, num_examples: int) -> list[str]:
@@ -96,4 +97,14 @@ def _scaling(spec: TrainSpec) -> list[str]:
     return [
         "algorithm.group: with `node` the number of workers whose mean is an update is known on the nodes only, so the "
         "learning rate is scaled as if all were on one; give the number of workers a node"
+    ]
+
+
+def _warmup(spec: TrainSpec) -> list[str]:
+    """One that leads from the base rate to the scaled one, where these are the same."""
+    if spec.warmup.name == "none" or spec.warms_up:
+        return []
+    return [
+        f"warmup.name: {spec.warmup.name} leads from optimizer.lr to the scaled rate, and nothing raises that, so it "
+        "does nothing; set batch.base and scaling, take linear, which begins at 0, or leave it out"
     ]

@@ -1,5 +1,6 @@
 """What `millrace init` does: it copies a folder of templates."""
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -10,8 +11,8 @@ from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, OK
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-HERE = "code: . "
-"""The line of a template's spec that becomes the folder's own path, so that the job may be run from anywhere."""
+HERE = re.compile(r"^( *(?:code|root): )\.(/\S+)? ", re.MULTILINE)
+"""What of a template's spec becomes a path in the folder, so that the job may be run from anywhere."""
 
 
 def init_folder(folder: Path, task: str) -> int:
@@ -24,7 +25,8 @@ def init_folder(folder: Path, task: str) -> int:
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
     spec = folder / "job.yaml"
-    spec.write_text(spec.read_text().replace(HERE, f"code: {_quoted(folder.resolve())} ", 1))
+    whole = folder.resolve()
+    spec.write_text(HERE.sub(lambda at: f"{at[1]}{_quoted(whole / (at[2] or '').strip('/'))} ", spec.read_text()))
     told = ", ".join(sorted(path.name for path in folder.iterdir()))
     typer.echo(f"{folder} has {told}")
     typer.echo(f"Train it:  millrace run {shlex.quote(str(spec))}")

@@ -63,10 +63,11 @@ def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json
 
 def job_table(jobs: Sequence[JobSummary]) -> Table:
     """One line for each job."""
-    table = Table("job", "name", "algorithm", "state", "progress", "left", "message", box=None)
+    table = Table("job", "name", "algorithm", "state", "progress", "left", "metric", "message", box=None)
     for job in jobs:
         left = "" if job.eta_s is None else duration(job.eta_s)
-        cells = (job.id, job.name, job.algorithm, job.state, f"{job.progress:.0%}", left, job.message)
+        metric = "" if job.headline is None else f"{job.headline.replace('_', ' ')} {job.headline_value:.4g}"
+        cells = (job.id, job.name, job.algorithm, job.state, f"{job.progress:.0%}", left, metric, job.message)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -37,20 +37,31 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
     """Count a model's layers and print them, or end with exit status 2."""
     is_file = Path(request.model).is_file() or Path(request.model).suffix in (".yaml", ".yml", ".json")
     spec = read_job(Path(request.model), request.sets) if is_file else _named(request)
-    known = images_of(spec.model, spec.data if is_file else None)
-    shape = _shape(request.image) if request.image else known.shape if known else None
-    classes = request.classes or (known.classes if known else None)
-    if shape is None or classes is None:
-        unknown = f"only reading {spec.data.name} tells what its images are; give --image and --classes"
-        _refuse(f"{request.model}: /data/name: {unknown}")
-    from service import profile_model
-
     with _refusing():
-        cost = profile_model(spec.model, Images(shape=shape, classes=classes), spec.code)
+        cost = _cost(request, spec, is_file)
     if as_json:
         typer.echo(cost.model_dump_json())
         return
     _show(_layers(cost), _kinds(cost))
+
+
+def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:
+    """For images of a known shape without data; else the spec's data are opened."""
+    from service import profile_model, profile_spec
+
+    options = [name for name, value in (("--image", request.image), ("--classes", request.classes)) if value]
+    known = images_of(spec.model, spec.data if is_file else None)
+    if spec.task.name != "classification" or (known is None and not options):
+        if options:
+            _refuse(f"{options[0]}: the data tell what task {spec.task.name} learns from; leave it out")
+        return profile_spec(spec.train)
+    if known is None and len(options) == 1:
+        _refuse(f"{options[0]}: {spec.data.name} does not tell the rest; give --image and --classes, or neither")
+    shape, classes = (known.shape, known.classes) if known else (None, None)
+    shape, classes = _shape(request.image) if request.image else shape, request.classes or classes
+    assert shape is not None
+    assert classes is not None
+    return profile_model(spec.model, Images(shape=shape, classes=classes), spec.code)
 
 
 def print_timings(plan: TimingPlan, plot: Path, as_json: bool) -> None:
@@ -138,8 +149,7 @@ def _show(*tables: Table) -> None:
 
 
 def _layers(cost: ModelCost) -> Table:
-    shape = "x".join(map(str, cost.images.shape))
-    title = f"{cost.model}, for one image of {shape} and {cost.images.classes} classes; FLOPs of products only"
+    title = f"{cost.model}, for {cost.example}; FLOPs of products only"
     table = Table(title=title, title_justify="left", box=None)
     table.add_column("layer")
     table.add_column("kind")

@@ -10,17 +10,13 @@ from api.cli.actions.specs import read_job
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
-from service import Recipe, explain, known_examples
+from service import JobSpec, MillraceError, Recipe, explain, known_examples
 
 
 def print_recipe(spec_file: Path, sets: list[str], examples: int | None, as_json: bool) -> None:
     """Print it, or end with exit status 2."""
     spec = read_job(spec_file, sets)
-    examples = examples or known_examples(spec.data)
-    if examples is None:
-        unknown = f"only reading {spec.data.name} tells how many training examples it has; give --examples"
-        complain(f"{spec_file}: /data/name: {unknown}")
-        raise typer.Exit(BAD_INPUT)
+    examples = examples or known_examples(spec.data) or _counted(spec_file, spec)
     recipe = explain(spec.train, examples)
     if as_json:
         typer.echo(recipe.model_dump_json())
@@ -30,6 +26,17 @@ def print_recipe(spec_file: Path, sets: list[str], examples: int | None, as_json
         console.print(table)
     for warning in recipe.warnings:
         console.print(Text(f"\nwarning: {warning}", style="yellow"))
+
+
+def _counted(spec_file: Path, spec: JobSpec) -> int:
+    """By opening the data, which alone tell it."""
+    from service import count_examples
+
+    try:
+        return count_examples(spec.data, spec.code)
+    except MillraceError as error:
+        complain(f"{spec_file}: /data/name: {error}; or give --examples")
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def _tables(recipe: Recipe) -> tuple[Table, Table]:

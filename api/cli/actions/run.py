@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from api.cli.actions.jobs import print_result
-from api.cli.actions.specs import read_job
+from api.cli.actions.specs import has_code, read_job
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, OK, CliContext
 from api.cli.display import display
@@ -29,6 +29,8 @@ class RunRequest:
 def run_here(context: CliContext, request: RunRequest) -> int:
     """Train one job on a Ray of its own, or on an existing one. Returns the exit status."""
     spec = read_job(request.spec_file, request.sets)
+    if not has_code(request.spec_file, spec.code):
+        return BAD_INPUT
     job_id = new_job_id()
     run_dir = (request.folder or context.runs_dir / job_id).absolute()
     if (run_dir / "events.jsonl").exists():

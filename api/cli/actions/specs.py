@@ -6,7 +6,17 @@ import typer
 
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
-from service import JobSpec, SpecInvalid, State, SweepSpec, configurations, read_spec_file, read_sweep_file
+from service import (
+    JobSpec,
+    SpecInvalid,
+    State,
+    SweepSpec,
+    configurations,
+    explain,
+    known_examples,
+    read_spec_file,
+    read_sweep_file,
+)
 
 
 def read_job(spec_file: Path, sets: list[str]) -> JobSpec:
@@ -15,6 +25,22 @@ def read_job(spec_file: Path, sets: list[str]) -> JobSpec:
         return read_spec_file(spec_file, sets).resolved(Path.cwd())
     except SpecInvalid as error:
         raise as_exit(error, spec_file) from None
+
+
+def print_checked(spec: JobSpec, as_json: bool) -> None:
+    """A spec in full, and on the error stream what it asks for in vain, as far as its data's name tells."""
+    typer.echo(spec.model_dump_json(indent=None if as_json else 2))
+    examples = known_examples(spec.data)
+    for warning in explain(spec.train, examples).warnings if examples is not None else ():
+        complain(f"warning: {warning}")
+
+
+def has_code(spec_file: Path, code: str | None, pointer: str = "/code") -> bool:
+    """Whether the folder with the user's code is there; says so if it is not, before anything is started."""
+    if code is None or Path(code).is_dir():
+        return True
+    complain(f"{spec_file}: {pointer}: there is no folder {code}")
+    return False
 
 
 def read_sweep(spec_file: Path, sets: list[str]) -> SweepSpec:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from api.cli.actions.run import RunRequest
-from api.cli.actions.specs import as_exit, read_sweep
+from api.cli.actions.specs import as_exit, has_code, read_sweep
 from api.cli.connection import complain, connected
 from api.cli.context import BAD_INPUT, FAILED, INTERRUPTED, OK, CliContext
 from api.cli.display import duration, wide_console
@@ -91,6 +91,8 @@ def submit_sweep(context: CliContext, server: str, request: RunRequest) -> None:
 def sweep_here(context: CliContext, request: RunRequest) -> int:
     """Run a sweep on a Ray of its own, or on an existing one. Returns the exit status."""
     spec = read_sweep(request.spec_file, request.sets)
+    if not has_code(request.spec_file, spec.job.code, "/job/code"):
+        return BAD_INPUT
     folder = (request.folder or context.runs_dir / new_sweep_id()).absolute()
     lines = SweepLines(sys.stderr if request.as_json else sys.stdout)
     try:

@@ -41,13 +41,13 @@ def _add_submit(app: typer.Typer, context: CliContext) -> None:
     ) -> None:
         """Give a job to a running service."""
         from api.cli.actions.jobs import print_job, watch_job
-        from api.cli.actions.specs import read_job
+        from api.cli.actions.specs import print_checked, read_job
         from api.cli.connection import connected
 
         spec = read_job(spec_file, sets or [])
         with connected(context, server, str(spec_file)) as client:
             if dry_run:
-                typer.echo(client.check(spec).model_dump_json(indent=None if output is Output.json else 2))
+                print_checked(client.check(spec), output is Output.json)
                 return
             job = client.submit(spec, key)
             if watch:

@@ -33,6 +33,7 @@ class TemplateName(StrEnum):
     own = "own"
     classification = "classification"
     regression = "regression"
+    language_model = "language_model"
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
@@ -74,10 +75,10 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
     ) -> None:
         """Train one job here and now; needs no server. Ctrl-C stops it cleanly, a second one at once."""
         from api.cli.actions.run import RunRequest, run_here
-        from api.cli.actions.specs import read_job
+        from api.cli.actions.specs import print_checked, read_job
 
         if dry_run:
-            typer.echo(read_job(spec_file, sets or []).model_dump_json(indent=None if output is Output.json else 2))
+            print_checked(read_job(spec_file, sets or []), output is Output.json)
             return
         request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
         raise typer.Exit(run_here(context, request))
@@ -99,7 +100,7 @@ def _add_explain(app: typer.Typer) -> None:
         *,
         sets: Sets = None,
         examples: Annotated[
-            int | None, typer.Option(min=1, help="Training examples, where the dataset's name does not tell.")
+            int | None, typer.Option(min=1, help="Training examples; else the data are opened for it, if need be.")
         ] = None,
         output: OutputOption = Output.text,
     ) -> None:

@@ -87,6 +87,7 @@ def test_a_failed_run_has_status_one_and_a_result(cli: Cli, spec: Path) -> None:
         ("a: [", [], ["/: not valid YAML in line 2, column 1: did not find"]),
         ("epochs: 1", ["workers=0"], ["/workers/count: "]),
         ("epochs: 1", ["epochs"], ["/: 'epochs' is not of the form"]),
+        ("epochs: 1", ["code=/nowhere"], ["/code: there is no folder /nowhere"]),
         ("epochs: 1", ["workers=9"], ["/workers: the job needs 9 CPUs"]),
     ],
 )
@@ -137,10 +138,10 @@ def test_explain_tells_the_recipe_and_starts_nothing(cli: Cli, spec: Path) -> No
     assert "last update" in told_people
 
 
-def test_explain_asks_for_the_examples_that_it_cannot_know(cli: Cli, spec: Path) -> None:
+def test_explain_reads_the_data_where_their_name_does_not_tell(cli: Cli, spec: Path) -> None:
     outcome = cli("explain", spec, "--set", "data=sets:letters")
     assert outcome.exit_code == 2
-    assert outcome.stderr.startswith(f"{spec}: /data/name: only reading sets:letters tells")
+    assert outcome.stderr.startswith(f"{spec}: /data/name: sets:letters: module 'sets' is not on the path")
     outcome = cli("explain", spec, "--set", "data=sets:letters", "--examples", 640, "-o", "json")
     assert json.loads(outcome.stdout)["quantities"]["steps_per_epoch"]["value"] == 20
     assert cli("explain", spec, "--set", "epochs=0").exit_code == 2
@@ -152,7 +153,11 @@ def test_a_service_that_is_not_there(cli: Cli, spec: Path) -> None:
     assert "`millrace serve` starts one" in outcome.stderr
 
 
-def test_submit_list_show_watch_logs_cancel(cli: Cli, spec: Path, service: Service) -> None:
+def test_submit_list_show_watch_logs_cancel(
+    cli: Cli, spec: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
     def call(*arguments: object) -> Outcome:
         outcome = cli(*arguments, server=service.url)
         assert outcome.exit_code == 0, outcome.output
@@ -163,12 +168,15 @@ def test_submit_list_show_watch_logs_cancel(cli: Cli, spec: Path, service: Servi
     assert json.loads(call("submit", spec, "-o", "json", "--key", "k").stdout)["job_id"] == job["job_id"]
     run = service.started(job["job_id"])
     run.state(State.RUNNING)
+    figures = {"epoch": 1, "examples": 1000, "seconds": 0.1, "test_loss": 2.0, "test_perplexity": 7.4}
+    run.emit("evaluation", **figures, headline="perplexity", higher_is_better=False)
     run.step(1.5)
     eventually(lambda: service.client.get(run.job_id).progress == 0.5)
     assert json.loads(call("show", run.job_id, "-o", "json").stdout)["progress"] == 0.5
     assert "50%" in call("show", run.job_id).stdout
-    assert run.job_id in call("list").stdout
-    assert [entry["id"] for entry in json.loads(call("list", "-o", "json").stdout)["jobs"]] == [run.job_id]
+    assert "perplexity 7.4" in next(line for line in call("list").stdout.splitlines() if run.job_id in line)
+    (listed,) = json.loads(call("list", "-o", "json").stdout)["jobs"]
+    assert (listed["id"], listed["headline"], listed["headline_value"]) == (run.job_id, "perplexity", 7.4)
     assert run.job_id not in call("list", "--state", "failed").stdout
     whole = call("submit", spec, "--dry-run").stdout
     assert json.loads(whole)["algorithm"]["num_fetch"] == 1

@@ -52,11 +52,30 @@ def test_a_spec_in_place_of_a_name(cli: Cli) -> None:
     assert cost["images"] == {"shape": [1, 8, 8], "classes": 10}
     assert cost["whole"]["parameters"] == 64 * 16 + 16 + 16 * 10 + 10
     own = ROOT / "examples/own_code/job.yaml"
-    outcome = cli("profile", "--model", own, "--set", f"code={own.parent}")
+    outcome = cli("profile", "--model", own, "--set", f"code={own.parent}", "--classes", 3)
     assert outcome.exit_code == 2
-    assert outcome.stderr.startswith(f"{own}: /data/name: only reading shapes:shapes tells what its images are")
+    assert outcome.stderr.startswith("--classes: shapes:shapes does not tell the rest; give --image and --classes")
     arguments = ("--set", f"code={own.parent}", "--image", "1x28x28", "--classes", "3", "-o", "json")
     assert json.loads(cli("profile", "--model", own, *arguments).stdout)["images"]["classes"] == 3
+
+
+def test_a_spec_whose_data_must_be_read(cli: Cli, tmp_path: Path) -> None:
+    """And `explain`, which counts their examples."""
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 20)
+    spec = tmp_path / "gpt.yaml"
+    gpt = "{name: gpt, kwargs: {layers: 1, heads: 2, width: 16}}"
+    spec.write_text(f"task: language_model\nmodel: {gpt}\ndata: {{name: text, root: {tmp_path}/fox.txt, context: 8}}\n")
+    cost = json.loads(cli("profile", "--model", spec, "-o", "json").stdout)
+    layers = {layer["name"]: layer["cost"] for layer in cost["layers"]}
+    assert cost["images"] is None
+    assert cost["example"] == "one example of text, 8 tokens each, vocabulary 256"
+    (connected,) = {c["forward_flops"] for name, c in layers.items() if name.endswith("expand")}
+    assert connected == 2 * 8 * 16 * 64
+    assert "for one example of text" in cli("profile", "--model", spec).stdout
+    outcome = cli("profile", "--model", spec, "--image", "1x2x2")
+    assert (outcome.exit_code, outcome.stderr.partition(":")[0]) == (2, "--image")
+    recipe = json.loads(cli("explain", spec, "-o", "json").stdout)
+    assert recipe["quantities"]["examples"]["value"] == (900 * 9 // 10 - 1) // 8
 
 
 @pytest.mark.parametrize(
@@ -109,6 +128,8 @@ def test_a_dry_run_checks_prints_and_starts_nothing(cli: Cli, tmp_path: Path) ->
     whole = json.loads(cli("run", spec, "--dry-run", "--set", "epochs=3").stdout)
     assert (whole["epochs"], whole["optimizer"]["name"], whole["batch"]["per_worker"]) == (3, "nesterov", 32)
     assert len(cli("run", spec, "--dry-run", "-o", "json").stdout.splitlines()) == 1
+    vain = cli("run", spec, "--dry-run", "--set", "warmup.name=gradual", "--set", "scaling=none")
+    assert (vain.exit_code, vain.stderr[:36]) == (0, "warning: warmup.name: gradual leads ")
     outcome = cli("run", spec, "--dry-run", "--set", "epochs=0")
     assert outcome.exit_code == 2
     assert outcome.stderr.startswith(f"{spec}: /epochs: ")

@@ -38,10 +38,13 @@ def test_a_job_has_series_of_its_own_while_it_trains_and_none_afterwards(service
     job = service.client.submit({"algorithm": "downpour"})
     run = service.started(job.id)
     run.state(State.RUNNING)
+    figures = {"epoch": 1, "examples": 1000, "seconds": 0.1, "test_loss": 2.0, "test_perplexity": 7.4}
+    run.emit("evaluation", **figures, headline="perplexity", higher_is_better=False)
     run.step(1.5)
     eventually(lambda: value(service, "millrace_job_epochs", job=job.id) == 1.5)
     assert value(service, "millrace_job_examples_per_second", job=job.id) == 500
     assert value(service, "millrace_job_workers", job=job.id) == 2
+    assert value(service, "millrace_job_headline", job=job.id, metric="perplexity") == 7.4
     run.succeed()
     eventually(lambda: service.client.get(job.id).state is State.SUCCEEDED)
     assert job.id not in service.http.get("/metrics").text
