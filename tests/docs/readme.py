@@ -1,7 +1,8 @@
 """Reads README.md and the guide: their sections, their fenced blocks, and how the commands in them are run for real.
 
-A comment before a block says what is special about it: `not run: <why>`, `before the server`, `server` (goes on while
-the others of its page run), `after the server`, `with the server` (Python).
+A comment before a block says what is special about it: `not run: <why>`, `as in <a file>` (a part of it, which tests of
+that file run), `before the server`, `server` (goes on while the others of its page run), `after the server`, `with the
+server` (Python).
 """
 
 import contextlib
@@ -37,7 +38,7 @@ class Block:
     @property
     def is_run(self) -> bool:
         """Whether a test runs it."""
-        return not self.note.startswith("not run: ")
+        return not self.note.startswith(("not run: ", "as in "))
 
 
 def blanked(text: str) -> str:

@@ -249,6 +249,13 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
             subprocess.run(["bash", "-n", "-c", block.code], check=True)
 
 
+def test_what_is_shown_of_a_file_is_in_it() -> None:
+    shown = [block for found in BLOCKS.values() for block in found if block.note.startswith("as in ")]
+    assert shown
+    for block in shown:
+        assert f"{block.code}\n" in (ROOT / block.note.removeprefix("as in ")).read_text()
+
+
 def test_every_state_that_a_command_asks_for_is_one() -> None:
     assert {name.upper() for name in re.findall(r"--state (\w+)", ALL_TEXT)} <= set(State.__members__)
 

@@ -20,6 +20,7 @@ SMALL = ["epochs=1", "data.limit=48"]
     [
         ("scenes/segmentation", ["model.kwargs.width=4", "data.root=nowhere"], "mean_iou"),
         ("scenes/detection", ["data.loader_processes=0", "data.root=nowhere", "data.limit=4"], "map"),
+        ("sentences/job", ["data.loader_processes=0"], "accuracy"),
         ("masked_words/job", ["model.kwargs.num_hidden_layers=1", "model.kwargs.hidden_size=16"], "perplexity"),
     ],
 )
