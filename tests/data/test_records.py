@@ -153,7 +153,7 @@ def test_four_arrays_of_numbers_are_vectors_with_labels() -> None:
 @pytest.mark.parametrize(
     ("name", "root", "why"),
     [
-        ("vectors", "broken", "column 0, row 2, holds .*nan.*; every number must be finite"),
+        ("vectors", "broken", "column 0, training row 2, holds .*nan.*; every number must be finite"),
         ("vectors", "unseen", r"the label of test row 2 is 5, which is not in 0\.\.1"),
         ("named", "ragged", "the test columns have different lengths"),
         ("named", "other", "both must have one form"),

@@ -104,6 +104,9 @@ class Dataset(ABC):
     told: tuple[str, ...] = ()
     """What a person should know of it, in sentences without their ends."""
 
+    skipped: tuple[Skipped, ...] = ()
+    """Training rows that were left out when it was opened, by their numbers there, and what is wrong with each."""
+
     fits_in_memory: bool
     """Whether the set is held as arrays; otherwise it is streamed through DataLoader processes."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.data.names import RECORDS, SAVED, dataset_names
+from trainers.data.names import RECORDS, SAVED, TABLES, dataset_names
 from trainers.section import Section, known
 
 
@@ -45,8 +45,9 @@ class DataSpec(Section):
     that takes longer is replaced, as one that hangs is; the log names the example."""
 
     on_error: Literal["fail", "skip"] = "fail"
-    """What becomes of an example that cannot be read, of a set that is read one by one: the run fails and names it, or
-    the example is skipped. A skipped one counts as used, and weighs nothing."""
+    """What becomes of an example that cannot be used: the run fails and names it, or the example is skipped. Of a set
+    that is read one by one a skipped one counts as used, and weighs nothing; rows of tables and arrays are left out
+    when these are opened."""
 
     max_skipped: float = Field(default=0.01, ge=0)
     """How many training examples may be skipped before the run fails after all: below 1 a share of them, from 1 on a
@@ -134,18 +135,21 @@ class DataSpec(Section):
         return tuple(path for path in (self.validation, self.test) if isinstance(path, str))
 
     @property
+    def most_skipped(self) -> float | None:
+        """`max_skipped` where examples may be skipped."""
+        return self.max_skipped if self.on_error == "skip" else None
+
+    @property
     def held_out(self) -> float:
         """The part of the data at `root` that is not trained."""
         return 0.0 if isinstance(self.validation, str) else self.validation
 
     @field_validator("on_error")
     @classmethod
-    def _is_read_one_by_one(cls, on_error: str, info: ValidationInfo) -> str:
+    def _may_skip(cls, on_error: str, info: ValidationInfo) -> str:
         name = info.data.get("name", "")
-        if on_error == "skip" and ":" not in name and name not in ("image_folder", "imagenet", "hf", "webdataset"):
-            raise ValueError(
-                f"skip is for sets that are read one by one, such as image_folder or one of your own; {name} is not"
-            )
+        if on_error == "skip" and ":" not in name and name not in (*TABLES, *SAVED, "image_folder", "imagenet"):
+            raise ValueError(f"skip is for tables, files that are read one by one and your own sets, not for {name}")
         return on_error
 
     @field_validator("tokenizer")

@@ -61,8 +61,6 @@ def open_dataset(
     if data.name == "text":
         return open_text(data, folder, device, note)
     source = read_any(data) if folder is None else map_shared(data, folder, read_any, note)
-    if data.on_error == "skip" and isinstance(source, Arrays | Columns):
-        raise SpecRejected(f"data.on_error: {data.name} gives arrays, of which none is skipped; leave it out")
     if isinstance(source, Columns):
         return ColumnsDataset(source, data.limit, device)
     if isinstance(source, ObjectSource):

@@ -22,6 +22,7 @@ class MemoryDataset(Dataset):
         channels, height, width = arrays.image_shape
         self.num_train = len(arrays.train_labels)
         self.num_validation = arrays.num_validation
+        self.skipped, self.told = arrays.skipped, arrays.told
         self.num_test = len(arrays.test_labels) - arrays.num_validation
         shape = (channels, augmentation.side or height, augmentation.side or width)
         self.facts = DataFacts(shape, arrays.num_classes)

@@ -42,6 +42,7 @@ class StreamedDataset(Dataset):
         self._train, self._test = train, test
         self.num_train, self.num_validation = len(train), test.num_validation
         self.num_test = len(test) - self.num_validation
+        self.skipped, self.told = train.left_out
         self.facts = facts
         self._device = device
         self._delivery = Delivery(device)
@@ -97,6 +98,7 @@ class Half(Loads, ABC):
         self._data = data
         self._source: Source | ObjectSource | None = source
         self.num_validation = source.num_validation
+        self.left_out = (source.skipped, source.told) if isinstance(source, Arrays) else ((), ())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}

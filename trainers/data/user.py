@@ -21,6 +21,7 @@ from trainers.data.examples import (
     measured,
 )
 from trainers.data.loading.generators import kept_generators
+from trainers.data.records.bad_rows import BadRows
 from trainers.data.records.columns import Columns, columns_of
 from trainers.data.records.objects import TRIED, ObjectSource, count_of, facts_of, is_image_with_label
 from trainers.errors import UserCodeFailed
@@ -41,11 +42,11 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
     if len(parts) in (3, 6):
         return _with_validation(data, parts)
     if len(parts) == 4 and np.asarray(parts[0]).dtype == np.uint8 and np.ndim(parts[1]) == 1:
-        return _arrays(data.name, parts)
+        return _arrays(data, parts)
     if len(parts) == 4:
-        return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name)
+        return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name, most=data.most_skipped)
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
-        return columns_of(parts[0], parts[1], data.name)
+        return columns_of(parts[0], parts[1], data.name, most=data.most_skipped)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return streams(data.name, *parts, skips=data.on_error == "skip")
     raise _something_else(data.name, returned)
@@ -55,15 +56,18 @@ def _with_validation(data: DataSpec, parts: Sequence[Any]) -> Source | ObjectSou
     """The source of three sets, of which the second is for validation."""
     name = data.name
     if len(parts) == 6:
-        validation = _arrays(name, [*parts[:2], *parts[2:4]])
-        test = _arrays(name, [*parts[:2], *parts[4:]])
+        validation, test = _arrays(data, parts[:4], "validation"), _arrays(data, [*parts[:2], *parts[4:]])
         images = np.concatenate([validation.test_images, test.test_images])
         labels = np.concatenate([validation.test_labels, test.test_labels])
-        return replace(test, test_images=images, test_labels=labels, num_validation=len(validation.test_labels))
+        num_validation, told = len(validation.test_labels), (*validation.told, *test.told)
+        return replace(test, test_images=images, test_labels=labels, num_validation=num_validation, told=told)
     if all(isinstance(part, tuple | dict) for part in parts):
-        first, last = columns_of(parts[0], parts[1], name, "validation"), columns_of(parts[0], parts[2], name)
+        most = data.most_skipped
+        first = columns_of(parts[0], parts[1], name, "validation", most)
+        last = columns_of(parts[0], parts[2], name, most=most)
         joined = {column: np.concatenate([array, last.test[column]]) for column, array in first.test.items()}
-        return replace(last, test=joined, num_validation=len(next(iter(first.test.values()))))
+        num_validation, told = len(next(iter(first.test.values()))), (*first.told, *last.told)
+        return replace(last, test=joined, num_validation=num_validation, told=told)
     if all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return streams(name, *parts, skips=data.on_error == "skip")
     raise _something_else(name, parts)
@@ -77,19 +81,35 @@ def _something_else(name: str, returned: Any) -> UserCodeFailed:
     )
 
 
-def _arrays(name: str, parts: Sequence[Any]) -> Arrays:
-    """Four arrays, checked; the classes are 0 to the largest training label."""
+def _arrays(data: DataSpec, parts: Sequence[Any], other: str = "test") -> Arrays:
+    """Four arrays, checked; the classes are 0 to the largest training label. other: What the second half is called."""
+    name = data.name
     train_images, test_images = _images(parts[0], name), _images(parts[2], name)
     _both_needed(name, len(train_images), len(test_images))
     if train_images.shape[1:] != test_images.shape[1:]:
         shapes = f"{train_images.shape[1:]}, test images {test_images.shape[1:]}"
         raise UserCodeFailed(f"{name}: training images are {shapes}; both must have one shape")
-    train_labels = checked_labels(parts[1], None, name)
-    num_classes = int(train_labels.max(initial=0)) + 1
-    test_labels = checked_labels(parts[3], num_classes, name)
-    if len(train_labels) != len(train_images) or len(test_labels) != len(test_images):
+    if len(parts[1]) != len(train_images) or len(parts[3]) != len(test_images):
         raise UserCodeFailed(f"{name}: there must be one label for each image")
-    return Arrays(train_images, train_labels, test_images, test_labels, num_classes, measured(train_images))
+    bad, not_seen = BadRows(len(train_images), data.max_skipped), BadRows(len(test_images), len(test_images))
+    train_labels, test_labels = np.asarray(parts[1]), np.asarray(parts[3])
+    num_classes = int(train_labels.max(initial=0)) + 1
+    if data.on_error == "skip":
+        train_images, train_labels = _sound(train_images, train_labels, num_classes, f"{name}, training", bad)
+        test_images, test_labels = _sound(test_images, test_labels, num_classes, f"{name}, {other}", not_seen)
+        _both_needed(name, len(train_images), len(test_images))
+    train_labels = checked_labels(train_labels, None, name)
+    test_labels = checked_labels(test_labels, num_classes, name)
+    told = tuple(f"{why}, so no evaluation has it" for _, why in not_seen.skipped)
+    found = train_images, train_labels, test_images, test_labels, num_classes, measured(train_images)
+    return Arrays(*found, skipped=bad.skipped, told=told)
+
+
+def _sound(images: UInt8Array, labels: Any, num_classes: int, what: str, bad: BadRows) -> tuple[UInt8Array, Any]:
+    """The images whose labels are classes, with these."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)).tolist()
+    bad.add(wrong, lambda row: f"{what} image {row} has the label {labels[row]}, not in 0..{num_classes - 1}")
+    return (images[bad.kept], labels[bad.kept]) if wrong else (images, labels)
 
 
 def _first(name: str, train: Any, skips: bool) -> Any:

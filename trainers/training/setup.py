@@ -219,6 +219,7 @@ class Setup:
             chance_loss=self.task.chance_loss(),
             data=(data.facts.sentence(data.num_train, data.num_test, data.num_validation), *data.told, *self.task.told),
             has_validation=data.num_validation > 0,
+            skipped=data.skipped,
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -268,12 +269,13 @@ def set_up(spec: TrainSpec, folder: Path | None, note: Callable[[str], None] = l
         groups = spec.algorithm.parameter_groups(model, layout)
     except ValueError as error:
         raise SpecRejected(f"algorithm.{error}") from error
+    skips = spec.data.on_error == "skip" and not dataset.fits_in_memory
     setup = Setup(
         spec=spec,
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, task, skips=spec.data.on_error == "skip"),
+        replica=Replica(model, layout, device, draws, task, skips=skips),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,

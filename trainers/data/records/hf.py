@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +11,7 @@ from trainers.data.records.columns import Columns
 from trainers.data.records.extras import need
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.table import columns_of_table
-from trainers.data.records.table_files import AnyColumn, Table, values_of_arrow
+from trainers.data.records.table_files import AnyColumn, TableFile, values_of_arrow
 from trainers.errors import DataNotFound, SpecRejected
 
 TEST = ("validation", "valid", "val", "dev", "test")
@@ -75,24 +74,31 @@ def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, ...]:
         names = data.model_copy(update={"target": of.names[-1], "columns": of.names[:-1]})
         if of.names[-1] in labels:
             names = names.model_copy(update={"categories": (*data.categories, of.names[-1])})
-        return columns_of_table(names, _HfTable(data.root, train, given))
+        tables = [_HfTable(data.root, part) for part in (train, *given)]
+        return columns_of_table(names, tables, [data.root] * len(tables))
     if len(given) < 2 and (not given or data.test is not None):
         chosen, rest = split(data, len(train))
         train, given = train.select(chosen), [train.select(rest), *given]
     return tuple(HfExamples(part, of) for part in (train, *given))
 
 
-class _HfTable(Table):
-    """The rows of all splits; the first ones are those of the training split."""
+class _HfTable(TableFile):
+    """The rows of one split."""
 
-    def __init__(self, root: str, train: Any, given: Sequence[Any]) -> None:
-        self._root, self.names = root, list(train.features)
-        self._splits, self.given = [train, *given], tuple(map(len, given))
-        self.num_rows = len(train) + sum(self.given)
+    def __init__(self, root: str, rows: Any) -> None:
+        self._root, self._rows, self.names, self.num_rows = root, rows, list(rows.features), len(rows)
 
-    def column(self, name: str) -> AnyColumn:
-        found = [half.select_columns([name]).with_format("arrow")[:].column(0) for half in self._splits]
-        return np.concatenate([values_of_arrow(self._root, name, column) for column in found])
+    def _values(self, name: str) -> tuple[AnyColumn, Any]:
+        return values_of_arrow(self._root, name, self._column(name))
+
+    def _found(self, name: str, row: int) -> Any:
+        return self._column(name)[row].as_py()
+
+    def _place(self, row: int) -> str:
+        return f"{self._root}, row {row}"
+
+    def _column(self, name: str) -> Any:
+        return self._rows.select_columns([name]).with_format("arrow")[:].column(0)
 
 
 def _splits(data: DataSpec) -> tuple[Any, list[Any]]:

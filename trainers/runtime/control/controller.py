@@ -230,6 +230,7 @@ class RunController:
         if not started.is_new:
             training.progress.skip_epochs(self.before.epochs)
         training.progress.skipped.found.update(self.before.skipped)
+        training.progress.skipped.note(started.prepared.skipped)
         parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
         parts.tasks.post_every(spec.report_every_s, happened.MetricsDue())
         parts.tasks.post_every(KEEP_S, happened.GaugesDue())

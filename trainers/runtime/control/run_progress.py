@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainers.data.order import Order
+from trainers.data.skipped import SkippedExamples
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
-from trainers.elastic.skipped import SkippedExamples
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
