@@ -21,7 +21,7 @@ EXAMPLES = 203
 
 
 def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
-    """Momentum, dropout, batch norm and augmentation on; five virtual workers."""
+    """Momentum, dropout, batch norm and augmentation on, gradients clipped, an average; five virtual workers."""
     plan.mkdir(exist_ok=True)
     base: dict[str, Any] = {
         "code": CODE,
@@ -32,6 +32,8 @@ def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
         "epochs": 40,
         "seed": 3,
         "optimizer": {"name": "momentum", "lr": 0.02, "weight_decay": 0.001},
+        "clip": {"value": 0.02},
+        "ema": {"decay": 0.9},
         "evaluate": {"every_epochs": 0},
         "checkpoint": {"every_epochs": 0},
         "report_every_s": 0.05,
@@ -81,7 +83,8 @@ def ended_well(watched: Watched, epochs: int, examples: int = EXAMPLES) -> dict[
     assert [{name: audits[epoch][name] for name in whole} for epoch in audits] == [whole] * epochs
     assert watched.of("result")[0]["examples"] == epochs * examples
     gone_soon(watched.run.job_id, [])
-    return load_weights(watched.folder / "model.safetensors")
+    average, params = (load_weights(watched.folder / f"{name}.safetensors") for name in ("model", "raw"))
+    return average | {f"{name}, as it is": value for name, value in params.items()}
 
 
 def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
@@ -259,7 +262,12 @@ def coordinator(watched: Watched) -> int:
 @pytest.mark.timeout(300)
 def test_hybrid_loses_the_step_in_flight_and_divides_its_layers_anew(cluster: ClusterInfo, tmp_path: Path) -> None:
     plan = tmp_path / "plan"
-    fields: dict[str, Any] = {"algorithm": "hybrid", "workers": {"count": 3, "virtual": 5}, "epochs": 80}
+    fields: dict[str, Any] = {
+        "algorithm": "hybrid",
+        "workers": {"count": 3, "virtual": 5},
+        "epochs": 80,
+        "clip": {"norm": 0.5},
+    }
     # Products of another K may be rounded otherwise; at a rate ten times this, 500 steps make 0.06 of that.
     fields |= {"optimizer": {"name": "momentum", "lr": 0.002, "weight_decay": 0.001}}
     clean = ended_well(start("faults-hybrid-clean", spec(plan, pause_s=0, **fields), tmp_path / "clean"), 80)

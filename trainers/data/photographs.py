@@ -20,6 +20,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
+from trainers.data.reading import OPENING
 from trainers.data.records.objects import TRIED, ObjectSource
 from trainers.errors import MillraceError, RunFailed
 
@@ -57,7 +58,8 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
     """
     half, examples = ("training", source.train) if training else ("test", source.test)
     try:
-        return examples[i]
+        with OPENING.reads(i):
+            return examples[i]
     except Exception as error:
         if user_code.is_user_name(data.name):
             raise user_code.failed(f"{data.name}, {half} example {i},", error) from error
