@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.test_workers import CODE
 from tests.runtime.runs import finished, gone_soon, soon, start
-from trainers import ClusterInfo, TrainSpec
+from trainers import ClusterInfo, SpecRejected, TrainSpec, preflight
 
 pytestmark = pytest.mark.long
 
@@ -76,6 +76,22 @@ def test_data_that_hangs_costs_the_worker_and_names_the_example(
     assert watched.end(200).data["state"] == "SUCCEEDED", watched.events[-3:]  # loaders import torch, each for itself
     assert watched.of("fault")[0]["why"] == "did not read example 5 of the dataset within 5 s"
     soon(lambda: not orphans(begun_s))
+
+
+def test_data_that_hangs_while_it_is_opened_costs_the_worker_and_is_told_before_a_run(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    (tmp_path / "hang").write_text("0")
+    data = {"name": "slow:streamed", "root": str(tmp_path), "loader_processes": 0, "timeout_s": 3}
+    train = spec(data=data)
+    why = "example 0 of the dataset was not read within 3 s"
+    with pytest.raises(SpecRejected, match=why):
+        preflight(train)
+    watched = start("slow-opening", train, tmp_path / "run")
+    watched.until(lambda event: event.type == "fault")
+    (tmp_path / "hang").unlink()
+    assert watched.end(200).data["state"] == "SUCCEEDED", watched.events[-3:]
+    assert watched.of("fault")[0]["why"] == "did not read example 0 of the dataset within 3 s before it was ready"
 
 
 def test_a_run_whose_data_hangs_can_be_cancelled(cluster: ClusterInfo, tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ class DataSpec(Section):
     """DataLoader processes a worker, for sets that do not fit in memory."""
 
     timeout_s: float = Field(default=300.0, gt=0)
-    """The longest that one example may take to be read, in seconds, where examples are read while it trains. A process
-    that takes longer is replaced, as one that hangs is; the log names the example."""
+    """The longest that one example may take to be read, in seconds, where examples are read one by one: while the
+    dataset is opened, or while it trains. A process that takes longer is replaced, as one that hangs is; the log names
+    the example."""
 
     on_error: Literal["fail", "skip"] = "fail"
     """What becomes of an example that cannot be used: the run fails and names it, or the example is skipped. Of a set

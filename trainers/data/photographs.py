@@ -21,6 +21,7 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
 from trainers.data.node_lock import Note
+from trainers.data.reading import OPENING
 from trainers.data.records.objects import TRIED, ObjectSource
 from trainers.errors import MillraceError, RunFailed
 
@@ -58,7 +59,8 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
     """
     examples, named = source.train if training else source.test, example_name(i, training, source.num_validation)
     try:
-        return examples[i]
+        with OPENING.reads(i):
+            return examples[i]
     except Exception as error:
         if user_code.is_user_name(data.name):
             raise user_code.failed(f"{data.name}, {named},", error) from error

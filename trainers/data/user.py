@@ -21,6 +21,7 @@ from trainers.data.examples import (
     measured,
 )
 from trainers.data.loading.generators import kept_generators
+from trainers.data.reading import OPENING
 from trainers.data.records.bad_rows import BadRows
 from trainers.data.records.columns import Columns, columns_of
 from trainers.data.records.objects import TRIED, ObjectSource, count_of, facts_of, is_image_with_label
@@ -117,7 +118,8 @@ def _first(name: str, train: Any, skips: bool) -> Any:
     last = min(TRIED, len(train)) - 1 if skips else 0
     for i in range(last + 1):
         try:
-            return train[i]
+            with OPENING.reads(i):
+                return train[i]
         except Exception as error:
             if i == last:
                 raise user_code.failed(f"{name}, example {i},", error) from error

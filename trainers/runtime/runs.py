@@ -1,12 +1,16 @@
 """Runs on the connected Ray: start one, find one again, clean up after one."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trainers.data.reading import OPENING
+from trainers.errors import SpecRejected
 from trainers.given import refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
@@ -145,8 +149,8 @@ def preflight(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> 
     Raises:
         SpecRejected: With the field and the remedy.
     """
-    task = ray.remote(_preflight).options(num_cpus=0, max_retries=0, runtime_env=runtime_environment(spec))
-    checked = task.remote(spec)
+    once = ray.remote(num_cpus=0, max_retries=0, max_calls=1, runtime_env=runtime_environment(spec))
+    checked = once(_preflight).remote(spec)
     while not ray.wait([checked], timeout=PREFLIGHT_LOOK_S)[0]:
         if not is_wanted():
             ray.cancel(checked, force=True)
@@ -174,8 +178,25 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
 
 
 def _preflight(spec: TrainSpec) -> None:
+    """Runs as a task, in a process that ends with it: what hangs in the user's data stays behind in a thread."""
     from trainers.runtime.actors.base import use_code
+    from trainers.training.setup import Setup
     from trainers.training.setup import preflight as check
 
     use_code(spec.code is not None)
-    check(spec)
+    opened, checked = list[Setup](), Future[None]()
+
+    def run() -> None:
+        try:
+            check(spec, opened.append)
+            checked.set_result(None)
+        except BaseException as error:
+            checked.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not wait([checked], PREFLIGHT_LOOK_S).done:
+        reading = opened[0].dataset.reading() if opened else OPENING.longest()
+        if reading is not None and reading.seconds > spec.data.timeout_s:
+            within = f"example {reading.example} of the dataset was not read within {spec.data.timeout_s:g} s"
+            raise SpecRejected(f"data: {within}; set data.timeout_s to more if it takes so long")
+    checked.result()

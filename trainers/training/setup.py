@@ -307,13 +307,16 @@ def build_order(spec: TrainSpec, num_examples: int) -> Order:
     return kind(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed, spec.data.shuffle)
 
 
-def preflight(spec: TrainSpec) -> None:
+def preflight(spec: TrainSpec, on_setup: Callable[[Setup], object] = lambda _: None) -> None:
     """Whatever can be found wrong without training: data, model, layout, checkpoint, one minibatch.
+
+    on_setup: Is given what was opened, before anything is read through it.
 
     Raises:
         SpecRejected: With the field and the remedy.
     """
     setup = set_up(spec, None)
+    on_setup(setup)
     with setup.dataset:
         check(setup)
 

@@ -37,7 +37,8 @@ def deadly(root: str) -> Arrays:
 
 
 class Photographs:
-    """64 images, read one by one; the one with number 5 takes for ever as long as there is a file `hang`."""
+    """64 images, read one by one; the one whose number stands in a file `hang`, or number 5, takes for ever as long as
+    there is that file."""
 
     classes = tuple("0123456789")
 
@@ -48,9 +49,15 @@ class Photographs:
         return len(self.images)
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
-        while i == 5 and self.hang.exists():
+        while self._hangs(i):
             time.sleep(0.1)
         return self.images[i], int(self.labels[i])
+
+    def _hangs(self, i: int) -> bool:
+        try:
+            return i == int(self.hang.read_text() or 5)
+        except FileNotFoundError:
+            return False
 
 
 def streamed(root: str) -> tuple[Photographs, Photographs]:

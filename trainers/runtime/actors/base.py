@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainers.data.reading import OPENING
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.runtime.actors.coordinator_watch import CoordinatorWatch
 from trainers.runtime.messages import ActorLocation
@@ -47,7 +48,7 @@ class BaseActor:
         """What this actor does."""
         busy_s = time.monotonic() - self.active_since_s
         beat = Heartbeat(cpu_s=time.process_time(), activity=self.activity, activity_s=busy_s)
-        reading = None if self.setup is None else self.setup.dataset.reading()
+        reading = OPENING.longest() if self.setup is None else self.setup.dataset.reading()
         return beat if reading is None else replace(beat, example=reading.example, reading_s=reading.seconds)
 
     def note(self, activity: str) -> None:
