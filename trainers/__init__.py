@@ -30,8 +30,10 @@ if TYPE_CHECKING:
         State,
         error_median,
         headline_of,
+        is_judged,
         last_median,
         metrics_of,
+        set_of,
     )
     from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
@@ -75,8 +77,8 @@ _HOME = {
         "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "last_median",
-        "metrics_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
+        "last_median", "metrics_of", "set_of",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.bits_check": ("BitsReport", "check_bits"),
@@ -106,9 +108,10 @@ __all__ = [
     "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
     "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
-    "images_of", "is_given", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs", "plot_timings",
-    "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "slope_words", "start_head",
-    "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train",
+    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",
+    "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "set_of",
+    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
+    "train",
 ]  # fmt: skip
 
 

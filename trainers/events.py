@@ -8,7 +8,9 @@
 | `evaluation` | `epoch` (with its fraction within an epoch), `examples`, `step` of a synchronous run,
 `seconds`, each metric of the task as `test_` and its name (`test_loss`;
 `test_accuracy`, 0 to 1, with `test_error_median`; `test_perplexity` ...),
-`headline`: the name of the one by which runs are compared, and of that `higher_is_better` |
+`headline`: the name of the one by which runs are compared, and of that `higher_is_better`;
+in a run with a validation set `set`: `validation`, and then `validation_` stands for `test_`,
+or at the very end `test` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped |
@@ -167,7 +169,7 @@ class Result(BaseModel):
     epochs: float
     examples: int
     test_accuracy: float | None
-    """0 to 1; null where the task has no accuracy."""
+    """0 to 1; null where the task has no accuracy, or the test set was not evaluated."""
     test_loss: float | None
     test_error_median: float | None = None
     """Median of 1 - accuracy over the evaluations at the ends of the last 5 epochs (paper 4, section 5.1); null where
@@ -176,6 +178,8 @@ class Result(BaseModel):
     """Mean over the last epoch."""
     metrics: dict[str, float] = {}  # a model copies its defaults
     """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ..."""
+    validation: dict[str, float] = {}
+    """Likewise on the validation set, of a run that has one."""
     headline: str | None = None
     """The one of them by which runs are compared; null where none was measured."""
     higher_is_better: bool | None = None
@@ -202,17 +206,33 @@ class Result(BaseModel):
     """What is wrong with a run that ended well: its loss stayed at chance, or above its start; null if nothing is."""
 
 
+EvaluatedSet = Literal["validation", "test"]
+
+
+def set_of(evaluation: dict[str, Any]) -> EvaluatedSet:
+    """Which set an `evaluation` is of."""
+    found: EvaluatedSet = evaluation.get("set", "test")
+    return found
+
+
+def is_judged(evaluation: dict[str, Any]) -> bool:
+    """Whether a run is judged by this `evaluation`: in a run with a validation set not by that of the test set."""
+    return bool(evaluation.get("set") != "test")
+
+
 def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
     """The task's metrics in the data of an `evaluation`, by name."""
-    named = {name.removeprefix("test_"): value for name, value in evaluation.items() if name.startswith("test_")}
+    begin = f"{set_of(evaluation)}_"
+    named = {name.removeprefix(begin): value for name, value in evaluation.items() if name.startswith(begin)}
     return {name: value for name, value in named.items() if name != "error_median"}
 
 
 def headline_of(evaluation: dict[str, Any]) -> tuple[str, bool] | None:
     """The metric of an `evaluation` by which runs are compared, and whether more of it is better; None where there is
     no such metric in it. Logs that do not say are older than tasks: theirs is the accuracy."""
-    name = evaluation.get("headline", "accuracy" if "test_accuracy" in evaluation else "loss")
-    return (name, evaluation.get("higher_is_better", name == "accuracy")) if f"test_{name}" in evaluation else None
+    metrics = metrics_of(evaluation)
+    name = evaluation.get("headline", "accuracy" if "accuracy" in metrics else "loss")
+    return (name, evaluation.get("higher_is_better", name == "accuracy")) if name in metrics else None
 
 
 MEDIAN_EPOCHS = 5

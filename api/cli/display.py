@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from service import Event, log_line, metrics_of
+from service import Event, log_line, metrics_of, set_of
 from service import Progress as Figures
 
 LINE_EVERY_S = 3.0
@@ -129,7 +129,7 @@ def evaluation_line(event: Event) -> str:
     first = ("accuracy", "loss")  # then the others as the task names them
     order = [*(name for name in first if name in metrics), *(name for name in metrics if name not in first)]
     return f"epoch {_epoch(data['epoch'])}  " + "  ".join(
-        f"test {_words(name)} {_number(metrics[name])}" for name in order
+        f"{set_of(data)} {_words(name)} {_number(metrics[name])}" for name in order
     )
 
 
@@ -152,8 +152,8 @@ def _figures_line(figures: Figures, epochs: int) -> str:
         return ""
     parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
     if figures.headline is not None:
-        name, value = figures.headline
-        parts.append(f"{'test ' * (name == 'loss')}{_words(name)} {_number(value)}")
+        (name, value), which = figures.headline, set_of(figures.evaluation or {})
+        parts.append(f"{f'{which} ' * (name == 'loss')}{_words(name)} {_number(value)}")
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")
     return "  ".join(parts)

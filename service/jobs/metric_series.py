@@ -41,8 +41,8 @@ EPOCH = ("train_loss",)
 TABLES = {"step": STEP + STALENESS, "evaluation": (), "epoch": EPOCH}
 """The figures of each kind of event. Those of an evaluation are whatever the run's task measures."""
 NAMES = tuple(name for names in TABLES.values() for name in names)
-MEASURED = "test_"
-"""Begins the names of a task's metrics."""
+MEASURED = ("test_", "validation_")
+"""Begin the names of a task's metrics."""
 USUAL = ("test_loss", "test_accuracy", "test_error_median")
 """Metrics of which every run may be asked; one that has no such metric has an empty line."""
 
@@ -216,13 +216,15 @@ class SeriesCache:
 
 
 def table_of(name: str) -> str:
-    """The table that a figure is in; `test_...` are metrics of a task, of whatever names. Raises SeriesNotFound."""
+    """The table that a figure is in; `test_...` and `validation_...` are metrics of a task. Raises SeriesNotFound."""
     if name.startswith(MEASURED):
         return "evaluation"
     table = next((table for table, names in TABLES.items() if name in names), None)
     if table is None:
         there = ", ".join(NAMES)
-        raise SeriesNotFound(f"no figure is called {name!r}; there are {there}, and {MEASURED}... for a task's metrics")
+        raise SeriesNotFound(
+            f"no figure is called {name!r}; there are {there}, and {MEASURED[0]}... for a task's metrics"
+        )
     return table
 
 

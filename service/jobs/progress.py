@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.status import Status
-from trainers import RETRYING, Event, Metrics, Result, State, headline_of, metrics_of
+from trainers import RETRYING, Event, Metrics, Result, State, headline_of, metrics_of, set_of
 
 LOST = "CoordinatorLost"
 """The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""
@@ -78,7 +78,7 @@ class Progress(BaseModel):
         """The metric by which runs of its task are compared, from the last evaluation; none before the first."""
         evaluation = self.evaluation or {}
         found = headline_of(evaluation)
-        return None if found is None else (found[0], evaluation[f"test_{found[0]}"])
+        return None if found is None else (found[0], metrics_of(evaluation)[found[0]])
 
     def _enter(self, status: Status) -> None:
         self.state, self.reason, self.message = status.state, status.reason, status.message
@@ -110,7 +110,7 @@ class Progress(BaseModel):
         if self.result is not None:
             return self.result.model_copy(update={"state": self.state, "message": self.message or self.result.message})
         metrics, evaluation = self.metrics, self.evaluation or {}
-        headline = headline_of(evaluation)
+        headline, measured = headline_of(evaluation), {set_of(evaluation): metrics_of(evaluation)}
         return Result(
             job_id=job_id,
             state=self.state,
@@ -119,7 +119,8 @@ class Progress(BaseModel):
             test_accuracy=evaluation.get("test_accuracy"),
             test_loss=evaluation.get("test_loss"),
             test_error_median=evaluation.get("test_error_median"),
-            metrics=metrics_of(evaluation),
+            metrics=measured.get("test", {}),
+            validation=measured.get("validation", {}),
             headline=None if headline is None else headline[0],
             higher_is_better=None if headline is None else headline[1],
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,

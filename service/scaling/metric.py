@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from trainers import headline_of
+from trainers import headline_of, metrics_of
 
 HIGHER = ("accuracy", "r2", "iou", "map", "f1", "recall", "precision", "bleu")
 """End the names of metrics of which more is better, where no task says it."""
@@ -33,7 +33,7 @@ class Metric(BaseModel):
         """
         told = headline_of(evaluation)
         name = name or (told[0] if told else "")
-        if f"test_{name}" not in evaluation:
+        if name not in metrics_of(evaluation):
             return None
         if name == "accuracy":
             return cls()
@@ -43,7 +43,7 @@ class Metric(BaseModel):
 
     @property
     def is_error(self) -> bool:
-        """Whether it is a share of the test examples."""
+        """Whether it is a share of the examples."""
         return self.name == "error"
 
     @property
@@ -59,8 +59,8 @@ class Metric(BaseModel):
     def cost(self, evaluation: dict[str, Any]) -> float:
         """Of an evaluation that holds it."""
         if self.is_error:
-            return float(1 - evaluation["test_accuracy"])
-        value = float(evaluation[f"test_{self.name}"])
+            return float(1 - metrics_of(evaluation)["accuracy"])
+        value = float(metrics_of(evaluation)[self.name])
         return -value if self.higher_is_better else value
 
     def value(self, cost: float) -> float:

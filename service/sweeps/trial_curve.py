@@ -8,7 +8,7 @@ from service.scaling.evidence import Point
 from service.scaling.metric import Metric
 from service.status import Status
 from service.sweeps.spec import ReportSpec
-from trainers import Event, EventLogReader, State, last_median, metrics_of
+from trainers import Event, EventLogReader, State, is_judged, last_median, metrics_of
 
 
 class TrialCurve:
@@ -29,7 +29,7 @@ class TrialCurve:
         self.final: Status | None = None
 
     def add(self, event: Event) -> bool:
-        """Take in one more event. Returns whether it is an evaluation."""
+        """Take in one more event. Returns whether it is an evaluation by which runs are judged."""
         if self.training and self.last_time is not None:
             self.seconds += max(0.0, event.time - self.last_time)
         self.last_time = event.time
@@ -46,7 +46,10 @@ class TrialCurve:
                 self.train_loss = data.get("train_loss")
                 self._point(data["epoch"], data["examples"])
             case "evaluation":
-                self._point(data["epoch"], data["examples"], test_loss=data.get("test_loss"), **self._compared(data))
+                if not is_judged(data):
+                    return False
+                loss = metrics_of(data).get("loss")
+                self._point(data["epoch"], data["examples"], test_loss=loss, **self._compared(data))
                 return True
             case _:
                 pass

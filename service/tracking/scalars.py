@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from trainers import Event, metrics_of
+from trainers import Event, metrics_of, set_of
 
 TAGS = {
     "step": {
@@ -36,7 +36,7 @@ class Scalars:
             return None
         found = {tag: float(event.data[name]) for name, tag in tags.items() if event.data.get(name) is not None}
         if event.type == "evaluation":
-            found |= {f"test/{name}": value for name, value in metrics_of(event.data).items()}
+            found |= {f"{set_of(event.data)}/{name}": value for name, value in metrics_of(event.data).items()}
         if event.type == "step":
             found |= self._staleness(event.data.get("staleness", {}))
         return found

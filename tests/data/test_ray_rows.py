@@ -20,7 +20,7 @@ def spec(**fields: object) -> DataSpec:
 
 
 def opens(table: pa.Table, test: pa.Table | None = None, last: str = "") -> OpenRows:
-    return lambda: (ArrowRows(table, last), None if test is None else ArrowRows(test, last))
+    return lambda: [ArrowRows(rows, last) for rows in (table, test) if rows is not None]
 
 
 def test_numbers_and_words_with_a_target_are_a_table(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_will_not_do_is_refused() -> None:
         open_dataset(spec(target="y"), 0)
     with pytest.raises(SpecRejected, match="there is no 'z' in sets:rows; it has x, y"):
         open_dataset(spec(target="z"), 0, open_rows=opens(table))
-    with pytest.raises(SpecRejected, match="test set of ray:sets:rows has no column 'y'"):
+    with pytest.raises(SpecRejected, match="held-out set of ray:sets:rows has no column 'y'"):
         open_dataset(spec(target="y"), 0, open_rows=opens(table, table.select(["x"]), "x"))
     with pytest.raises(MillraceError, match="read one by one"):
         open_partitioned(spec(target="y"), 0, open_rows=opens(table))

@@ -81,9 +81,9 @@ def test_a_large_text_is_not_read_into_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fields", "why"),
     [
-        (b"short", {}, "neither part may be shorter than data.context"),
+        (b"short", {}, "no part may be shorter than data.context"),
         (b"\xff\xfe" * 40, {"tokens": "characters"}, "no text in UTF-8"),
-        (b"", {}, "neither part may be shorter"),
+        (b"", {}, "no part may be shorter"),
     ],
 )
 def test_a_text_that_will_not_do_is_refused(content: bytes, fields: dict, why: str, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_four_arrays_of_numbers_are_vectors_with_labels() -> None:
 @pytest.mark.parametrize(
     ("name", "root", "why"),
     [
-        ("vectors", "broken", "column 0, row 2, holds .*nan.*; every number must be finite"),
+        ("vectors", "broken", "column 0, training row 2, holds .*nan.*; every number must be finite"),
         ("vectors", "unseen", r"the label of test row 2 is 5, which is not in 0\.\.1"),
         ("named", "ragged", "the test columns have different lengths"),
         ("named", "other", "both must have one form"),

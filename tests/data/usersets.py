@@ -97,3 +97,40 @@ def no_classes(root: str) -> tuple[list[Any], list[Any]]:
 
 
 not_a_function = 3
+
+
+def six_arrays(root: str) -> tuple[Any, ...]:
+    images, labels, *_ = four_arrays(root)
+    return images[:6], labels[:6], images[6:8], labels[6:8], images[8:], labels[8:]
+
+
+def three_pairs(root: str) -> tuple[Any, ...]:
+    x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
+    return (x[:6], y[:6]), (x[6:8], y[6:8]), (x[8:], y[8:])
+
+
+def three_maps(root: str) -> tuple[Map, Map, Map]:
+    return Map(6), Map(2), Map(4, broken=root == "broken")
+
+
+class Words(Map):
+    """Of anything: no images."""
+
+    def __getitem__(self, i: int) -> Any:
+        image, label = super().__getitem__(i)
+        return {"words": image[0, 0].astype(np.float32), "label": label}
+
+
+def three_sets_of_words(root: str) -> tuple[Words, Words, Words]:
+    return Words(6), Words(2), Words(4)
+
+
+def bad_arrays(root: str) -> tuple[Any, ...]:
+    """`images`: a negative label among 12, and a label of the test set that no training image has. Else numbers, of
+    which training row 3 is not finite and the label of row 5 is negative."""
+    if root == "images":
+        images, labels, test_images, test_labels = four_arrays(root)
+        return images, np.where(np.arange(12) == 4, -1, labels), test_images, [7, *test_labels[1:]]
+    x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
+    x[3, 1], y[5] = np.nan, -2
+    return (x[:8], y[:8]), (x[8:10], y[8:10]), (x[10:], np.array([9, 0]))

@@ -107,7 +107,7 @@ def undisturbed(folder: Path, kind: str) -> tuple[int, dict[str, torch.Tensor]]:
     doubled = ArrowRows(pa.table({"x": (2 * X).tolist(), "y": Y}))
     with user_code.on_path(CODE):
         train = spec(folder, kind, pause_s=0)
-        run = LocalRun(train, folder / "run", open_rows=lambda: (doubled, None))
+        run = LocalRun(train, folder / "run", open_rows=lambda: [doubled])
         found = read_checkpoint(run.train())
     return run.setups[0].dataset.num_train, found.model
 

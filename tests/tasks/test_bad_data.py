@@ -12,8 +12,8 @@ from tests.data.ownsets import BAD
 from tests.local_runs import LocalRun
 from tests.runtime.control.fakes import FakeLog
 from trainers.data.datasets import open_dataset
-from trainers.elastic.skipped import SkippedExamples
-from trainers.errors import RunFailed, SpecRejected, TooManySkipped, UserCodeFailed
+from trainers.data.skipped import SkippedExamples
+from trainers.errors import RunFailed, TooManySkipped, UserCodeFailed
 from trainers.spec import DataSpec, TrainSpec
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 
@@ -135,7 +135,7 @@ def test_each_is_told_once_and_too_many_fail_the_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"data": {"name": "digits", "on_error": "skip"}}, "digits is not"),
+        ({"data": {"name": "digits", "on_error": "skip"}}, "not for digits"),
         ({"algorithm": "hybrid", "workers": 2}, "hybrid with these options cannot"),
         ({"algorithm": "parallel_sgd"}, "parallel_sgd with these options cannot"),
     ],
@@ -143,8 +143,3 @@ def test_each_is_told_once_and_too_many_fail_the_run() -> None:
 def test_what_cannot_skip_says_so(fields: dict, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         spec(**fields)
-
-
-def test_arrays_are_not_skipped() -> None:
-    with pytest.raises(SpecRejected, match="gives arrays"):
-        open_dataset(DataSpec(name="tests.data.usersets:four_arrays", on_error="skip"), 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from trainers.data.draws import Int64Array
@@ -17,7 +18,7 @@ Plan = Iterable[tuple[int, Int64Array]]
 """For each minibatch the epoch and the ids of its examples, (B,) int64; B may differ from one to the next."""
 
 EVALUATION = -1
-"""The epoch of a minibatch of the test set."""
+"""The epoch of a minibatch of examples that are held out."""
 
 
 Data = Any
@@ -37,8 +38,8 @@ class Batch:
     """One minibatch, on the device of its dataset."""
 
     data: Data  # of images: (images (B, C, H, W) float32, normalised, labels (B,) int64)
-    epoch: int  # EVALUATION for the test set
-    examples: Int64Array  # (B,): ids in the training set, or in the test set
+    epoch: int  # EVALUATION for those that are held out
+    examples: Int64Array  # (B,): ids in the training set, or among those that are held out
     skipped: tuple[Skipped, ...] = ()
     """Examples that belong here and could not be read: they count as used, and weigh nothing."""
 
@@ -90,15 +91,21 @@ def tensors_of(data: Data) -> Iterator[torch.Tensor]:
 
 
 class Dataset(ABC):
-    """A training and a test set. Ids of examples run from 0 to num_train - 1, from 0 to num_test - 1."""
+    """A training set, a test set, and maybe one for validation. Ids of examples run from 0 to num_train - 1, and of
+    those that are held out from 0 to num_validation + num_test - 1: those of the test set come last."""
 
     num_train: int
     num_test: int
+    num_validation: int = 0
+    """Examples that are evaluated while it trains; 0: those of the test set are."""
     facts: DataFacts
     """What a model has to fit: shapes as it sees them, after any crop and resize."""
 
     told: tuple[str, ...] = ()
     """What a person should know of it, in sentences without their ends."""
+
+    skipped: tuple[Skipped, ...] = ()
+    """Training rows that were left out when it was opened, by their numbers there, and what is wrong with each."""
 
     fits_in_memory: bool
     """Whether the set is held as arrays; otherwise it is streamed through DataLoader processes."""
@@ -131,9 +138,21 @@ class Dataset(ABC):
     def begin_epoch(self, epoch: int) -> None:  # noqa: B027  # most sets have nothing to do
         """Called by every worker before the first minibatch of an epoch; moves examples between workers."""
 
-    @abstractmethod
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """The test set in its order, `batch` examples at a time, the last one smaller; never augmented."""
+        return self._held_out(self.num_validation, self.num_validation + self.num_test, batch)
+
+    def validation_batches(self, batch: int) -> Iterator[Batch]:
+        """Likewise the validation set."""
+        return self._held_out(0, self.num_validation, batch)
+
+    def _held_out(self, first: int, end: int, batch: int) -> Iterator[Batch]:
+        starts = range(first, end, batch)
+        return self._evaluated(np.arange(start, min(start + batch, end), dtype=np.int64) for start in starts)
+
+    @abstractmethod
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        """Minibatches of these examples that are held out, (B,) each."""
 
     def reading(self) -> Reading | None:
         """The example that has been read for longest, where examples are read while it trains. Called from any

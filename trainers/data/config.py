@@ -1,11 +1,11 @@
 """The section `data` of a spec. Imports no torch."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.data.names import SAVED, dataset_names
+from trainers.data.names import RECORDS, SAVED, TABLES, dataset_names
 from trainers.section import Section, known
 
 IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -51,8 +51,9 @@ class DataSpec(Section):
     the example."""
 
     on_error: Literal["fail", "skip"] = "fail"
-    """What becomes of an example that cannot be read, of a set that is read one by one: the run fails and names it, or
-    the example is skipped. A skipped one counts as used, and weighs nothing."""
+    """What becomes of an example that cannot be used: the run fails and names it, or the example is skipped. Of a set
+    that is read one by one a skipped one counts as used, and weighs nothing; rows of tables and arrays are left out
+    when these are opened."""
 
     max_skipped: float = Field(default=0.01, ge=0)
     """How many training examples may be skipped before the run fails after all: below 1 a share of them, from 1 on a
@@ -95,9 +96,14 @@ class DataSpec(Section):
     of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
     else `one_hot`."""
 
-    validation: float = Field(default=0.1, gt=0, lt=1)
-    """Of `text`, `csv` and `parquet`: the part that is kept for evaluation: the last of a text, random rows of a table,
-    always the same ones."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | str = 0.1
+    """Of `text`, `csv`, `parquet`, `hf` and `webdataset`: the part that is kept for evaluation: the last of a text,
+    random rows of a table, always the same ones. Or the set that is evaluated instead: another file or folder like
+    `root`, of `hf` the name of a split, of `image_folder` that of a folder in `root`."""
+
+    test: str | None = None
+    """Likewise a set that is evaluated once at the end, apart from that which is evaluated while it trains. None: there
+    is one such set, the test set, and it is evaluated all along."""
 
     @property
     def kind(self) -> str:
@@ -129,14 +135,37 @@ class DataSpec(Section):
             raise ValueError("random_resized_crop gives the side already; leave one of them out")
         return resize
 
+    @field_validator("validation", "test")
+    @classmethod
+    def _is_named(cls, given: float | str | None, info: ValidationInfo) -> float | str | None:
+        name = info.data.get("name", "")
+        if not isinstance(given, str) or (name in (*RECORDS, *SAVED, "image_folder") and name != "ray"):
+            return given
+        if ":" in name:
+            raise ValueError(f"the sets of {name} are what it returns; have it return (train, validation, test)")
+        raise ValueError(f"{name} has sets of its own; leave this out")
+
+    @property
+    def given_sets(self) -> tuple[str, ...]:
+        """The sets that are named besides the training set; a test set is the last."""
+        return tuple(path for path in (self.validation, self.test) if isinstance(path, str))
+
+    @property
+    def most_skipped(self) -> float | None:
+        """`max_skipped` where examples may be skipped."""
+        return self.max_skipped if self.on_error == "skip" else None
+
+    @property
+    def held_out(self) -> float:
+        """The part of the data at `root` that is not trained."""
+        return 0.0 if isinstance(self.validation, str) else self.validation
+
     @field_validator("on_error")
     @classmethod
-    def _is_read_one_by_one(cls, on_error: str, info: ValidationInfo) -> str:
+    def _may_skip(cls, on_error: str, info: ValidationInfo) -> str:
         name = info.data.get("name", "")
-        if on_error == "skip" and ":" not in name and name not in ("image_folder", "imagenet", *SAVED):
-            raise ValueError(
-                f"skip is for sets that are read one by one, such as image_folder or one of your own; {name} is not"
-            )
+        if on_error == "skip" and ":" not in name and name not in (*TABLES, *SAVED, "image_folder", "imagenet"):
+            raise ValueError(f"skip is for tables, files that are read one by one and your own sets, not for {name}")
         return on_error
 
     @field_validator("tokenizer")

@@ -70,8 +70,6 @@ def open_dataset(
         return open_text(data, folder, device, note)
     read = partial(read_any, open_rows=open_rows)
     source = read(data) if folder is None else map_shared(data, folder, read, note)
-    if data.on_error == "skip" and isinstance(source, Arrays | Columns):
-        raise SpecRejected(f"data.on_error: {data.name} gives arrays, of which none is skipped; leave it out")
     if isinstance(source, Columns):
         return ColumnsDataset(source, data.limit, device)
     if isinstance(source, ObjectSource):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainers.data.batches import Skipped
 from trainers.data.draws import Int64Array
 from trainers.errors import UserCodeFailed
 
@@ -73,6 +74,12 @@ class Arrays:
     test_labels: Int64Array
     num_classes: int
     normalisation: Normalisation
+    num_validation: int = 0
+    """How many of the test images, the first ones, are the validation set."""
+    skipped: tuple[Skipped, ...] = ()
+    """Training rows that were left out, and what is wrong with each."""
+    told: tuple[str, ...] = ()
+    """What a person should know of it, in sentences without their ends."""
 
     @property
     def num_bytes(self) -> int:
@@ -97,6 +104,8 @@ class StreamedSource:
     normalisation: Normalisation
     one_size: bool
     """Whether all images have the same size, so that they need no resizing."""
+    num_validation: int = 0
+    """How many of the test examples, the first ones, are the validation set."""
 
 
 Source = Arrays | StreamedSource

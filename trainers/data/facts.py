@@ -43,6 +43,7 @@ class DataFacts:
         what += [f"{self.outputs} target{'s' if self.outputs > 1 else ''}"] if self.outputs else []
         return ", ".join(what)
 
-    def sentence(self, num_train: int, num_test: int) -> str:
+    def sentence(self, num_train: int, num_test: int, num_validation: int = 0) -> str:
         """What the log of a run says of a set of so many examples."""
-        return f"{num_train:,} training and {num_test:,} test examples: {self.words}"
+        validation = f", {num_validation:,} validation" if num_validation else ""
+        return f"{num_train:,} training{validation} and {num_test:,} test examples: {self.words}"

@@ -21,7 +21,9 @@ class MemoryDataset(Dataset):
     def __init__(self, arrays: Arrays, augmentation: Augmentation, device: torch.device) -> None:
         channels, height, width = arrays.image_shape
         self.num_train = len(arrays.train_labels)
-        self.num_test = len(arrays.test_labels)
+        self.num_validation = arrays.num_validation
+        self.skipped, self.told = arrays.skipped, arrays.told
+        self.num_test = len(arrays.test_labels) - arrays.num_validation
         shape = (channels, augmentation.side or height, augmentation.side or width)
         self.facts = DataFacts(shape, arrays.num_classes)
         self._arrays: Arrays | None = arrays
@@ -41,10 +43,9 @@ class MemoryDataset(Dataset):
                 batch = Batch((arrays.normalisation(images), self._on_device(labels)), epoch, examples)
             yield self._delivery.delivered(batch)
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        for start in range(0, self.num_test, batch):
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        for examples in minibatches:
             arrays = self._opened()
-            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
             with self._delivery.beside():
                 images = self._augmentation.evaluate(self._taken(arrays.test_images, examples))
                 labels = self._delivery.taken(arrays.test_labels, examples)

@@ -48,7 +48,7 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
     of_images = {"limit", "memory_limit_bytes", "random_resized_crop", "resize"}
-    of_tables = {"target", "columns", "categories", "encoding", "validation"}
+    of_tables = {"target", "columns", "categories", "encoding", "validation", "test", "on_error", "max_skipped"}
     what = data.model_dump(include={"name", "root"} | of_images | of_tables)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
@@ -101,6 +101,9 @@ def _write_images(part: Path, data: DataSpec, source: Source, note: Note) -> boo
         "num_classes": source.num_classes,
         "mean": source.normalisation.mean,
         "std": source.normalisation.std,
+        "num_validation": source.num_validation,
+        "skipped": source.skipped if isinstance(source, Arrays) else (),
+        "told": source.told if isinstance(source, Arrays) else (),
     }
     (part / "about.json").write_text(json.dumps(about))
     return True
@@ -150,4 +153,7 @@ def _map(home: Path) -> Arrays | Columns:
         test_labels=maps["test_labels"],
         num_classes=about["num_classes"],
         normalisation=Normalisation(tuple(about["mean"]), tuple(about["std"])),
+        num_validation=about["num_validation"],
+        skipped=tuple((int(row), str(why)) for row, why in about["skipped"]),
+        told=tuple(about["told"]),
     )

@@ -1,5 +1,6 @@
 """Photographs in files: small sets are decoded once a node, by threads, into the files that its processes map."""
 
+import bisect
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from trainers import user_code
 from trainers.data.augmentation import Augmentation
@@ -57,7 +58,7 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
         RunFailed: The file cannot be read.
         DataLost: It lay in the object store, which has lost it.
     """
-    half, examples = ("training", source.train) if training else ("test", source.test)
+    examples, named = source.train if training else source.test, example_name(i, training, source.num_validation)
     try:
         with OPENING.reads(i):
             return examples[i]
@@ -65,9 +66,16 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
         raise
     except Exception as error:
         if user_code.is_user_name(data.name):
-            raise user_code.failed(f"{data.name}, {half} example {i},", error) from error
+            raise user_code.failed(f"{data.name}, {named},", error) from error
         path = f" ({_path_of(examples, i)})" if _are_files(examples) else ""
-        raise RunFailed(f"{data.name}: {half} example {i}{path} cannot be read: {error}") from error
+        raise RunFailed(f"{data.name}: {named}{path} cannot be read: {error}") from error
+
+
+def example_name(i: int, training: bool, num_validation: int) -> str:
+    """Example i of the training set, or of those that are held out, of which so many are the validation set."""
+    if training:
+        return f"training example {i}"
+    return f"validation example {i}" if i < num_validation else f"test example {i - num_validation}"
 
 
 def first_example(data: DataSpec, source: StreamedSource | ObjectSource, training: bool) -> Any:
@@ -178,8 +186,8 @@ class _Half:
             with Image.open(path) as photograph:  # its head only
                 return 3, photograph.height, photograph.width
         except OSError as error:
-            half = "training" if self.training else "test"
-            raise RunFailed(f"{self.data.name}: {half} example {i} ({path}) cannot be read: {error}") from error
+            named = example_name(i, self.training, self.source.num_validation)
+            raise RunFailed(f"{self.data.name}: {named} ({path}) cannot be read: {error}") from error
 
 
 @dataclass
@@ -222,9 +230,13 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _unwrapped(examples: Any, i: int) -> tuple[Any, int]:
-    """The dataset below any subsets, and the index there."""
-    while isinstance(examples, Subset):
-        examples, i = examples.dataset, examples.indices[i]
+    """The dataset below any subsets and joined ones, and the index there."""
+    while isinstance(examples, Subset | ConcatDataset):
+        if isinstance(examples, Subset):
+            examples, i = examples.dataset, examples.indices[i]
+        else:
+            place = bisect.bisect_right(examples.cumulative_sizes, i)
+            examples, i = examples.datasets[place], i - (examples.cumulative_sizes[place - 1] if place else 0)
     return examples, i
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.utils.data import ConcatDataset, Subset
 
 from trainers import user_code
 from trainers.data.config import DataSpec
@@ -52,7 +53,7 @@ def read_any(data: DataSpec, open_rows: OpenRows | None = None) -> Source | Obje
     return _limited(readers[data.name](data), data.limit)
 
 
-def _saved(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[Any, Any]:
+def _saved(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[Any, ...]:
     """What another library has written or holds."""
     if data.kind == "ray":
         return read_ray(data, open_rows)
@@ -78,8 +79,6 @@ def _limited(source: Source | ObjectSource, limit: int | None) -> Source | Objec
     if isinstance(source, Arrays):
         assert not isinstance(source.train_images, Ragged)  # nobody reads such at once
         return replace(source, train_images=source.train_images[:limit], train_labels=source.train_labels[:limit])
-    from torch.utils.data import Subset
-
     chosen: Sequence[int] = range(min(limit, len(source.train)))
     if isinstance(source, StreamedSource) and hasattr(source.train, "samples"):
         chosen = _stratified(np.asarray(source.train.targets), limit)
@@ -167,21 +166,27 @@ def _imagenet(data: DataSpec) -> StreamedSource:
 
 
 def _image_folder(data: DataSpec) -> StreamedSource:
-    """root/train/<class>/*.jpg and root/val/<class>/*.jpg through torchvision's ImageFolder."""
+    """root/train/<class>/*.jpg and root/val/<class>/*.jpg through torchvision's ImageFolder, or the folders in root
+    that `data.validation` and `data.test` name."""
     from torchvision.datasets import ImageFolder
 
-    folders = [Path(data.root) / "train", Path(data.root) / "val"]
+    usual = () if isinstance(data.validation, str) else ("val",)
+    folders = [Path(data.root) / name for name in ("train", *usual, *data.given_sets)]
     for folder in folders:
         if not folder.is_dir():
             raise _not_found(data, f"there is no folder {folder}", can_download=False)
     for folder in folders:
         _check_classes(folder)
     with _opening(data, can_download=False):
-        train, test = (ImageFolder(str(folder)) for folder in folders)
-    if train.classes != test.classes:
-        odd = sorted(set(train.classes) ^ set(test.classes))
-        raise SpecRejected(f"{data.root}: train and val have different classes, for instance {', '.join(odd[:3])}")
-    return StreamedSource(train, test, len(train.classes), IMAGENET, one_size=False)
+        train, *held_out = (ImageFolder(str(folder)) for folder in folders)
+    for folder, part in zip(folders[1:], held_out, strict=True):
+        if train.classes != part.classes:
+            odd = sorted(set(train.classes) ^ set(part.classes))
+            instance = ", ".join(odd[:3])
+            raise SpecRejected(f"{data.root}: train and {folder.name} have different classes, for instance {instance}")
+    test: Any = held_out[0] if len(held_out) == 1 else ConcatDataset(held_out)
+    num_validation = len(test) - len(held_out[-1])
+    return StreamedSource(train, test, len(train.classes), IMAGENET, False, num_validation)
 
 
 def _check_classes(folder: Path) -> None:

@@ -18,7 +18,7 @@ from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, image
 from trainers.data.facts import DataFacts
 from trainers.data.loading.generators import kept_generators, seed_generators
 from trainers.data.loading.processes import Loaded, Loads, PlanLoader
-from trainers.data.photographs import first_example, labels_of, read_example
+from trainers.data.photographs import example_name, first_example, labels_of, read_example
 from trainers.data.reading import Reading, ReadingBoard
 from trainers.data.records.objects import Form, ObjectSource, check_example, form_of, stacked
 from trainers.data.sources import read_any
@@ -40,7 +40,9 @@ class StreamedDataset(Dataset):
 
     def __init__(self, train: "Half", test: "Half", facts: DataFacts, device: torch.device) -> None:
         self._train, self._test = train, test
-        self.num_train, self.num_test = len(train), len(test)
+        self.num_train, self.num_validation = len(train), test.num_validation
+        self.num_test = len(test) - self.num_validation
+        self.skipped, self.told = train.left_out
         self.facts = facts
         self._device = device
         self._delivery = Delivery(device)
@@ -56,10 +58,8 @@ class StreamedDataset(Dataset):
     def batches(self, plan: Plan) -> Iterator[Batch]:
         return self._delivered(self._train, plan)
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        starts = range(0, self.num_test, batch)
-        plan = ((EVALUATION, np.arange(start, min(start + batch, self.num_test), dtype=np.int64)) for start in starts)
-        return self._delivered(self._test, plan)
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        return self._delivered(self._test, ((EVALUATION, examples) for examples in minibatches))
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -98,6 +98,8 @@ class Half(Loads, ABC):
         self.board = ReadingBoard(self.processes)
         self._data = data
         self._source: Source | ObjectSource | None = source
+        self.num_validation = source.num_validation
+        self.left_out = (source.skipped, source.told) if isinstance(source, Arrays) else ((), ())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
@@ -182,7 +184,7 @@ class Half(Loads, ABC):
         return None if found is None or not classes else found[(found >= 0) & (found < classes)]
 
     def _named(self, i: int) -> str:
-        return f"{self._data.name}, {'training' if self.training else 'test'} example {i}"
+        return f"{self._data.name}, {example_name(i, self.training, self.num_validation)}"
 
     def _opened(self) -> Source | ObjectSource:
         if self._source is None:  # in a loader process; its parent has downloaded the data already

@@ -46,13 +46,12 @@ from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.parameter_server import ParameterServerSpec
+from trainers.spec.paths import PATH_FIELDS, absolute
 from trainers.spec.train import (
-    PATH_FIELDS,
     Device,
     FieldError,
     TrainSpec,
     TransportName,
-    absolute,
     all_field_names,
     field_errors,
 )

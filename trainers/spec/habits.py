@@ -26,7 +26,7 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     algorithm = info.data.get("algorithm")
     if algorithm is None:
         return _codes_for_its_model(data, info)
-    if data.on_error == "skip":
+    if data.on_error == "skip" and data.name not in TABLES:
         traits = algorithm.traits
         if traits.objective != "any" or traits.holds_examples:
             raise ValueError(

@@ -4,8 +4,8 @@ from trainers.data.names import SAVED, TABLES
 from trainers.spec import TrainSpec
 
 DIVIDES = {
-    "text": ("tokens", "tokenizer", "context", "validation"),
-    **dict.fromkeys((*TABLES, *SAVED), ("validation",)),
+    "text": ("tokens", "tokenizer", "context", "validation", "test"),
+    **dict.fromkeys((*TABLES, *SAVED), ("validation", "test")),
 }
 """What else decides what an example is, by the name of the data."""
 

@@ -6,7 +6,6 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 
 import difflib
 import functools
-import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -19,7 +18,7 @@ from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName, local_source
+from trainers.models.names import LossName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
@@ -50,6 +49,7 @@ from trainers.spec.habits import (
 )
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
+from trainers.spec.paths import with_paths
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 
@@ -329,29 +329,7 @@ class TrainSpec(Section):
 
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""
-        update: dict[str, Any] = {}
-        for section, *field in PATH_FIELDS:
-            given = getattr(self, section)
-            if not field:
-                update[section] = absolute(given, base)
-            elif (path := getattr(given, field[0])) is not None:
-                update[section] = given.model_copy(update={field[0]: absolute(path, base)})
-        if source := local_source(self.model.name):
-            name = f"hf:{absolute(source, base)}"
-            update["model"] = update.get("model", self.model).model_copy(update={"name": name})
-        return self.model_copy(update=update)
-
-
-PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
-"""The fields that hold a path."""
-
-
-def absolute(path: str | None, base: Path) -> str | None:
-    """A path resolved against the folder `base`; one with `..` is resolved by the file system, because of links."""
-    if path is None:
-        return None
-    joined = os.path.join(base, os.path.expanduser(path))
-    return os.path.realpath(joined) if ".." in joined.split(os.sep) else os.path.normpath(joined)
+        return self.model_copy(update=with_paths(self, base))
 
 
 class FieldError(BaseModel):

@@ -54,7 +54,7 @@ class Task(Objective):
         return None
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
-        """What is measured on a minibatch of the test set, by name; added up over all of them. `loss` is one of
+        """What is measured on a minibatch that is held out, by name; added up over all of them. `loss` is one of
         them."""
         loss = self.loss(model, data)
         return {"loss": Mean(float(loss.total), loss.weight)}

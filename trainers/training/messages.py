@@ -41,6 +41,10 @@ class RunLayout:
     """The mean loss of guessing; 0: not known."""
     data: tuple[str, ...] = ()
     """What the data are, in sentences without their ends."""
+    has_validation: bool = False
+    """Whether a validation set is evaluated while it trains, and the test set only at the end."""
+    skipped: tuple[tuple[int, str], ...] = ()
+    """Training rows that were left out when the data were opened, and what is wrong with each."""
     headline: str = "loss"
     """The metric of the task by which runs are compared."""
     higher_is_better: bool = False

@@ -218,7 +218,9 @@ class Setup:
             groups=ends(self.groups),
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
-            data=(data.facts.sentence(data.num_train, data.num_test), *data.told, *self.task.told),
+            data=(data.facts.sentence(data.num_train, data.num_test, data.num_validation), *data.told, *self.task.told),
+            has_validation=data.num_validation > 0,
+            skipped=data.skipped,
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -274,12 +276,13 @@ def set_up(
         groups = spec.algorithm.parameter_groups(model, layout)
     except ValueError as error:
         raise SpecRejected(f"algorithm.{error}") from error
+    skips = spec.data.on_error == "skip" and not dataset.fits_in_memory
     setup = Setup(
         spec=spec,
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, task, skips=spec.data.on_error == "skip"),
+        replica=Replica(model, layout, device, draws, task, skips=skips),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,

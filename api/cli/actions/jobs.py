@@ -115,7 +115,7 @@ def _sentence(result: Result) -> str:
     for name, value in (("train loss", result.train_loss), ("test loss", result.test_loss)):
         if value is not None:
             parts.append(f"{name} {value:.4f}")
-    for name, value in result.metrics.items():
-        if name != "loss":
-            parts.append(f"test {name.replace('_', ' ')} {value:.4f}")
+    told = {f"validation {name}": value for name, value in result.validation.items()}
+    told |= {f"test {name}": value for name, value in result.metrics.items() if name != "loss"}
+    parts += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in told.items()]
     return ", ".join(parts)

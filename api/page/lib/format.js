@@ -47,7 +47,7 @@ export function metricTitle(name) {
 export const metricFormat =
   (name, digits = 1) =>
   (value) =>
-    name.endsWith("accuracy") || name === "error" || name === "test_error_median"
+    name.endsWith("accuracy") || name === "error" || name.endsWith("_error_median")
       ? percent(value, digits)
       : figure(value);
 

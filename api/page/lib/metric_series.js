@@ -9,6 +9,8 @@ export const AXES = {
 };
 const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "workers", "staleness", "stalest"];
 const EVALUATION = ["test_loss", "test_accuracy"];
+/** Whether a figure is a metric of the task, by its name in the log. */
+export const isMeasured = (name) => /^(test|validation)_/.test(name);
 export const MARKS = ["fault", "resize"];
 
 /** Rows of figures, a column each. */
@@ -51,7 +53,7 @@ export class Curves {
       this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}) });
     } else if (event.type === "evaluation") {
       for (const name of Object.keys(event.data))
-        if (name.startsWith("test_") && !this.evaluations.names.includes(name)) this.evaluations.add(name);
+        if (isMeasured(name) && !this.evaluations.names.includes(name)) this.evaluations.add(name);
       this.evaluations.push({ ...this.at, ...event.data });
     } else if (MARKS.includes(event.type)) {
       this.marks.push({ ...this.at, type: event.type, text: sentence(event) });
@@ -62,7 +64,7 @@ export class Curves {
   get metrics() {
     const { evaluations } = this;
     return evaluations.names.filter(
-      (name) => name.startsWith("test_") && evaluations[name].some((value) => value !== null),
+      (name) => isMeasured(name) && evaluations[name].some((value) => value !== null),
     );
   }
 

@@ -6,7 +6,7 @@ import { duration, figure, metricFormat, metricTitle } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { every, heading } from "../parts/widgets.js";
 import { fetchLines } from "../lib/fetch_lines.js";
-import { AXES, aligned } from "../lib/metric_series.js";
+import { AXES, aligned, isMeasured } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
 
 const REFRESH_MS = 5000;
@@ -27,7 +27,7 @@ const looksOf = (name) => FIGURES[name] ?? [metricTitle(name), metricFormat(name
 /** `jobs`: ids with commas between, or else the last jobs; `sweep`: all trials of one; `figure`, `over`. */
 export function compareView(main, { query }, signal) {
   const asked = query.get("figure") ?? "";
-  const name = Object.hasOwn(FIGURES, asked) || /^test_\w+$/.test(asked) ? asked : "loss";
+  const name = Object.hasOwn(FIGURES, asked) || isMeasured(asked) ? asked : "loss";
   const axis = Object.hasOwn(AXES, query.get("over")) ? query.get("over") : "epoch";
   const place = el("div", {}, el("p", { class: "note", "aria-busy": "true" }, "Reading…"));
   const offered = choices(query, name, axis);
@@ -142,10 +142,9 @@ async function chosen(query, signal) {
 /** The metrics that the first of the runs have measured. */
 async function measured(jobs, signal) {
   const some = jobs.slice(0, RECENT).map(async ({ id, metrics }) => {
-    if (Array.isArray(metrics)) return metrics; // of a trial; a job's are those of its last step
+    if (Array.isArray(metrics)) return metrics.map((metric) => `test_${metric}`); // of a trial; a job's: its last step
     const job = await api(`v1/jobs/${encodeURIComponent(id)}`, { signal }).catch(() => null); // removed since
-    const names = Object.keys(job?.evaluation ?? {}).filter((name) => name.startsWith("test_"));
-    return names.filter((name) => name !== "test_error_median").map((name) => name.replace("test_", ""));
+    return Object.keys(job?.evaluation ?? {}).filter((name) => isMeasured(name) && !name.endsWith("_error_median"));
   });
   return (await Promise.all(some)).flat();
 }
@@ -177,7 +176,7 @@ function choices(query, name, axis) {
   );
   /** Offer the metrics that the runs have measured, too. */
   const add = (metrics) => {
-    for (const key of metrics.map((metric) => `test_${metric}`)) {
+    for (const key of metrics) {
       if (keys.has(key)) continue;
       keys.add(key);
       figures.append(el("option", { value: key }, looksOf(key)[0]));

@@ -39,11 +39,14 @@ const PLOTS = [
 
 const NORM = { title: "Gradient norm", zero: true, lines: [["before clipping", "steps", "gradient_norm"]] };
 
-const DRAWN_WITH_LOSS = ["test_loss", "test_error_median"];
+const DRAWN_WITH_LOSS = ["test_loss", "test_error_median", "validation_error_median"];
+
+/** On which examples a metric was measured, by its name in the log. */
+const setOf = (name) => name.split("_")[0];
 
 /** A chart of one metric of the task. */
 function metricPlot(name) {
-  return { title: metricTitle(name), format: metricFormat(name), lines: [["test", "evaluations", name]] };
+  return { title: metricTitle(name), format: metricFormat(name), lines: [[setOf(name), "evaluations", name]] };
 }
 
 /** The metrics of a task by name: that by which runs are compared first, and the loss last. */
@@ -73,7 +76,7 @@ class JobPage {
     this.why = el("p", { class: "why" });
     this.bar = progressBar();
     this.facts = el("div");
-    this.live = { epochs: el("span"), examples: el("span"), metrics: el("span") };
+    this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
     this.spec = el("pre", { tabindex: 0, "aria-label": "Spec" });
     this.verbs = verbs(id, () => this.look());
     this.actors = actorsPanel();
@@ -159,7 +162,8 @@ class JobPage {
       el("span", { class: "label" }, value ? `${key}=${value}` : key),
     );
     const { result } = job;
-    this.#showLive(result.epochs, result.examples, result.metrics);
+    this.#showLive(result.epochs, result.examples, { test: result.metrics, validation: result.validation });
+    const isValidated = Object.keys(result.validation ?? {}).length > 0;
     this.facts.replaceChildren(
       facts([
         ["Job", el("code", {}, job.id)],
@@ -169,7 +173,8 @@ class JobPage {
         ["Workers", `${job.workers} of ${job.spec.workers.count}`],
         ["Epochs", this.live.epochs],
         ["Examples", this.live.examples],
-        ["On the test set", this.live.metrics],
+        ...(isValidated ? [["On the validation set", this.live.validation]] : []),
+        ["On the test set", this.live.test],
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
@@ -274,10 +279,11 @@ class JobPage {
     this.chartList.append(added.chart.element);
   }
 
-  #showLive(epochs, examples, metrics) {
+  #showLive(epochs, examples, measured) {
     setText(this.live.epochs, `${figure(epochs)} of ${figure(this.curves.runEpochs || this.job.spec.epochs)}`);
     setText(this.live.examples, count(examples));
-    setText(this.live.metrics, metricsText(metrics, this.job.result.headline));
+    for (const set of ["test", "validation"])
+      setText(this.live[set], metricsText(measured[set], this.job.result.headline));
   }
 
   /** From the stream, between two looks. */
@@ -285,9 +291,10 @@ class JobPage {
     const { job } = this;
     if (!job || job.state !== "RUNNING") return;
     const { epoch, examples } = this.curves.at;
-    const names = this.curves.metrics.filter((name) => name !== "test_error_median");
-    const last = names.map((name) => [name.replace("test_", ""), this.curves.evaluations[name].at(-1)]);
-    this.#showLive(epoch, examples, Object.fromEntries(last));
+    const measured = { test: {}, validation: {} };
+    for (const name of this.curves.metrics.filter((name) => !name.endsWith("_error_median")))
+      measured[setOf(name)][name.replace(/^[a-z]+_/, "")] = this.curves.evaluations[name].at(-1);
+    this.#showLive(epoch, examples, measured);
     const since = (performance.now() - this.looked) / 1000;
     const share = Math.max(job.progress, Math.min(1, this.curves.at.epoch / (this.curves.runEpochs || job.spec.epochs)));
     setProgress(this.bar, share, job.eta_s === null ? null : Math.max(0, job.eta_s - since));

@@ -108,14 +108,14 @@ class PartitionedRecords(PartitionedDataset):
 
     def __init__(self, whole: Dataset, labels: Int64Array, device: torch.device) -> None:
         self._whole, self._by, self._device = whole, labels, device
-        self.num_train, self.num_test = whole.num_train, whole.num_test
-        self.facts, self.told = whole.facts, whole.told
+        self.num_train, self.num_test, self.num_validation = whole.num_train, whole.num_test, whole.num_validation
+        self.facts, self.told, self.skipped = whole.facts, whole.told, whole.skipped
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         return self._whole.batches(plan)
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        return self._whole.test_batches(batch)
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        return self._whole._evaluated(minibatches)
 
     def class_counts(self) -> tuple[int, ...]:
         return self._whole.class_counts()

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +11,7 @@ from trainers.data.records.columns import Columns
 from trainers.data.records.extras import need
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.table import columns_of_table
-from trainers.data.records.table_files import AnyColumn, Table, values_of_arrow
+from trainers.data.records.table_files import AnyColumn, TableFile, values_of_arrow
 from trainers.errors import DataNotFound, SpecRejected
 
 TEST = ("validation", "valid", "val", "dev", "test")
@@ -55,8 +54,9 @@ class HfExamples:
         return self._of.example(parts)
 
 
-def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, HfExamples]:
-    """The `Dataset` or `DatasetDict` in the folder `data.root`.
+def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, ...]:
+    """The `Dataset` or `DatasetDict` in the folder `data.root`: a table, or its training set, maybe one for validation,
+    and its test set.
 
     Numbers and words with a target are a table. Other rows are read one by one: a pair where one column besides the
     target is taken, else a dict by the columns' names; of a single column of tokens, these and those that follow them.
@@ -65,7 +65,7 @@ def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, HfExamples]:
         DataNotFound: There is no such folder.
         SpecRejected: It is none, or a column is not there.
     """
-    train, test = _halves(data)
+    train, given = _splits(data)
     features = train.features
     labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
     of = taken(data, list(features), labels[0] if len(labels) == 1 else "")
@@ -74,29 +74,36 @@ def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, HfExamples]:
         names = data.model_copy(update={"target": of.names[-1], "columns": of.names[:-1]})
         if of.names[-1] in labels:
             names = names.model_copy(update={"categories": (*data.categories, of.names[-1])})
-        return columns_of_table(names, _HfTable(data.root, train, test))
-    if test is None:
+        tables = [_HfTable(data.root, part) for part in (train, *given)]
+        return columns_of_table(names, tables, [data.root] * len(tables))
+    if len(given) < 2 and (not given or data.test is not None):
         chosen, rest = split(data, len(train))
-        train, test = train.select(chosen), train.select(rest)
-    return HfExamples(train, of), HfExamples(test, of)
+        train, given = train.select(chosen), [train.select(rest), *given]
+    return tuple(HfExamples(part, of) for part in (train, *given))
 
 
-class _HfTable(Table):
-    """The rows of both splits; the last ones are those of the test split, if there is one."""
+class _HfTable(TableFile):
+    """The rows of one split."""
 
-    def __init__(self, root: str, train: Any, test: Any) -> None:
-        self._root, self.names = root, list(train.features)
-        self._halves = [train] if test is None else [train, test]
-        self.num_rows = sum(map(len, self._halves))
-        self.num_test = None if test is None else len(test)
+    def __init__(self, root: str, rows: Any) -> None:
+        self._root, self._rows, self.names, self.num_rows = root, rows, list(rows.features), len(rows)
 
-    def column(self, name: str) -> AnyColumn:
-        found = [half.select_columns([name]).with_format("arrow")[:].column(0) for half in self._halves]
-        return np.concatenate([values_of_arrow(self._root, name, column) for column in found])
+    def _values(self, name: str) -> tuple[AnyColumn, Any]:
+        return values_of_arrow(self._root, name, self._column(name))
+
+    def _found(self, name: str, row: int) -> Any:
+        return self._column(name)[row].as_py()
+
+    def _place(self, row: int) -> str:
+        return f"{self._root}, row {row}"
+
+    def _column(self, name: str) -> Any:
+        return self._rows.select_columns([name]).with_format("arrow")[:].column(0)
 
 
-def _halves(data: DataSpec) -> tuple[Any, Any]:
-    """The training split and the test split, None where there is none."""
+def _splits(data: DataSpec) -> tuple[Any, list[Any]]:
+    """The training split, and those that are held out, if there are some: for the test, or for validation and for the
+    test."""
     need("datasets", "hf", "data: hf")
     import datasets
 
@@ -108,11 +115,14 @@ def _halves(data: DataSpec) -> tuple[Any, Any]:
         ) from error
     except (OSError, ValueError, pa.ArrowInvalid) as error:
         raise SpecRejected(f"data: {data.root} cannot be read as a dataset of `datasets`: {error}") from error
-    if not isinstance(loaded, datasets.DatasetDict):
-        return loaded, None
-    if "train" not in loaded:
-        raise SpecRejected(f"data: {data.root} has the splits {', '.join(loaded)}, and no train")
-    return loaded["train"], next((loaded[name] for name in TEST if name in loaded), None)
+    splits = loaded if isinstance(loaded, datasets.DatasetDict) else {"train": loaded}
+    for name in ("train", *data.given_sets):
+        if name not in splits:
+            raise SpecRejected(f"data: {data.root} has the splits {', '.join(splits)}, and no {name}")
+    names = list(data.given_sets)
+    if not isinstance(data.validation, str):
+        names = [*[name for name in TEST if name in splits and name not in names][:1], *names]
+    return splits["train"], [splits[name] for name in names]
 
 
 def _is_cell(feature: Any) -> bool:

@@ -24,6 +24,8 @@ class ObjectSource:
     train: Any
     test: Any
     facts: DataFacts
+    num_validation: int = 0
+    """How many of the test examples, the first ones, are the validation set."""
 
 
 def facts_of(example: Any, dataset: Any) -> DataFacts:

@@ -12,7 +12,7 @@ from trainers.data.draws import Int64Array
 from trainers.data.records.columns import Columns
 from trainers.data.records.rows import Taken, split, taken
 from trainers.data.records.table import columns_of_table
-from trainers.data.records.table_files import AnyColumn, Table, values_of_arrow
+from trainers.data.records.table_files import AnyColumn, TableFile, values_of_arrow
 from trainers.errors import SpecRejected
 
 
@@ -32,8 +32,9 @@ class Rows(Protocol):
         """A column, block after block."""
 
 
-OpenRows = Callable[[], tuple[Rows, Rows | None]]
-"""Gives the training and the test rows; no test rows where the spec says how many of the others these are."""
+OpenRows = Callable[[], Sequence[Rows]]
+"""Gives the rows for training, maybe those for validation, and those for the test; where there is but one Dataset, the
+spec says how many of its rows are held out."""
 
 
 class RayExamples:
@@ -70,7 +71,7 @@ class RayExamples:
         return self._of.example(parts)
 
 
-def read_ray(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[RayExamples, RayExamples]:
+def read_ray(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[RayExamples, ...]:
     """The Ray Dataset that a spec names.
 
     Numbers and words with a target are a table. Other rows are read one by one: a pair where one column besides the
@@ -86,15 +87,16 @@ def read_ray(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[RayE
             f"data: {data.name} lies in the object store of a Ray cluster, and this runs without one; train it by "
             "`millrace run`, train() or a service, or name the files as parquet here"
         )
-    train, test = open_rows()
+    train, *given = open_rows()
     of = taken_of_ray(data, train.schema.names)
-    if test is not None and (missing := [name for name in of.names if name not in test.schema.names]):
-        raise SpecRejected(f"data: the test set of {data.name} has no column {missing[0]!r}")
+    for rows in given:
+        if missing := [name for name in of.names if name not in rows.schema.names]:
+            raise SpecRejected(f"data: a held-out set of {data.name} has no column {missing[0]!r}")
     if data.target and all(_is_cell(train.schema.field(name).type) for name in of.names):
-        wanted = data.model_copy(update={"columns": of.names[:-1]})
-        return columns_of_table(wanted, _RayTable(data.name, train, test))
-    if test is not None:
-        return RayExamples(train, np.arange(len(train)), of), RayExamples(test, np.arange(len(test)), of)
+        tables = [_RayTable(data.name, rows) for rows in (train, *given)]
+        return columns_of_table(data.model_copy(update={"columns": of.names[:-1]}), tables, [data.name] * len(tables))
+    if given:
+        return tuple(RayExamples(rows, np.arange(len(rows)), of) for rows in (train, *given))
     chosen, rest = split(data, len(train))
     return RayExamples(train, chosen, of), RayExamples(train, rest, of)
 
@@ -104,18 +106,20 @@ def taken_of_ray(data: DataSpec, names: Sequence[str]) -> Taken:
     return taken(data.model_copy(update={"root": data.ray_function or data.root}), names)
 
 
-class _RayTable(Table):
-    """The rows of both halves; the last ones are those of the test set, if there is one."""
+class _RayTable(TableFile):
+    """The rows of one Ray Dataset."""
 
-    def __init__(self, name: str, train: Rows, test: Rows | None) -> None:
-        self._name, self.names = name, list(train.schema.names)
-        self._halves = [train] if test is None else [train, test]
-        self.num_rows = sum(map(len, self._halves))
-        self.num_test = None if test is None else len(test)
+    def __init__(self, name: str, rows: Rows) -> None:
+        self._name, self._rows, self.names, self.num_rows = name, rows, list(rows.schema.names), len(rows)
 
-    def column(self, name: str) -> AnyColumn:
-        found = [values_of_arrow(self._name, name, _whole(half, name)) for half in self._halves]
-        return np.concatenate(found)
+    def _values(self, name: str) -> tuple[AnyColumn, Any]:
+        return values_of_arrow(self._name, name, _whole(self._rows, name))
+
+    def _found(self, name: str, row: int) -> Any:
+        return _whole(self._rows, name)[row].as_py()
+
+    def _place(self, row: int) -> str:
+        return f"{self._name}, row {row}"
 
 
 def _whole(rows: Rows, name: str) -> pa.ChunkedArray:

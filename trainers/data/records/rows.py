@@ -41,13 +41,29 @@ def taken(data: DataSpec, names: Sequence[str], usual_target: str = "") -> Taken
     return Taken((*inputs, target) if target else tuple(inputs), is_pair=bool(target) and len(inputs) == 1)
 
 
+def divided(data: DataSpec, num_rows: int, given: tuple[int, ...]) -> tuple[Int64Array, Int64Array, int]:
+    """The training rows, those that are held out, and how many of these, the first ones, are for validation.
+
+    num_rows: Of all sets, one after the other. given: How many of the last ones are sets that were named: none, a test
+    set, or a validation set and a test set.
+    """
+    first = num_rows - sum(given)
+    last = np.arange(first, num_rows)
+    if len(given) == 2:
+        return np.arange(first), last, given[0]
+    if given and data.test is None:
+        return np.arange(first), last, 0
+    train, rest = split(data, first)
+    return train, np.concatenate([rest, last]), len(rest) if given else 0
+
+
 def split(data: DataSpec, num_rows: int) -> tuple[Int64Array, Int64Array]:
     """The training and the test rows, each in their order."""
     order = permutation(0, 0, num_rows)
-    num_test = round(num_rows * data.validation)
+    num_test = round(num_rows * data.held_out)
     if not 0 < num_test < num_rows:
         raise SpecRejected(
-            f"data.validation: {data.validation:g} of {num_rows} rows leaves {num_test} test rows and "
+            f"data.validation: {data.held_out:g} of {num_rows} rows leaves {num_test} test rows and "
             f"{num_rows - num_test} training rows; both are needed"
         )
     return np.sort(order[num_test:]), np.sort(order[:num_test])

@@ -9,8 +9,8 @@ from trainers.data.config import DataSpec
 from trainers.data.facts import DataFacts
 from trainers.data.records.categories import Float32Array, codes_of, is_numbers, one_hot, values_of
 from trainers.data.records.columns import Columns
-from trainers.data.records.rows import split
-from trainers.data.records.table_files import CsvTable, ParquetTable, Table
+from trainers.data.records.rows import divided
+from trainers.data.records.table_files import CsvTable, JoinedTables, ParquetTable, Table, TableFile, left_out
 from trainers.errors import SpecRejected
 
 SHOWN = 8
@@ -20,7 +20,8 @@ OPEN: dict[str, type[CsvTable] | type[ParquetTable]] = {"csv": CsvTable, "parque
 
 
 def read_table(data: DataSpec) -> Columns:
-    """The rows of the file, or of the files in the folder, at `data.root`. Its columns have names.
+    """The rows of the file, or of the files in the folder, at `data.root`, and of other sets that are named. Columns
+    have names.
 
     A column of numbers is standardised by the mean and deviation of the training rows. Any other column, and any that
     `data.categories` names, becomes one 0 or 1 for each value of the training rows, or with `data.encoding: codes` the
@@ -31,18 +32,22 @@ def read_table(data: DataSpec) -> Columns:
         DataNotFound: There is no such file.
         SpecRejected: A row is ragged, a value is missing, or a column is not there; names row and column.
     """
-    return columns_of_table(data, OPEN[data.name](data))
+    roots = (data.root, *data.given_sets)
+    tables = [OPEN[data.name](data.model_copy(update={"root": root})) for root in roots]
+    return columns_of_table(data, tables, roots)
 
 
-def columns_of_table(data: DataSpec, table: Table) -> Columns:
-    """The same of a table that is open. Columns are read one after the other."""
-    names = _input_names(data, table.names)
-    if table.num_test is None:
-        train, test = split(data, table.num_rows)
-    else:
-        train, test = np.split(np.arange(table.num_rows), [table.num_rows - table.num_test])
+def columns_of_table(data: DataSpec, tables: Sequence[TableFile], roots: Sequence[str]) -> Columns:
+    """The same of tables that are open: that of the training set, and those of other sets. Columns are read one after
+    the other."""
+    names = _input_names(data, tables[0].names)
+    if data.on_error == "skip":
+        for one in tables:
+            one.leave_out([name for name in (*names, data.target) if name in one.names], data.max_skipped)
+    table = JoinedTables(tables, roots) if len(tables) > 1 else tables[0]
+    train, test, num_validation = divided(data, table.num_rows, table.given)
     numbers, categories = _Inputs(), _Inputs()
-    told: list[str] = []
+    told: list[str] = list(table.told)
     for name in names:
         column = _column(data, table, name)
         if is_numbers(column):
@@ -58,8 +63,18 @@ def columns_of_table(data: DataSpec, table: Table) -> Columns:
         else:
             numbers.add(one_hot(codes, len(values)))  # in the order of the columns
     x = np.concatenate([*numbers.parts, *categories.parts], axis=1)
-    y, facts = _target(_column(data, table, data.target), x.shape[1], tuple(categories.sizes), told)
-    return Columns({"0": x[train], "1": y[train]}, {"0": x[test], "1": y[test]}, True, facts, tuple(told))
+    column = _column(data, table, data.target)
+    known = column[train] if data.given_sets else column
+    y, facts = _target(column, known, x.shape[1], tuple(categories.sizes), told)
+    if unknown := [row for row in test.tolist() if facts.classes and y[row] < 0]:
+        why = [f"data: {table.place(row)}: no training row has the label {column[row]}" for row in unknown]
+        if data.on_error == "fail":
+            raise SpecRejected(f"{why[0]}; add some, or leave the row out")
+        told += map(left_out, why)
+        num_validation -= int(np.isin(test[:num_validation], unknown).sum())
+        test = test[~np.isin(test, unknown)]
+    held_out = {"0": x[test], "1": y[test]}
+    return Columns({"0": x[train], "1": y[train]}, held_out, True, facts, tuple(told), num_validation, table.skipped)
 
 
 class _Inputs:
@@ -98,12 +113,16 @@ def _column(data: DataSpec, table: Table, name: str) -> npt.NDArray[np.generic]:
 
 
 def _target(
-    column: npt.NDArray[np.generic], width: int, categories: tuple[int, ...], told: list[str]
+    column: npt.NDArray[np.generic],
+    known: npt.NDArray[np.generic],
+    width: int,
+    categories: tuple[int, ...],
+    told: list[str],
 ) -> tuple[npt.NDArray[np.generic], DataFacts]:
-    """(rows,) of labels, or of numbers; and the facts of the set."""
+    """(rows,) of labels, -1 where one is not among those that are known, or of numbers; and the facts of the set."""
     if is_numbers(column):
         return column.astype(np.float32), DataFacts((width,), outputs=1, categories=categories)
-    classes = values_of(column)
+    classes = values_of(known)
     more = ", ..." if len(classes) > SHOWN else ""
     told.append(f"its {len(classes)} classes are {', '.join(map(str, classes[:SHOWN]))}{more}")
     labels = codes_of(column, classes) - 1

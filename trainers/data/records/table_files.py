@@ -1,7 +1,10 @@
 """Files that hold tables: a column at a time, as float64 or as words, with the place of what is missing."""
 
+import bisect
 import csv
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trainers.data.batches import Skipped
 from trainers.data.config import DataSpec
+from trainers.data.draws import Int64Array
+from trainers.data.skipped import SkippedExamples
 from trainers.errors import DataNotFound, SpecRejected
 
 AnyColumn = npt.NDArray[Any]
@@ -21,15 +27,77 @@ class Table(ABC):
 
     names: list[str]
     num_rows: int
-    num_test: int | None = None
-    """How many of the rows, the last ones, are the test set; None: the spec says."""
+    skipped: tuple[Skipped, ...] = ()
+    """The rows of the training set that are left out, by their numbers in the file, and what is wrong with each."""
+    told: tuple[str, ...] = ()
+    """What is wrong with those of other sets."""
+    given: tuple[int, ...] = ()
+    """How many of the rows, the last ones, are sets besides the training set: none, a test set, or a validation set and
+    a test set."""
 
     @abstractmethod
     def column(self, name: str) -> AnyColumn:
         """(num_rows,) float64 where all values are numbers, else words. Raises SpecRejected where one is missing."""
 
+    @abstractmethod
+    def place(self, row: int) -> str:
+        """Where a row is, in words."""
 
-class CsvTable(Table):
+
+class TableFile(Table):
+    """One table, some of whose rows may be left out."""
+
+    _kept: Int64Array | None = None
+
+    @abstractmethod
+    def _values(self, name: str) -> tuple[AnyColumn, npt.NDArray[np.bool_]]:
+        """The column with all rows, and which of them lack a value."""
+
+    @abstractmethod
+    def _found(self, name: str, row: int) -> Any:
+        """What stands there, of all rows."""
+
+    def _number(self, row: int) -> int:
+        """By which a person finds a row, of all rows."""
+        return row
+
+    @abstractmethod
+    def _place(self, row: int) -> str:
+        """The place of a row, of all rows."""
+
+    def column(self, name: str) -> AnyColumn:
+        values, lacking = self._values(name)
+        if self._kept is not None:
+            return values[self._kept]
+        if lacking.any():
+            raise SpecRejected(self._wrong(name, int(np.flatnonzero(lacking)[0])))
+        return values
+
+    def place(self, row: int) -> str:
+        return self._place(row if self._kept is None else int(self._kept[row]))
+
+    def leave_out(self, names: Sequence[str], most: float) -> None:
+        """Leave out the rows that lack a value in one of these columns; no more than `data.max_skipped` of them.
+
+        Raises TooManySkipped.
+        """
+        wrong = dict[int, str]()
+        watch = SkippedExamples(most, self.num_rows + len(self.skipped), wrong.__setitem__)
+        watch.add([(-1 - number, why) for number, why in self.skipped])  # those that have no row
+        wrong.clear()
+        for name in names:
+            for row in np.flatnonzero(self._values(name)[1]).tolist():
+                watch.add([(row, self._wrong(name, row))])
+        self._kept = np.setdiff1d(np.arange(self.num_rows), list(wrong))
+        self.num_rows = len(self._kept)
+        later = ((self._number(row), why) for row, why in wrong.items())
+        self.skipped = tuple(sorted([*self.skipped, *later]))
+
+    def _wrong(self, name: str, row: int) -> str:
+        return f"data: {self._place(row)}: {name} is {self._found(name, row)}; {REMEDY}"
+
+
+class CsvTable(TableFile):
     """A CSV file in memory, whose first line names the columns."""
 
     def __init__(self, data: DataSpec) -> None:
@@ -43,37 +111,47 @@ class CsvTable(Table):
             self.names = next(reader, [])
             self._read = [not data.columns or name in wanted for name in self.names]
             rows, self._lines = [], []
-            for row in reader:
-                if row:
-                    self._check(row, reader.line_num)
+            skipped = list[Skipped]()
+            for row in filter(None, reader):
+                if (why := self._fault(row, reader.line_num)) is None:
                     rows.append(row)
                     self._lines.append(reader.line_num)
+                elif data.on_error == "fail":
+                    raise SpecRejected(why)
+                else:
+                    skipped.append((reader.line_num, why))
+        self.skipped = tuple(skipped)
         self._columns = [np.asarray(column) for column in zip(*rows, strict=True)]
         self.num_rows = len(rows)
         _check_rows(self._path, self.num_rows)
 
-    def column(self, name: str) -> AnyColumn:
+    def _values(self, name: str) -> tuple[AnyColumn, npt.NDArray[np.bool_]]:
         column = self._columns[self.names.index(name)]
         try:
             numbers = column.astype(np.float64)
         except ValueError:
-            return column
-        if not np.isfinite(numbers).all():
-            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise SpecRejected(f"data: {self._path}, line {self._lines[row]}: {name} is {column[row]}; {REMEDY}")
-        return numbers
+            return column, np.zeros(len(column), np.bool_)
+        return numbers, ~np.isfinite(numbers)
 
-    def _check(self, row: list[str], line: int) -> None:
+    def _found(self, name: str, row: int) -> Any:
+        return self._columns[self.names.index(name)][row]
+
+    def _number(self, row: int) -> int:
+        return self._lines[row]
+
+    def _place(self, row: int) -> str:
+        return f"{self._path}, line {self._lines[row]}"
+
+    def _fault(self, row: list[str], line: int) -> str | None:
         if len(row) != len(self.names):
-            raise SpecRejected(
-                f"data: {self._path}, line {line}, has {len(row)} fields and the first line {len(self.names)}"
-            )
+            return f"data: {self._path}, line {line}, has {len(row)} fields and the first line {len(self.names)}"
         for name, value, is_read in zip(self.names, row, self._read, strict=True):
             if not value and is_read:
-                raise SpecRejected(f"data: {self._path}, line {line}: {name} is empty; {REMEDY}")
+                return f"data: {self._path}, line {line}: {name} is empty; {REMEDY}"
+        return None
 
 
-class ParquetTable(Table):
+class ParquetTable(TableFile):
     """A Parquet file, or a folder of them in the order of their names; a column is read when it is asked for."""
 
     def __init__(self, data: DataSpec) -> None:
@@ -93,8 +171,63 @@ class ParquetTable(Table):
         self.num_rows = sum(file.metadata.num_rows for _, file in self._files)
         _check_rows(root, self.num_rows)
 
+    def _values(self, name: str) -> tuple[AnyColumn, npt.NDArray[np.bool_]]:
+        parts = [values_of_arrow(path, name, file.read([name]).column(0)) for path, file in self._files]
+        values, lacking = zip(*parts, strict=True)
+        return np.concatenate(values), np.concatenate(lacking)
+
+    def _found(self, name: str, row: int) -> Any:
+        (_, file), within = self._in_file(row)
+        return file.read([name]).column(0)[within].as_py()
+
+    def _place(self, row: int) -> str:
+        (path, _), within = self._in_file(row)
+        return f"{path}, row {within}"
+
+    def _in_file(self, row: int) -> tuple[tuple[Path, Any], int]:
+        sizes = [file.metadata.num_rows for _, file in self._files]
+        place, within = place_in(sizes, row)
+        return self._files[place], within
+
+
+class JoinedTables(Table):
+    """Tables with the same columns, one after the other: that of the training set, and those of other sets."""
+
+    def __init__(self, tables: Sequence[Table], roots: Sequence[str]) -> None:
+        self._tables, self._roots, self.names = tables, roots, tables[0].names
+        self._sizes = [table.num_rows for table in tables]
+        self.num_rows, self.given = sum(self._sizes), tuple(self._sizes[1:])
+        self.skipped = tables[0].skipped
+        self.told = tuple(left_out(why) for table in tables[1:] for _, why in table.skipped)
+        if empty := [root for root, size in zip(roots, self._sizes, strict=True) if not size]:
+            raise SpecRejected(f"data: {empty[0]} has no row that can be used")
+
     def column(self, name: str) -> AnyColumn:
-        return np.concatenate([values_of_arrow(path, name, file.read([name]).column(0)) for path, file in self._files])
+        """Raises SpecRejected also where one of them lacks the column, or has words where the first has numbers."""
+        found = []
+        for table, root in zip(self._tables, self._roots, strict=True):
+            if name not in table.names:
+                raise SpecRejected(f"data: {root} has no column {name!r}, and {self._roots[0]} has one")
+            found.append(table.column(name))
+            if found[0].dtype.kind != found[-1].dtype.kind:
+                raise SpecRejected(f"data: {root}: {name} has words, and {self._roots[0]} numbers, or the reverse")
+        return np.concatenate(found)
+
+    def place(self, row: int) -> str:
+        place, within = place_in(self._sizes, row)
+        return self._tables[place].place(within)
+
+
+def place_in(sizes: Sequence[int], row: int) -> tuple[int, int]:
+    """Which of some parts that lie one after the other a row is in, and where there."""
+    ends = list(itertools.accumulate(sizes))
+    place = bisect.bisect_right(ends, row)
+    return place, row - (ends[place] - sizes[place])
+
+
+def left_out(why: str) -> str:
+    """What is told of a row that an evaluation goes without."""
+    return f"{why.removeprefix('data: ').partition('; ')[0]}, so no evaluation has it"
 
 
 REMEDY = "fill it, drop the row, or leave the column out of data.columns"
@@ -107,8 +240,8 @@ def _opened(path: Path) -> Any:
         raise SpecRejected(f"data: {path} is no Parquet file: {error}") from error
 
 
-def values_of_arrow(path: Path | str, name: str, column: Any) -> AnyColumn:
-    """What a column of pyarrow holds, checked."""
+def values_of_arrow(path: Path | str, name: str, column: Any) -> tuple[AnyColumn, npt.NDArray[np.bool_]]:
+    """What a column of pyarrow holds, and where a value is missing. Raises SpecRejected for other kinds of values."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -124,10 +257,7 @@ def values_of_arrow(path: Path | str, name: str, column: Any) -> AnyColumn:
     else:
         values = np.asarray(column.cast(pa.float64()).fill_null(np.nan).to_numpy())
         missing = ~np.isfinite(values)
-    if missing.any():
-        row = int(np.flatnonzero(missing)[0])
-        raise SpecRejected(f"data: {path}, row {row}: {name} is {column[row].as_py()}; {REMEDY}")
-    return values
+    return values, missing
 
 
 def _check_rows(path: Path, num_rows: int) -> None:

@@ -1,6 +1,7 @@
 """Text as tokens: windows of one length, cut from files that stay where they are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from trainers.data.draws import Int64Array
 from trainers.data.facts import DataFacts
 from trainers.data.node_lock import Note
 from trainers.data.records.text_files import JoinedBytes, TokenArray, text_files
-from trainers.data.records.tokens import numbered
+from trainers.data.records.tokens import ends_of, numbered
 from trainers.errors import SpecRejected
 
 Tokens = TokenArray | JoinedBytes
@@ -26,32 +27,33 @@ class TextDataset(Dataset):
 
     fits_in_memory = True
 
-    def __init__(self, train: Tokens, test: Tokens, facts: DataFacts, limit: int | None, device: torch.device):
-        """train, test: the tokens of each part, (N,), in memory or mapped."""
+    def __init__(self, parts: Sequence[Tokens], facts: DataFacts, limit: int | None, device: torch.device):
+        """parts: The tokens of the training text, maybe of that for validation, and of the test text, (N,) each, in
+        memory or mapped."""
         self.facts = facts
-        self._train, self._test = train, test
+        self._parts = list(parts)
         self._delivery = Delivery(device)
         self._steps = np.arange(facts.inputs[0] + 1)
-        self.num_train, self.num_test = (self._windows(part) for part in (train, test))
+        self.num_train, *others = (self._windows(part) for part in parts)
+        self.num_test, self.num_validation = others[-1], sum(others[:-1])
         if limit is not None:
             self.num_train = min(limit, self.num_train)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         for epoch, examples in plan:
             with self._delivery.beside():
-                data = self._taken(self._train, examples)
+                data = self._taken(self._parts[0], examples)
             yield self._delivery.delivered(Batch(data, epoch, examples))
 
-    def test_batches(self, batch: int) -> Iterator[Batch]:
-        for start in range(0, self.num_test, batch):
-            examples = np.arange(start, min(start + batch, self.num_test), dtype=np.int64)
+    def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:
+        for examples in minibatches:
             with self._delivery.beside():
-                data = self._taken(self._test, examples)
+                is_test = bool(examples[0] >= self.num_validation)  # a minibatch is of one set
+                data = self._taken(self._parts[-1 if is_test else 1], examples - is_test * self.num_validation)
             yield self._delivery.delivered(Batch(data, EVALUATION, examples))
 
     def close(self) -> None:
-        nothing = np.empty(0, dtype=np.uint8)
-        self._train = self._test = nothing
+        self._parts = [np.empty(0, dtype=np.uint8)] * len(self._parts)
 
     def _windows(self, tokens: Tokens) -> int:
         return max(0, (len(tokens) - 1) // self.facts.inputs[0])
@@ -64,7 +66,8 @@ class TextDataset(Dataset):
 
 
 def open_text(data: DataSpec, folder: Path | None, device: torch.device, note: Note = lambda _: None) -> TextDataset:
-    """The text at `data.root`: a file, or all files of a folder in the order of their names.
+    """The text at `data.root`, and at others that are named: a file, or all files of a folder in the order of their
+    names.
 
     Bytes are mapped where they lie, so that a text may be larger than memory. Other tokens are numbered as `numbered`
     does it, whose errors this raises too.
@@ -75,17 +78,20 @@ def open_text(data: DataSpec, folder: Path | None, device: torch.device, note: N
     """
     tokens: Tokens
     if data.tokens == "bytes" and data.tokenizer is None:
-        tokens = JoinedBytes(text_files(data))
-        first, facts = int(len(tokens) * (1 - data.validation)), DataFacts((data.context,), vocabulary=256, unit="byte")
+        sets = [text_files(root) for root in (data.root, *data.given_sets)]
+        tokens = JoinedBytes([path for files in sets for path in files])
+        ends = ends_of(data, [sum(path.stat().st_size for path in files) for files in sets])
+        facts = DataFacts((data.context,), vocabulary=256, unit="byte")
     else:
         tokens, found = numbered(data, folder, note)
         by_bytes = {"unit": "byte", "units_per_token": found.bytes_per_token}
         unit: dict[str, Any] = {"unit": "character"} if data.tokenizer is None else by_bytes
-        first, facts = found.first, DataFacts((data.context,), vocabulary=found.vocabulary, **unit)
-    dataset = TextDataset(tokens[:first], tokens[first:], facts, data.limit, device)
-    if not dataset.num_train or not dataset.num_test:
+        ends, facts = found.ends, DataFacts((data.context,), vocabulary=found.vocabulary, **unit)
+    parts = [tokens[first:end] for first, end in pairwise((0, *ends))]
+    dataset = TextDataset(parts, facts, data.limit, device)
+    if min(map(len, parts)) <= data.context:
         raise SpecRejected(
-            f"data: {data.root} has {len(tokens):,} tokens, of which {first:,} are for training; neither part may be "
+            f"data: {data.root} has {len(tokens):,} tokens, of which {ends[0]:,} are for training; no part may be "
             f"shorter than data.context + 1 = {data.context + 1}; set context or validation to fit, or give more text"
         )
     return dataset

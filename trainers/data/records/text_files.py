@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.errors import DataNotFound, SpecRejected
 
@@ -25,9 +24,9 @@ LONGEST = 2**20
 """Bytes after which a piece ends within a line, before a space."""
 
 
-def text_files(data: DataSpec) -> list[Path]:
+def text_files(root: str | Path) -> list[Path]:
     """The file, or those of the folder in the order of their names, but for hidden ones. Raises DataNotFound."""
-    root = Path(data.root)
+    root = Path(root)
     files = [root]
     if root.is_dir():
         found = sorted(path for path in root.rglob("*") if path.is_file())

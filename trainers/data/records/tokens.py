@@ -30,15 +30,16 @@ class Numbering:
     """What the numbers of a text mean."""
 
     vocabulary: int
-    first: int
-    """Tokens for training; the rest are the test set."""
+    ends: tuple[int, ...]
+    """How many tokens there are up to the end of each part: of the training text, maybe of that for validation, and of
+    the test text."""
     dtype: str
     bytes_per_token: float
-    """Of the test text."""
+    """Of the text that is held out."""
 
 
 def numbered(data: DataSpec, folder: Path | None, note: Note) -> tuple[TokenArray, Numbering]:
-    """The tokens of the text at `data.root`, mapped, and what they mean.
+    """The tokens of the text at `data.root` and of other sets that are named, mapped, and what they mean.
 
     They lie in `folder`, the node's shared memory, if they fit into `data.memory_limit_bytes`, else in a file on a
     disk, where a later run finds them. Without a folder they lie in a file that has no name any more.
@@ -48,9 +49,9 @@ def numbered(data: DataSpec, folder: Path | None, note: Note) -> tuple[TokenArra
         SpecRejected: It is no text in UTF-8, or no tokenizer.
         DiskFull: There is no room for them.
     """
-    files = text_files(data)
-    writer = _Writer(data, files, note)
-    size = sum(path.stat().st_size for path in files)
+    sets = [text_files(root) for root in (data.root, *data.given_sets)]
+    writer = _Writer(data, sets, note)
+    size = writer.total
     fits = 2 * size <= data.memory_limit_bytes
     if fits and folder is None:
         with tempfile.TemporaryDirectory(prefix="millrace-tokens-") as passing:
@@ -64,7 +65,8 @@ def numbered(data: DataSpec, folder: Path | None, note: Note) -> tuple[TokenArra
 
 
 def _mapped(folder: Path) -> tuple[TokenArray, Numbering]:
-    about = Numbering(**json.loads((folder / "about.json").read_text()))
+    found = json.loads((folder / "about.json").read_text())
+    about = Numbering(**found | {"ends": tuple(found["ends"])})
     path = folder / "tokens"
     nothing: TokenArray = np.empty(0, about.dtype)
     return (np.asarray(np.memmap(path, about.dtype, mode="r")) if path.stat().st_size else nothing), about
@@ -73,11 +75,13 @@ def _mapped(folder: Path) -> tuple[TokenArray, Numbering]:
 class _Writer:
     """Numbers a text."""
 
-    def __init__(self, data: DataSpec, files: list[Path], note: Note) -> None:
-        self.data, self.files, self.note = data, files, note
+    def __init__(self, data: DataSpec, sets: list[list[Path]], note: Note) -> None:
+        """sets: The files of the training set, and of others that are named."""
+        self.data, self.sets, self.note = data, sets, note
+        self.files = files = [path for part in sets for path in part]
         self.total = sum(path.stat().st_size for path in files)
         self.done, self.next_s = 0, 0.0
-        what: list[object] = [data.tokens, data.validation]
+        what: list[object] = [data.tokens, data.held_out, list(map(len, sets)), "ends"]
         if data.tokenizer is not None:
             need("tokenizers", "hf", "data.tokenizer")
             path = Path(data.tokenizer)
@@ -95,23 +99,27 @@ class _Writer:
         found = np.empty(0, np.uint32)
         for part in code_points(self.files):
             found = np.union1d(found, part)
-        kind, count = _kind(len(found)), 0
+        kind, counts = _kind(len(found)), [0] * len(self.sets)
         with (folder / "tokens").open("wb") as file:
-            for part in code_points(self.files):
-                check_room(folder, len(part) * kind.itemsize)
-                np.searchsorted(found, part).astype(kind).tofile(file)
-                count += len(part)
-        first = int(count * (1 - self.data.validation))
-        return Numbering(len(found), first, kind.name, self.total / max(1, count))
+            for place, files in enumerate(self.sets):
+                for part in code_points(files):
+                    check_room(folder, len(part) * kind.itemsize)
+                    np.searchsorted(found, part).astype(kind).tofile(file)
+                    counts[place] += len(part)
+        ends = ends_of(self.data, counts)
+        return Numbering(len(found), ends, kind.name, self.total / max(1, sum(counts)))
 
     def _tokenized(self, folder: Path) -> Numbering:
         tokenizer = _tokenizer(str(self.data.tokenizer))
         vocabulary = max(tokenizer.get_vocab().values(), default=0) + 1
-        kind, (train, test) = _kind(vocabulary), parts(self.files, self.data.validation)
+        kind, (train, rest) = _kind(vocabulary), parts(self.sets[0], self.data.held_out)
+        given = [[(path, 0, path.stat().st_size) for path in files] for files in self.sets[1:]]
+        spans = [train, *([rest] if has_rest(self.data) else []), *given]
         with (folder / "tokens").open("wb") as file:
-            first, _ = self._write_spans(train, tokenizer, kind, file)
-            count, size = self._write_spans(test, tokenizer, kind, file)
-        return Numbering(vocabulary, first, kind.name, size / max(1, count))
+            (first, _), *others = (self._write_spans(part, tokenizer, kind, file) for part in spans)
+        counts, sizes = [count for count, _ in others], [size for _, size in others]
+        ends = tuple(itertools.accumulate([first, *counts]))
+        return Numbering(vocabulary, ends, kind.name, sum(sizes) / max(1, sum(counts)))
 
     def _write_spans(self, spans: list[tuple[Path, int, int]], tokenizer: Any, kind: Any, file: Any) -> tuple[int, int]:
         """How many tokens, of how many bytes."""
@@ -130,6 +138,21 @@ class _Writer:
         if (now := time.monotonic()) > self.next_s:
             self.next_s = now + NOTE_EVERY_S
             self.note(f"makes tokens of the text, {self.done / 1e6:,.0f} of {self.total / 1e6:,.0f} MB")
+
+
+def has_rest(data: DataSpec) -> bool:
+    """Whether a part of the data at `root` is held out."""
+    return bool(data.held_out)
+
+
+def ends_of(data: DataSpec, counts: list[int]) -> tuple[int, ...]:
+    """Where each part ends, as `Numbering` has it. counts: Tokens of the training set, and of others that are named."""
+    whole, *given = counts
+    parts_of_root = [whole]
+    if has_rest(data):
+        first = int(whole * (1 - data.held_out))
+        parts_of_root = [first, whole - first]
+    return tuple(itertools.accumulate([*parts_of_root, *given]))
 
 
 def _several(texts: Iterator[str]) -> Iterator[list[str]]:

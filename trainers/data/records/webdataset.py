@@ -1,5 +1,6 @@
 """Examples in tar shards, each found by its number."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,9 @@ class ShardExamples:
         return self._of.example({kind: self._reader.read(number, kind) for kind in self._of.names})
 
 
-def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardExamples, ShardExamples]:
-    """The training and the test examples in the shards at `data.root`, a folder or a pattern.
+def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardExamples, ...]:
+    """The training examples, maybe those for validation, and the test examples in the shards at `data.root`, a folder
+    or a pattern, and at those of other sets that are named.
 
     Members are decoded by the ends of their names.
 
@@ -45,7 +47,9 @@ def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardE
         DataNotFound: There are no shards.
         SpecRejected: A shard cannot be read, or has no member of a kind that is needed; names shard and example.
     """
-    index = indexed(data, shards_of(data.root), note)
+    sets = [shards_of(path) for path in data.given_sets]
+    named = {path for shards in sets for path in shards}
+    index = indexed(data, sorted({*shards_of(data.root), *named}), note)
     first = (
         [kind for kind, size in zip(index.kinds, index.sizes[0], strict=True) if size >= 0] if len(index.shard) else []
     )
@@ -56,11 +60,20 @@ def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardE
             f"data.columns, of {', '.join(sorted(DECODERS))}"
         )
     _check_members(index, of)
-    is_test = np.array([path.name.startswith(TEST) for path in index.shards])[index.shard]
-    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    if not len(test):
-        train, test = split(data, len(train))
-    return ShardExamples(index, train, of), ShardExamples(index, test, of)
+    found = [_examples_in(index, set(shards)) for shards in sets]
+    usual = {path for path in index.shards if path.name.startswith(TEST)} - named
+    train = _examples_in(index, set(index.shards) - named - usual)
+    if len(found) < 2 and (not found or data.test is not None):
+        rest = _examples_in(index, usual)
+        if not len(rest):
+            chosen, others = split(data, len(train))
+            train, rest = train[chosen], train[others]
+        found = [rest, *found]
+    return tuple(ShardExamples(index, ids, of) for ids in (train, *found))
+
+
+def _examples_in(index: ShardIndex, shards: set[Path]) -> Int64Array:
+    return np.flatnonzero(np.array([path in shards for path in index.shards])[index.shard])
 
 
 def _check_members(index: ShardIndex, of: Taken) -> None:

@@ -1,4 +1,4 @@
-"""The evaluator actor: assembles snapshots, measures them on the test set, and writes checkpoints.
+"""The evaluator actor: assembles snapshots, measures them on examples that are held out, and writes checkpoints.
 
 Workers and shards go on while it works.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from trainers.events import EvaluatedSet
 from trainers.models.products.choice import Choice
 from trainers.optim.ema import EMA
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
@@ -54,8 +55,8 @@ class Evaluator(BaseActor):
         self.setup = set_up(on_cpu, self.data_folder, open_rows=RowsOfRun(self.job_id, self.spec.data))
         return self.place()
 
-    def evaluate(self, parts: list[Any], buffers: list[Any]) -> tuple[dict[str, float], float]:
-        """The task's metrics on the test set, by name, and how many seconds it took."""
+    def evaluate(self, parts: list[Any], buffers: list[Any], which: EvaluatedSet) -> tuple[dict[str, float], float]:
+        """The task's metrics on the validation set or the test set, by name, and how many seconds it took."""
         from trainers.tasks.measures import Sum
 
         assert self.setup is not None
@@ -64,7 +65,8 @@ class Evaluator(BaseActor):
         params = self._params(parts)
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
-            for batch in setup.dataset.test_batches(self.spec.evaluate.batch):
+            data, size = setup.dataset, self.spec.evaluate.batch
+            for batch in data.validation_batches(size) if which == "validation" else data.test_batches(size):
                 if batch.skipped:
                     log.warning("skips in the evaluation: %s", "; ".join(why for _, why in batch.skipped))
                     found["skipped"] = found.get("skipped", Sum(0)) + Sum(len(batch.skipped))

@@ -230,6 +230,7 @@ class RunController:
         if not started.is_new:
             training.progress.skip_epochs(self.before.epochs)
         training.progress.skipped.found.update(self.before.skipped)
+        training.progress.skipped.note(started.prepared.skipped)
         parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
         parts.tasks.post_every(spec.report_every_s, happened.MetricsDue())
         parts.tasks.post_every(KEEP_S, happened.GaugesDue())
@@ -388,5 +389,6 @@ class RunController:
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
-        measured = await self.parts.snapshots.finish(snapshot, is_complete)
+        is_end = is_complete or self.stops_as is not State.PAUSED
+        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
         self.parts.events.put_nowait(happened.RunMeasured(measured))

@@ -71,9 +71,9 @@ class Launcher:
             raise SpecRejected("data: a sweep's trials hold the CPUs that a Ray Dataset is executed on; name its files")
         self.parts.log.line("info", "data: executes the Ray Dataset, before the workers take their CPUs")
         execute = self.parts.pool.start_dataset().execute
-        for half, blocks in zip(("training", "test"), await execute.remote(), strict=False):
+        for blocks in await execute.remote():
             size = f"{len(blocks.rows)} blocks of {blocks.num_bytes:,} bytes in all"
-            self.parts.log.line("info", f"data: {sum(blocks.rows):,} {half} rows lie in the object store, in {size}")
+            self.parts.log.line("info", f"data: {sum(blocks.rows):,} rows lie in the object store, in {size}")
 
     async def say_what_is_awaited(self, state: State) -> None:
         """Log again and again what a long start waits for, until cancelled. state: That in which the run is."""

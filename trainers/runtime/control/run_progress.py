@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainers.data.order import Order
+from trainers.data.skipped import SkippedExamples
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
-from trainers.elastic.skipped import SkippedExamples
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
@@ -177,6 +177,7 @@ class RunProgress:
             test_accuracy=measured.metrics.get("accuracy"),
             test_loss=measured.metrics.get("loss"),
             metrics=measured.metrics,
+            validation=measured.validation,
             headline=self.prepared.headline,
             higher_is_better=self.prepared.higher_is_better,
             test_error_median=measured.error_median,

@@ -7,14 +7,14 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from trainers.errors import DiskFull, RunFailed
-from trainers.events import BestModel, error_median
+from trainers.events import BestModel, EvaluatedSet, error_median, is_judged, metrics_of
 from trainers.optim.ema import RAW
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
@@ -60,10 +60,12 @@ class Measured:
     """What the evaluator made of the last snapshot."""
 
     metrics: dict[str, float]
-    """The task's metrics on the test set, by name."""
+    """The task's metrics on the test set, by name; none where it was not evaluated."""
     error_median: float | None
     model_path: str
     best: BestModel | None = None
+    validation: dict[str, float] = field(default_factory=dict)
+    """Likewise on the validation set, where there is one."""
 
 
 class Snapshots:
@@ -94,14 +96,15 @@ class Snapshots:
         they must be better than."""
         self.layout = layout
         for found in self.log.evaluations_until(layout.position.examples):
-            if self._judge(found):
+            if is_judged(found) and self._judge(found):
                 self._note_best(found)
 
     def restore(self, evaluations: list[dict[str, Any]]) -> None:
         """Take over what an earlier coordinator has measured since the run began."""
-        for found in evaluations:
-            if "test_accuracy" in found and found["epoch"] == int(found["epoch"]):
-                self.accuracies.append((int(found["epoch"]), found["test_accuracy"]))
+        for found in filter(is_judged, evaluations):
+            accuracy = metrics_of(found).get("accuracy")
+            if accuracy is not None and found["epoch"] == int(found["epoch"]):
+                self.accuracies.append((int(found["epoch"]), accuracy))
             if self._judge(found):
                 self._note_best(found)
             self._look_for_plateau()
@@ -133,10 +136,11 @@ class Snapshots:
             self.under_way = asyncio.ensure_future(self._work(await self.queue.get()))
             await asyncio.shield(self.under_way)
 
-    async def finish(self, last: Snapshot, is_complete: bool) -> Measured:
+    async def finish(self, last: Snapshot, is_complete: bool, is_end: bool = True) -> Measured:
         """Work through what is still queued; then evaluate the last version and leave it as the finished model.
 
-        A run that is not complete gets a checkpoint of it, whatever the spec says.
+        A run that is not complete gets a checkpoint of it, whatever the spec says. is_end: Whether it shall not go on
+        later; only then a test set beside a validation set is evaluated.
 
         Raises:
             DiskFull: There is no room for the finished model, or for that checkpoint.
@@ -145,7 +149,9 @@ class Snapshots:
             await self.under_way
         while not self.queue.empty():
             await self._work(self.queue.get_nowait())
-        metrics = await self._evaluate(last)
+        measured = {self._judging: await self._evaluate(last)}
+        if self._judging == "validation" and is_end:
+            measured["test"] = await self._test(last)
         path = str(self.run_dir / "model.safetensors")
         try:
             if not is_complete:
@@ -157,7 +163,8 @@ class Snapshots:
                 await self._ask("export", str(self.run_dir / RAW), last.parts, last.buffers, True)
         except DiskFull as error:
             raise DiskFull(f"{cause_of(error)}; {self._what_there_is()}; make room before the next attempt") from error
-        return Measured(metrics, error_median(self.accuracies), path, self.best)
+        median = error_median(self.accuracies) if self._judging == "test" else None
+        return Measured(measured.get("test", {}), median, path, self.best, measured.get("validation", {}))
 
     async def _work(self, snapshot: Snapshot) -> None:
         self.is_busy = True
@@ -176,22 +183,43 @@ class Snapshots:
         self.is_busy = False
 
     async def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
-        measured: tuple[dict[str, float], float] = await self._ask("evaluate", snapshot.parts, snapshot.buffers)
-        metrics, seconds = measured
+        metrics, seconds = await self._measured(snapshot, self._judging)
         if "accuracy" in metrics and (snapshot.is_last or not snapshot.is_between):
             self.accuracies.append((snapshot.position.epoch, metrics["accuracy"]))
-        found: dict[str, Any] = {
-            **self._place(snapshot),
-            **{f"test_{name}": value for name, value in metrics.items()},
-            **({"test_error_median": error_median(self.accuracies)} if "accuracy" in metrics else {}),
-            "seconds": seconds, "headline": self.layout.headline, "higher_is_better": self.layout.higher_is_better,
-        }  # fmt: skip
+        found = self._told(snapshot, metrics, seconds, self._judging)
         if self._judge(found):
             await self._keep_best(snapshot, found)
         self.log.write("evaluation", found)
         if not snapshot.is_last:
             self._look_for_plateau()
         return metrics
+
+    async def _test(self, last: Snapshot) -> dict[str, float]:
+        """Evaluate the test set, which nothing was judged by."""
+        metrics, seconds = await self._measured(last, "test")
+        self.log.write("evaluation", self._told(last, metrics, seconds, "test"))
+        return metrics
+
+    async def _measured(self, snapshot: Snapshot, which: EvaluatedSet) -> tuple[dict[str, float], float]:
+        measured: tuple[dict[str, float], float]
+        measured = await self._ask("evaluate", snapshot.parts, snapshot.buffers, which)
+        return measured
+
+    def _told(self, snapshot: Snapshot, metrics: dict[str, float], seconds: float, which: EvaluatedSet) -> Any:
+        """The data of an `evaluation`."""
+        has_median = "accuracy" in metrics and which == self._judging
+        return {
+            **self._place(snapshot),
+            **({"set": which} if self.layout.has_validation else {}),
+            **{f"{which}_{name}": value for name, value in metrics.items()},
+            **({f"{which}_error_median": error_median(self.accuracies)} if has_median else {}),
+            "seconds": seconds, "headline": self.layout.headline, "higher_is_better": self.layout.higher_is_better,
+        }  # fmt: skip
+
+    @property
+    def _judging(self) -> EvaluatedSet:
+        """The set that is evaluated while it trains."""
+        return "validation" if self.layout.has_validation else "test"
 
     async def _keep_best(self, snapshot: Snapshot, found: dict[str, Any]) -> None:
         """Write the best model so far over the one before it; before the log tells its evaluation, so that the file is
@@ -212,7 +240,7 @@ class Snapshots:
         assert self.best_by is not None
         metric, path = self.best_by.metric, str(self.run_dir / BEST)
         place = {"epoch": found["epoch"], "examples": found["examples"]}
-        self.best = BestModel(metric=metric, value=found[f"test_{metric}"], **place, model_path=path)
+        self.best = BestModel(metric=metric, value=metrics_of(found)[metric], **place, model_path=path)
 
     def _look_for_plateau(self) -> None:
         stop, by = self.spec.early_stop, self.stops_by

@@ -41,7 +41,7 @@ def dataset_name(job_id: str) -> str:
 
 
 def named_datasets(data: DataSpec) -> list[Any]:
-    """The Ray Dataset that a spec names, for training, and that for the test if there is one. Nothing is executed.
+    """The Ray Datasets that a spec names: for training, maybe for validation, for the test. Nothing is executed.
 
     Raises:
         DataNotFound: There is no such folder.
@@ -58,10 +58,10 @@ def named_datasets(data: DataSpec) -> list[Any]:
         return [read_parquet(data.root)]
     returned = user_code.call(data.ray_function, root=data.root)
     found = list(returned) if isinstance(returned, tuple | list) else [returned]
-    if len(found) not in (1, 2) or not all(isinstance(one, Dataset) for one in found):
+    if len(found) not in (1, 2, 3) or not all(isinstance(one, Dataset) for one in found):
         raise UserCodeFailed(
             f"{data.ray_function} returned {type(returned).__name__}; it must return a ray.data.Dataset, or two, for "
-            "training and for the test"
+            "training and for the test, or three, with one for validation before the test"
         )
     for one in found:  # a context of the function's own
         one.context.execution_options.preserve_order = True
@@ -147,8 +147,8 @@ class RowsOfRun:
     job_id: str
     data: DataSpec
 
-    def __call__(self) -> tuple[BlockRows, BlockRows | None]:
-        """The training rows, and the test rows if they are a Dataset of their own.
+    def __call__(self) -> list[BlockRows]:
+        """The rows of each Dataset: for training, maybe for validation, for the test.
 
         Raises:
             DataLost: Nobody holds them any more.
@@ -158,8 +158,7 @@ class RowsOfRun:
             found = ray.get(holder.blocks.options(concurrency_group=CONTROL).remote())
         except (ValueError, ray.exceptions.RayActorError):
             raise DataLost("the process that held the Ray Dataset is lost") from None
-        halves = [BlockRows(blocks, self.data.timeout_s / 2) for blocks in found]  # before the worker counts as hanging
-        return halves[0], halves[1] if len(halves) > 1 else None
+        return [BlockRows(blocks, self.data.timeout_s / 2) for blocks in found]  # before the worker counts as hanging
 
 
 def _accessor(block: Any) -> Any:

@@ -16,7 +16,7 @@ class DatasetActor(BaseActor):
         self.held: list[tuple[Any, Blocks]] = []
 
     def execute(self) -> list[Blocks]:
-        """Execute the Dataset for training, and that for the test if there is one, with their order preserved.
+        """Execute the Datasets, with their order preserved.
 
         Raises:
             SpecRejected: There is no such Dataset, or it cannot be executed.

@@ -20,6 +20,13 @@ class SkippedExamples:
         """All of them so far, in their order."""
         return tuple(sorted(self.found))
 
+    def note(self, skipped: Sequence[tuple[int, str]]) -> None:
+        """These were left out when the data were opened, which has looked at how many there may be."""
+        for example, why in skipped:
+            if example not in self.found:
+                self.found.add(example)
+                self.tell(example, why)
+
     def add(self, skipped: Sequence[tuple[int, str]]) -> None:
         """A worker has skipped these, maybe not for the first time.
 
