@@ -164,7 +164,7 @@ class FakeSnapshots:
     def is_due(self, position: Position) -> bool:
         return False
 
-    async def finish(self, last: Snapshot, is_complete: bool) -> Measured:
+    async def finish(self, last: Snapshot, is_complete: bool, is_end: bool = True) -> Measured:
         self.finished.append((last, is_complete))
         await self.may_finish.wait()
         return Measured({"loss": 0.5, "accuracy": 0.9}, 0.1, "model.safetensors")
