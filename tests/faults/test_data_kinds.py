@@ -18,11 +18,12 @@ import torch
 import webdataset
 
 from tests.arrow_rows import ArrowRows
-from tests.faults.test_workers import CODE, ended_well, fault, has_trained, hurry, resized, strike
+from tests.faults.test_workers import CODE, fault, has_trained, hurry, resized, strike, trained_each_once
 from tests.local_runs import LocalRun
 from tests.runtime.runs import Watched, start
 from trainers import ClusterInfo, TrainSpec, user_code
 from trainers.given import Given
+from trainers.models.weights import load_weights
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.code_package import naming
 from trainers.training.checkpoint import read_checkpoint
@@ -156,7 +157,8 @@ def test_each_example_once_and_the_same_bits_whatever_dies_and_joins(
         for end in ends:
             end.result()
     for kind, (num, model) in wanted.items():
-        found = ended_well(runs[kind], EPOCHS, num)
+        trained_each_once(runs[kind], EPOCHS, num)
+        found = load_weights(runs[kind].folder / "model.safetensors")
         for name, value in model.items():
             assert torch.equal(found[name], value), f"{kind}: {name}"
 

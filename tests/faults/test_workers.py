@@ -76,15 +76,21 @@ def fault(watched: Watched) -> Event:
 
 
 def ended_well(watched: Watched, epochs: int, examples: int = EXAMPLES) -> dict[str, torch.Tensor]:
-    """The finished model of a run in which every example of every epoch was trained once."""
+    """The finished model of a run in which every example of every epoch was trained once, and what it is an average
+    of."""
+    trained_each_once(watched, epochs, examples)
+    average, params = (load_weights(watched.folder / f"{name}.safetensors") for name in ("model", "raw"))
+    return average | {f"{name}, as it is": value for name, value in params.items()}
+
+
+def trained_each_once(watched: Watched, epochs: int, examples: int) -> None:
+    """It ends well, and trained every example of every epoch once."""
     assert watched.end().data["state"] == "SUCCEEDED", watched.events[-5:]
     audits = {audit["epoch"]: audit for audit in watched.of("epoch_audit")}  # the last of one that was trained again
     whole = {"trained": examples, "lost": 0, "duplicated": 0}
     assert [{name: audits[epoch][name] for name in whole} for epoch in audits] == [whole] * epochs
     assert watched.of("result")[0]["examples"] == epochs * examples
     gone_soon(watched.run.job_id, [])
-    average, params = (load_weights(watched.folder / f"{name}.safetensors") for name in ("model", "raw"))
-    return average | {f"{name}, as it is": value for name, value in params.items()}
 
 
 def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:

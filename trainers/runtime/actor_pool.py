@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainers.elastic.placement import NodeCapacity, awaited_room, own, with_workers
 from trainers.runtime.actor_handles import CONTROL, WarmPool, WorkerHandle, start_actor
+from trainers.runtime.actors.dataset import DatasetActor
 from trainers.runtime.actors.evaluator import Evaluator
 from trainers.runtime.actors.shard import GROUPS as SHARD_GROUPS
 from trainers.runtime.actors.shard import OBJECT_STORE_GROUPS, ShardActor
@@ -21,7 +22,6 @@ from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import do_on, draining_nodes, kill_process, nodes_alive, on_node, refused_groups
 from trainers.runtime.ray_data.blocks import dataset_name
-from trainers.runtime.ray_data.holder import DatasetActor
 from trainers.runtime.topology import SPARE_WORKERS
 from trainers.spec import TrainSpec
 
