@@ -1,16 +1,11 @@
 """The paths in a spec, which are taken from where it is submitted."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainers.data.names import RECORDS
 from trainers.models.names import local_source
-
-if TYPE_CHECKING:
-    from trainers.spec.train import TrainSpec
 
 PATH_FIELDS = (("code",), ("data", "root"), ("data", "tokenizer"), ("model", "weights"), ("checkpoint", "resume"))
 """The fields that hold a path."""
@@ -18,8 +13,8 @@ SETS = ("validation", "test")
 """Those of `data` that may name a set besides the training set."""
 
 
-def with_paths(spec: TrainSpec, base: Path) -> dict[str, Any]:
-    """The parts of a spec that hold paths, with each resolved against the folder `base`."""
+def with_paths(spec: Any, base: Path) -> dict[str, Any]:
+    """The parts of a `TrainSpec` that hold paths, with each resolved against the folder `base`."""
     update: dict[str, Any] = {}
     for section, *field in PATH_FIELDS:
         given = update.get(section, getattr(spec, section))
