@@ -25,7 +25,7 @@ KINDS = ("local", "shared_memory", "process_group", "hierarchical")
 NODES = (0, *[1] * 15)
 """Where the workers of a hierarchical group are, unless a test says otherwise."""
 CPU = torch.device("cpu")
-TIMEOUT_S = 20.0  # no test waits for it unless it fails
+TIMEOUT_S = 120.0  # no test waits for it unless it fails
 
 
 @dataclass

@@ -288,7 +288,7 @@ def test_processes_of_a_node_read_the_source_in_turn(tmp_path: Path) -> None:
 def test_the_whole_set_is_let_go_once_it_is_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[np.ndarray]] = []
 
-    def read(data: DataSpec) -> Arrays:
+    def read(data: DataSpec, _: object) -> Arrays:
         source = read_source(data)
         assert isinstance(source, Arrays)
         images = source.train_images.copy()
