@@ -126,6 +126,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert [(group.patterns, group.lr) for group in groups] == [(("*.bias",), 0.08), (("fc*", "classifier.*"), 0.01)]
     stops = read_spec(shown.pop(("checkpoints", "The best model, and when to stop"))).train
     assert (stops.early_stop and stops.early_stop.min_delta, stops.checkpoint.keep_best) == (0.001, BY_LOSS)
+    begins = read_spec(shown.pop(("checkpoints", "Start from given weights"))).train.model
+    assert (begins.key_mapping, begins.strict) == ({r"^net\.": ""}, True)
     nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
     clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train

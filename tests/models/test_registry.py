@@ -184,7 +184,7 @@ def test_initial_weights_keep_the_last_layer_for_other_classes(
     assert torch.equal(module.get_parameter("conv1.weight"), source.get_parameter("conv1.weight"))
     assert torch.equal(module.get_parameter("fc3.weight"), fresh.get_parameter("fc3.weight"))
     assert "keep their initial values: fc3.weight, fc3.bias" in caplog.text
-    report = initialise(module, path)
+    report = initialise(module, ModelSpec(name="mlp", weights=str(path)))
     assert report.shape_differs == ("fc3.weight", "fc3.bias")
     assert len(report.loaded) == 8
     assert (report.missing, report.unused) == ((), ("extra",))

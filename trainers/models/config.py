@@ -1,8 +1,9 @@
 """The section `model` of a spec. Imports no torch."""
 
-from typing import Literal
+import re
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainers.models.names import model_names
 from trainers.section import Section, known
@@ -23,8 +24,16 @@ class ModelSpec(Section):
     module. What that takes and gives must fit the task, whose loss is tried before the run."""
 
     weights: str | None = None
-    """A safetensors file with initial weights, or a folder of Hugging Face's with such; parameters whose shape differs
-    (a last layer) keep their own start."""
+    """Initial weights: a file of safetensors, or of `torch.save` with nothing but tensors (.pt, .pth, .bin, .ckpt); a
+    folder of `torch.distributed.checkpoint`, or of Hugging Face's. Parameters that it lacks, and those whose shape
+    differs (a last layer), keep their own start."""
+
+    key_mapping: dict[str, str] = Field(default={})
+    """Regular expressions, and what takes their places in the names of these weights, one after another: with
+    `"^module\\."` and an empty text, weights of DDP fit."""
+
+    strict: bool = False
+    """Refuse weights that leave a parameter or buffer of the model as it is, or that hold one too many."""
 
     kwargs: dict[str, Argument] = Field(default={})
     """Arguments passed on to the model's constructor; of `hf:`, values of its configuration."""
@@ -40,6 +49,22 @@ class ModelSpec(Section):
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
     tolerance. Checkpoints do not depend on it."""
+
+    @field_validator("key_mapping")
+    @classmethod
+    def _are_patterns(cls, mapping: dict[str, str]) -> dict[str, str]:
+        for pattern, place in mapping.items():
+            try:
+                re.compile(pattern).sub(place, "")
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        return mapping
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        if self.weights is None and (self.key_mapping or self.strict):
+            raise ValueError("key_mapping and strict are about model.weights; name a file or folder there")
+        return self
 
     @field_validator("name")
     @classmethod

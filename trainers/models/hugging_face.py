@@ -39,8 +39,8 @@ def build_hugging_face(model: ModelSpec, head: str, facts: DataFacts, seed: int)
         except (ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
             raise SpecRejected(f"model: {model.name} cannot be built so: {_first_line(error)}") from error
     if model.weights is not None:
-        tensors = read_weights(Path(model.weights))
-        initialise_from(module, _as_in(module, tensors), Path(model.weights))
+        tensors = read_weights(Path(model.weights), model.key_mapping)
+        initialise_from(module, _as_in(module, tensors), model)
     return module.train()
 
 

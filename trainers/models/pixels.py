@@ -1,7 +1,5 @@
 """Models of images that give more than a class to each: one to each pixel, or boxes."""
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -37,7 +35,7 @@ def build_pixel_model(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Modul
                 "function of your own, which may call torchvision.models.segmentation"
             )
     if model.weights is not None:
-        initialise(module, Path(model.weights))
+        initialise(module, model)
     return module.train()
 
 
@@ -57,7 +55,7 @@ def build_detector(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         module = user_model(model, num_classes=facts.classes)
     if model.weights is not None:
-        initialise(module, Path(model.weights))
+        initialise(module, model)
     return module.train()
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def build_model_for(model: ModelSpec, facts: DataFacts, seed: int) -> nn.Module:
         module = _of_tokens(model, facts)
         _complete(model, module, torch.zeros(1, *facts.inputs, dtype=torch.int64))
     if model.weights is not None:
-        initialise(module, Path(model.weights))
+        initialise(module, model)
     return module.train()
 
 
@@ -83,7 +82,7 @@ def build_model(
         if model.zero_gamma:
             zero_gamma(model.name, module)
     if model.weights is not None:
-        initialise(module, Path(model.weights))
+        initialise(module, model)
     return module.train()
 
 

@@ -1,6 +1,5 @@
 """Weights as safetensors, under the names of `state_dict`: plain PyTorch loads them in three lines."""
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -8,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from trainers.disk import writing
 from trainers.errors import SpecRejected
+from trainers.models.config import ModelSpec
+from trainers.models.weight_files import load_weights, read_weights
+
+__all__ = ["LoadReport", "initialise", "initialise_from", "load_weights", "read_weights", "save_weights"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,16 @@ class LoadReport:
     unused: tuple[str, ...]
     """Only in the file."""
 
+    @property
+    def left_out(self) -> str:
+        """What was not taken or not given, in words; empty if all fits."""
+        found = {
+            "these keep their initial values": self.shape_differs + self.missing,
+            "of them have another shape": self.shape_differs,
+            "only in the file": self.unused,
+        }
+        return "; ".join(f"{words}: {', '.join(names)}" for words, names in found.items() if names)
+
 
 def save_weights(
     path: Path, weights: nn.Module | Mapping[str, torch.Tensor], header: dict[str, str] | None = None
@@ -51,39 +63,17 @@ def save_weights(
         part.unlink(missing_ok=True)
 
 
-def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file on the CPU. Raises SpecRejected when there is no such file, or another kind."""
-    if not path.is_file():
-        raise SpecRejected(f"model.weights: there is no file {path.absolute()}")
-    try:
-        tensors: dict[str, torch.Tensor] = load_file(path)
-    except SafetensorError as error:
-        raise SpecRejected(f"model.weights: {path.absolute()} is not a safetensors file ({error})") from error
-    return tensors
+def initialise(module: nn.Module, model: ModelSpec) -> LoadReport:
+    """`initialise_from` what `model.weights` names."""
+    return initialise_from(module, read_weights(Path(str(model.weights)), model.key_mapping), model)
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, or of a folder as Hugging Face's libraries leave it: one file, or several with
-    an index. Raises SpecRejected."""
-    if not path.is_dir():
-        return load_weights(path)
-    index = path / "model.safetensors.index.json"
-    if not index.is_file():
-        return load_weights(path / "model.safetensors")
-    files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    return {name: tensor for file in files for name, tensor in load_weights(path / file).items()}
-
-
-def initialise(module: nn.Module, path: Path) -> LoadReport:
-    """`initialise_from` what is in a file or folder."""
-    return initialise_from(module, read_weights(path), path)
-
-
-def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> LoadReport:
+def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], model: ModelSpec) -> LoadReport:
     """Load the tensors whose name and shape match; the others keep their initial values, which is logged.
 
-    Raises SpecRejected if no parameter of the model is among them.
+    Raises SpecRejected if no parameter of the model is among them, or, with `model.strict`, if any is left out.
     """
+    path = Path(str(model.weights))
     state = module.state_dict()
     common = [name for name in state if name in tensors]
     loaded = tuple(name for name in common if tensors[name].shape == state[name].shape)
@@ -97,14 +87,13 @@ def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], path
     if not any(name in parameters for name in loaded):
         raise SpecRejected(
             f"model.weights: nothing in {path.absolute()} fits the model; it holds {', '.join(list(tensors)[:3])} ..., "
-            f"the model {', '.join(list(parameters)[:3])} ..."
+            f"the model {', '.join(list(parameters)[:3])} ...; where only the names differ, give model.key_mapping"
         )
+    if model.strict and (left_out := report.left_out):
+        raise SpecRejected(f"model.strict: {path.absolute()} does not fit the model: {left_out}")
     with torch.no_grad():
         for name in loaded:
             state[name].copy_(tensors[name])
-    kept = report.shape_differs + report.missing
-    if kept:
-        log.warning(
-            "%s: %d tensors loaded; these keep their initial values: %s", path.name, len(loaded), ", ".join(kept)
-        )
+    if report.left_out:
+        log.warning("%s: %d tensors loaded; %s", path.name, len(loaded), report.left_out)
     return report
