@@ -46,9 +46,9 @@ class WorkerHandle:
         """Call one of its control methods."""
         return getattr(self.actor, method).options(concurrency_group=CONTROL).remote(*arguments)
 
-    async def prepare(self, checks: bool) -> Prepared:
-        """Have it load the data and build the model; with `checks`, also try the spec on one minibatch."""
-        prepared: Prepared = await self.ask("prepare", checks)
+    async def prepare(self, *, chooses: bool, tries: bool) -> Prepared:
+        """Have it load the data and build the model; as `Worker.prepare`."""
+        prepared: Prepared = await self.ask("prepare", chooses, tries)
         self.prepared = prepared
         return prepared
 

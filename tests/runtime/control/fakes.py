@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +207,15 @@ class FakeLauncher(Launcher):
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.asked_for: list[int] = []
+        self.tries = False
+        self.begins_at = Position()
 
-    async def start(self, least: int) -> StartedRun:
+    async def start(self, least: int, tries: bool) -> StartedRun:
         self.asked_for.append(least)
+        self.tries = tries
         await self.may_start.wait()
-        return started(self.parts, least)
+        found = started(self.parts, least)
+        return replace(found, prepared=replace(found.prepared, position=self.begins_at))
 
 
 class FakeRecovery:

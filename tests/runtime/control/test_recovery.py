@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.control.fake_actors import FakeActor
-from tests.runtime.control.fakes import MINIBATCH, FakeRun, play, prepared, small
+from tests.runtime.control.fakes import EXAMPLES, MINIBATCH, FakeRun, play, prepared, small
 from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.controller import RunPhase
@@ -66,6 +66,26 @@ def test_it_begins_again_with_as_many_workers_as_it_needs_if_no_version_is_left(
         assert run.log.states == [TAKES_OVER, ("RUNNING", "Training")]
 
     play(tmp_path, scenario, before=LogSummary(), survivors=left)
+
+
+@pytest.mark.parametrize(("furthest", "resume", "told"), [(1, None, [2, 3]), (0, None, [1, 2, 3]), (0, "there", [])])
+def test_epochs_that_a_checkpoint_holds_and_the_log_does_not_are_told_when_it_begins_again(
+    tmp_path: Path, furthest: int, resume: str | None, told: list[int]
+) -> None:
+    """Shards give a version as soon as they have it; what the workers report of it may have died with a coordinator.
+    What was trained before the run, elsewhere, is in another log."""
+
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(furthest=furthest, has_trained=True)
+        run.launcher.begins_at = Position(epoch=3, examples=3 * EXAMPLES)
+        await run.begins()
+        assert not run.launcher.tries, "it was good enough once"
+        assert [audit["epoch"] for audit in run.log.of("epoch_audit")] == told
+        assert all((audit["trained"], audit["lost"]) == (EXAMPLES, 0) for audit in run.log.of("epoch_audit"))
+        assert [epoch["examples"] for epoch in run.log.of("epoch")] == [epoch * EXAMPLES for epoch in told]
+
+    train = small(epochs=4, checkpoint={"resume": resume})
+    play(tmp_path, scenario, train, LogSummary(), Survivors())
 
 
 def test_epochs_that_were_logged_before_are_not_logged_again(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def ready(run: FakeRun, *answers: Any) -> list[Any]:
     for _ in range(2):
         pool.start_workers([None])
     launcher = Launcher(run.parts)
-    return [launcher._prepare(rank) for rank in range(2)]
+    return [launcher._prepare(rank, tries=True) for rank in range(2)]
 
 
 def test_a_worker_that_dies_over_it_is_replaced_in_its_place(tmp_path: Path) -> None:

@@ -65,11 +65,15 @@ class Worker(BaseActor):
         self.handed_over: list[Any] = []  # the last snapshot, on its way to the evaluator
         self.reports: deque[Any] = deque(maxlen=64)  # the last ones, on their way to the coordinator
 
-    def prepare(self, checks: bool) -> Prepared:
+    def prepare(self, chooses: bool, tries: bool) -> Prepared:
         """Load the data, build the model, and say what the coordinator must know of them.
 
+        Args:
+            chooses: Measure which library multiplies faster, for all workers, where no checkpoint says it.
+            tries: Train one minibatch, which is thrown away.
+
         Raises:
-            SpecRejected: The data, the model or the machine do not allow the spec; found by one minibatch if `checks`.
+            SpecRejected: The data, the model or the machine do not allow the spec.
         """
         use_code(self.spec.code is not None)
         limit_threads(self.spec.workers.threads)
@@ -79,11 +83,11 @@ class Worker(BaseActor):
         from trainers.training.setup import check, set_up
 
         setup = self.setup = set_up(self.spec, self.data_folder, self.note, RowsOfRun(self.job_id, self.spec.data))
-        if checks:
+        if tries:
             self.note("tries the spec on one minibatch")
             check(setup)
         layout = setup.run_layout()
-        if checks:
+        if chooses:
             self.note("measures which library multiplies faster")
             layout = with_products(setup, layout)
         self.note("is ready")

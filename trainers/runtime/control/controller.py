@@ -229,6 +229,8 @@ class RunController:
         self.training = training = Training(parts, started, self.scaler, self.incarnation)
         if not started.is_new:
             training.progress.skip_epochs(self.before.epochs)
+        if self.before.furthest or spec.checkpoint.resume is None:
+            training.progress.log_epochs_after(self.before.furthest)
         training.progress.skipped.found.update(self.before.skipped)
         training.progress.skipped.note(started.prepared.skipped)
         parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
@@ -352,7 +354,7 @@ class RunController:
         saying = self.launcher.say_what_is_awaited(state)
         telling = self.parts.tasks.start_background("saying what the start waits for", saying)
         try:
-            started = await self.launcher.start(least)
+            started = await self.launcher.start(least, tries=not self.before.has_trained)
         except SpecRejected as error:
             if not self.is_successor:
                 raise

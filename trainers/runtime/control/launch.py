@@ -29,8 +29,11 @@ class Launcher:
         self.parts = parts
         self.failures = FailurePolicy()
 
-    async def start(self, least: int) -> StartedRun:
+    async def start(self, least: int, tries: bool = True) -> StartedRun:
         """Start workers, at least so many, and shards; have all of them prepare.
+
+        tries: Whether a worker tries the spec on one minibatch. Once it has trained, the spec is good, and what user
+            code raises is the worker's fault, after which another one goes on.
 
         Raises:
             SpecRejected: The cluster, the data or the model do not allow the spec.
@@ -44,8 +47,8 @@ class Launcher:
         warming = asyncio.gather(*[self._warm_shard(index) for index in range(len(pool.shards))])
         try:
             if spec.data.download:  # one worker fetches the data, the others find it
-                await self._prepare(0)
-            prepared = list(await asyncio.gather(*[self._prepare(rank) for rank in range(len(pool.workers))]))
+                await self._prepare(0, tries)
+            prepared = list(await asyncio.gather(*[self._prepare(rank, tries) for rank in range(len(pool.workers))]))
             places = list(await warming)
         finally:
             warming.cancel()
@@ -87,15 +90,16 @@ class Launcher:
                 self.parts.log.state(state, reason, what)
             said = what
 
-    async def _prepare(self, rank: int) -> Prepared:
-        """Have a worker get ready, or the one that takes its place if it dies over it; worker 0 tries the spec."""
+    async def _prepare(self, rank: int, tries: bool) -> Prepared:
+        """Have a worker get ready, or the one that takes its place if it dies over it; worker 0 tries the spec, if any
+        does, and chooses the library of the products."""
         while True:
             worker = self.parts.pool.workers[rank]
             if worker.prepared is not None:
                 return worker.prepared
             node = worker.node
             try:
-                return await worker.prepare(rank == 0)
+                return await worker.prepare(chooses=rank == 0, tries=tries and rank == 0)
             except ray.exceptions.RayActorError:
                 await self._lose(worker.name, worker.fault or "died", node)
                 self.parts.pool.restart_worker(rank)

@@ -28,6 +28,10 @@ class LogSummary:
     """Epochs that were reported since the run began, or since it last began again."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """In that time."""
+    furthest: int = 0
+    """The last epoch that was ever reported: before it went back to a checkpoint, too."""
+    has_trained: bool = False
+    """Whether a step was reported."""
     deaths: int = 0
     """How many coordinators have died."""
     skipped: tuple[int, ...] = ()
@@ -45,6 +49,8 @@ def summarise_log(run_dir: Path) -> LogSummary:
     begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)
     epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
     evaluations = [event.data for event in events[begin:] if event.type == "evaluation"]
+    furthest = max((event.data["epoch"] for event in events if event.type == "epoch"), default=0)
+    has_trained = any(event.type == "step" for event in events)
     deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
     skipped = tuple(e.data["example"] for e in events if e.type == "log" and "example" in e.data)
     went_back = 0
@@ -52,7 +58,7 @@ def summarise_log(run_dir: Path) -> LogSummary:
         went_back += event.type == "state" and event.data["reason"] in GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, evaluations, deaths, skipped, went_back)
+    return LogSummary(is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back)
 
 
 class RunLog:

@@ -200,6 +200,18 @@ class RunProgress:
         """An earlier coordinator has logged so many."""
         self.epochs_logged = max(self.epochs_logged, epochs)
 
+    def log_epochs_after(self, furthest: int) -> None:
+        """Log the ends of the epochs that were over before this run of workers begins, and are not in the log. A
+        checkpoint is taken as soon as the shards have its version, and whoever wrote it may have died before the
+        workers reported that.
+
+        furthest: The last epoch that is in the log.
+        """
+        for epoch in range(furthest, self.start.epoch):
+            examples = (epoch + 1) * self.metrics.num_examples
+            self.log.write("epoch", {"epoch": epoch + 1, "examples": examples, "train_loss": None})
+            self.log.write("epoch_audit", self._audit(epoch))
+
     def log_metrics(self) -> None:
         """Log what the workers have reported since the last time, if anything."""
         metrics = self.metrics.metrics()

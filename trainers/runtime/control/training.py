@@ -258,7 +258,7 @@ class Training:
         (worker,) = pool.start_workers(reserved)
         node = worker.node
         try:
-            prepared: Prepared = await worker.ask("prepare", False)
+            prepared: Prepared = await worker.ask("prepare", False, False)
         except ray.exceptions.RayActorError:
             why = f"{worker.fault or 'died'} before it was ready"
             events.put_nowait(WorkerLost(worker, why, with_node=await died_with(node)))
