@@ -46,7 +46,7 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
     epoch(2)
     state(State.PAUSING, "Pausing")
     assert summarise_log(tmp_path) == LogSummary(
-        False, State.PAUSED, 2, [{"epoch": 2, "test_accuracy": 0.2}], deaths=1, went_back=1
+        False, State.PAUSED, 2, [{"epoch": 2, "test_accuracy": 0.2}], furthest=3, deaths=1, went_back=1
     )
     log.append("checkpoint", {"epoch": 2})
     assert summarise_log(tmp_path).went_back == 0
@@ -61,7 +61,7 @@ def test_a_generation_that_a_dead_coordinator_began_is_refused_after_the_next_ha
     name = "late/worker/0"
     actor = ray.remote(concurrency_groups=GROUPS)(Worker).options(name=name, namespace=NAMESPACE, num_cpus=0)
     worker = actor.remote(name, "late", spec(), None)
-    prepared = ray.get(worker.prepare.options(concurrency_group="control").remote(False))
+    prepared = ray.get(worker.prepare.options(concurrency_group="control").remote(chooses=False, tries=False))
     status = ray.get(worker.resign.options(concurrency_group="control").remote(1))
     assert status == WorkerStatus(prepared, None, -1, -1)
     begin = GenerationStart(0, SharedMemoryEndpoint(0, 0, 1), incarnation=0)
@@ -77,7 +77,7 @@ def test_a_survivor_that_is_stopped_as_soon_as_it_has_answered_is_found_out(clus
     name = "survivor/worker/0"
     actor = ray.remote(concurrency_groups=GROUPS)(Worker).options(name=name, namespace=NAMESPACE, num_cpus=0)
     worker = actor.remote(name, "survivor", spec(), None)
-    pid = ray.get(worker.prepare.options(concurrency_group="control").remote(False)).place.pid
+    pid = ray.get(worker.prepare.options(concurrency_group="control").remote(chooses=False, tries=False)).place.pid
 
     async def take_over() -> None:
         watch = ActorWatch(ActorPool("survivor", spec(), None, None))

@@ -132,7 +132,7 @@ def test_an_actor_that_begins_while_its_run_ends_brings_nothing_back() -> None:
     worker = actor.remote("newcomer/worker/0", "newcomer", spec(), None)
     ray.get(worker.cleanup.options(concurrency_group="control").remote())
     with pytest.raises(ray.exceptions.RayTaskError, match="No such file"):
-        ray.get(worker.prepare.options(concurrency_group="control").remote(False))
+        ray.get(worker.prepare.options(concurrency_group="control").remote(chooses=False, tries=False))
     assert not where("newcomer").exists()
     ray.kill(worker)
 
