@@ -23,9 +23,9 @@ from trainers.data.records.hf import read_hf
 from trainers.data.records.objects import ObjectSource
 from trainers.data.records.ray_rows import OpenRows, read_ray
 from trainers.data.records.table import read_table
+from trainers.data.records.validation import with_validation
 from trainers.data.records.webdataset import read_webdataset
 from trainers.data.user import IMAGENET, read_user, streams
-from trainers.data.validation import with_validation
 from trainers.errors import DataNotFound, SpecRejected
 
 
