@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
-from trainers.models.gradient_sink import Sink, into_sink
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
+from trainers.models.products.sink import Sink, into_sink
 
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainers.models.gradient_sink import Sink, into_sink
 from trainers.models.products.choice import PASSES, Choice, product_name
 from trainers.models.products.multiply import COPIED_WEIGHTS, Products, through
+from trainers.models.products.sink import Sink, into_sink
 
 ROUNDS, LEAST_S = 5, 0.008
 """Each library is timed in so many rounds, in turns, and for at least so long a round."""
@@ -71,7 +71,7 @@ def choose(shapes: Collection[tuple[int, int, int]], table: Path | None = None) 
         return Choice(processor, tuple(sorted(found)), tuple(sorted(name for name in found if found[name])))
 
 
-def passes_through_onednn(rows: int, inputs: int, outputs: int) -> tuple[bool, bool, bool]:
+def passes_through_onednn(rows: int, inputs: int, outputs: int) -> tuple[bool, ...]:
     """Measure a layer: which of its three products oneDNN is to make.
 
     A small layer that torch trains by itself has no functions in Python, and its step is the measure of whether what
@@ -80,7 +80,7 @@ def passes_through_onednn(rows: int, inputs: int, outputs: int) -> tuple[bool, b
     faster = tuple(is_onednn_faster(which, rows, inputs, outputs) for which in range(len(PASSES)))
     is_left_to_torch = inputs * outputs < COPIED_WEIGHTS
     if is_left_to_torch and any(faster) and not _is_step_faster(faster, rows, inputs, outputs):
-        faster = (False, False, False)
+        return (False,) * len(PASSES)
     return faster
 
 
@@ -117,7 +117,7 @@ def _step(products: Products, rows: int, inputs: int, outputs: int) -> Callable[
 
     def step() -> None:
         sink.written.clear()
-        forward(layer, x).backward(dy)
+        forward(layer, x).backward(dy)  # type: ignore[no-untyped-call]
         if layer.weight.grad is not None:
             into.copy_(layer.weight.grad)
         layer.weight.grad = x.grad = None

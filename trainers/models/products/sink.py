@@ -33,8 +33,13 @@ class Sink:
 class Trained(Protocol):
     """Whoever trains a layer: a replica."""
 
-    sink: Sink
-    products: Products
+    @property
+    def sink(self) -> Sink:
+        """Where its gradients go."""
+
+    @property
+    def products(self) -> Products:
+        """How it multiplies."""
 
 
 class LinearIntoSink(torch.autograd.Function):
