@@ -69,7 +69,8 @@ class Recipe(Explained):
 
 def known_examples(data: DataSpec) -> int | None:
     """The number of training examples of a dataset that is known by name; None if the data must be read for it."""
-    return NUM_TRAIN.get(data.name)
+    found = NUM_TRAIN.get(data.name)
+    return None if found is None else found - round(found * data.carved)
 
 
 def explain(spec: TrainSpec, num_examples: int) -> Recipe:
