@@ -7,13 +7,11 @@ each gradient directly into a flat vector of the caller's, for instance a slot i
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch, on_device
@@ -24,56 +22,11 @@ from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
+from trainers.models.products.sink import Sink, into_sink
 
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
-
-
-@dataclass
-class Sink:
-    """Where the gradients of the current backward pass are written."""
-
-    views: dict[int, Tensor]
-    """id of a parameter -> its view of the caller's flat gradient vector."""
-    written: set[int]
-    on_ready: Callable[[str], None] | None = None
-
-    def add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Write a gradient that autograd computed; the gradients of a parameter that is used twice are added."""
-        view = self.views[id(parameter)]
-        if id(parameter) in self.written:
-            view.add_(gradient)
-        else:
-            view.copy_(gradient)
-        self.written.add(id(parameter))
-
-
-class _LinearIntoSink(torch.autograd.Function):
-    """A fully connected layer whose backward pass writes its product directly into the flat gradient vector.
-
-    Autograd would allocate the product and copy it: for a layer of 3 M parameters, 12 MB written and read again.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, replica: "Replica") -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.parameters, ctx.replica = (weight, bias), replica
-        return replica.products.outputs(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (dy,) = upstream  # (..., outputs)
-        x, weight = ctx.saved_tensors
-        sink, products, (parameter, bias) = ctx.replica.sink, ctx.replica.products, ctx.parameters
-        rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        if ctx.needs_input_grad[1]:
-            products.weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
-            sink.written.add(id(parameter))
-        if ctx.needs_input_grad[2]:
-            sink.add(bias, rows.sum(0))
-        dx = products.input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
-        return dx, None, None, None
 
 
 class _BeforeUse(TorchFunctionMode):
@@ -135,7 +88,7 @@ class Replica:
             self._hook(HOOKED)
             for module in self.model.modules():
                 if type(module) is nn.Linear:
-                    module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
+                    module.forward = MethodType(into_sink(self), module)  # type: ignore[method-assign]
 
     @property
     def frozen(self) -> dict[str, Tensor]:
@@ -370,14 +323,3 @@ class Replica:
 def scale_of(weight: float) -> float:
     """The factor that makes a mean of a sum over so many units; where there are none, the gradient is 0 as it is."""
     return 1 / weight if weight else 1.0
-
-
-def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
-    def forward(module: nn.Linear, x: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return replica.products.outputs(x, module.weight, module.bias)
-        if replica.products.leaves_to_torch(x, module.weight):
-            return F.linear(x, module.weight, module.bias)
-        return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
-
-    return forward
