@@ -31,7 +31,8 @@ class JobSummary(BaseModel):
     headline: str | None
     """The metric of its task by which runs are compared; null before the first evaluation."""
     headline_value: float | None
-    """What the last evaluation on the test set found of it."""
+    """What the last evaluation found of it: where there is a validation set, on that one, and at the end on the test
+    set."""
     place: int | None
     """The position of a waiting job in the queue, from 1."""
     starts_in_s: float | None

@@ -25,7 +25,7 @@ class JobView(JobSummary):
     metrics: Metrics | None
     """The last report over all workers."""
     evaluation: dict[str, Any] | None
-    """The last evaluation on the test set."""
+    """The last evaluation."""
     workers: int
     """Workers that train now."""
     run_dir: str

@@ -42,6 +42,9 @@ class Traits:
     hides_average: str = ""
     """Why no average over the updates would be one of what is evaluated, and what to change; empty: there is one."""
 
+    computes_in_float32: str = ""
+    """Why it computes in no other type, and what to change; empty: it computes in whichever."""
+
     @property
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""
