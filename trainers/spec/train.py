@@ -9,14 +9,14 @@ import functools
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
-from trainers.errors import SpecRejected
+from trainers.errors import FieldError, SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
@@ -336,16 +336,6 @@ class TrainSpec(Section):
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""
         return self.model_copy(update=with_paths(self, base))
-
-
-class FieldError(BaseModel):
-    """One error in a spec."""
-
-    pointer: str
-    """JSON pointer (RFC 6901) of the field."""
-
-    message: str
-    """What to change."""
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
