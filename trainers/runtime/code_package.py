@@ -4,7 +4,7 @@ import logging
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ def package_code(folder: Path) -> dict[str, Any]:
     return {"working_dir": packed["working_dir"]}
 
 
-def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
+def naming(spec: TrainSpec, callbacks: Sequence[Any] = (), **given: Any) -> tuple[TrainSpec, Objects]:
     """A spec that names what was given for its sections `task`, `model` and `data`, and the objects by these names.
+    Callbacks are named after those that the spec has.
 
     What the spec says of such a section besides its name stays. A section that follows from another one, as the model
     does from the task, is found anew.
@@ -67,14 +68,16 @@ def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
         kwargs = getattr(getattr(spec, section), "kwargs", {})
         if kwargs and not is_called(found):
             raise SpecRejected(f"{section}.kwargs: {section} is an object already; give its class, or leave them out")
-        name = _name(found)
-        if not name.isidentifier() or name in objects:
-            name = section
+        name = _free_name(found, section, objects)
         is_rays = _is_ray_dataset(found)
         objects[name] = _sent_ray_dataset(found) if is_rays else found
         before = sections.get(section)
         named = {"name": f"{RAY if is_rays else ''}{MODULE}:{name}"}
         sections[section] = (before if isinstance(before, dict) else {}) | named
+    for number, found in enumerate(callbacks):
+        name = _free_name(found, f"callback_{number}", objects)
+        objects[name] = found
+        sections["callbacks"] = [*sections.get("callbacks", ()), f"{MODULE}:{name}"]
     return type(spec).model_validate(sections), objects
 
 
@@ -104,7 +107,8 @@ def package_objects(objects: Objects) -> list[str]:
 
 def given_names(spec: TrainSpec) -> list[str]:
     """What a spec names that `train()` was given."""
-    return [one.name for one in (spec.task, spec.model, spec.data) if is_given(one.name)]
+    names = [spec.task.name, spec.model.name, spec.data.name, *(one.name for one in spec.callbacks)]
+    return [name for name in names if is_given(name)]
 
 
 def _virtual_environments(folder: Path) -> list[str]:
@@ -155,8 +159,10 @@ def _sent_ray_dataset(dataset: Any) -> Callable[[str], Any]:
     return lambda root: data.from_arrow(tables)
 
 
-def _name(found: Any) -> str:
-    return str(getattr(found, "__name__", type(found).__name__))
+def _free_name(found: Any, otherwise: str, objects: Objects) -> str:
+    """What an object is called in the module, where nothing else is."""
+    name = str(getattr(found, "__name__", type(found).__name__))
+    return name if name.isidentifier() and name not in objects else otherwise
 
 
 def _pickled(name: str, found: Any) -> bytes:

@@ -181,10 +181,12 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
 def _preflight(spec: TrainSpec) -> None:
     """Runs as a task, in a process that ends with it: what hangs in the user's data stays behind in a thread."""
     from trainers.runtime.actors.base import use_code
+    from trainers.runtime.actors.callbacks import check as check_callbacks
     from trainers.training.setup import Setup
     from trainers.training.setup import preflight as check
 
     use_code(spec.code is not None)
+    check_callbacks(spec.callbacks)
     if spec.data.kind == "ray":  # the run executes it, and its first worker finds the rest
         named_datasets(spec.data)
         return

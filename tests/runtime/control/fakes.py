@@ -12,6 +12,7 @@ from trainers import TrainSpec
 from trainers.metrics import StepMetrics
 from trainers.runtime.actor_handles import WarmPool, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
+from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
@@ -343,7 +344,7 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     topology = Topology(config.spec, "127.0.0.1")
     parts = RunParts(
         config, events, Tasks(events), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
-        FakeStandbys(), shards, snapshots, schedule,  # type: ignore[arg-type]
+        FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.events import EventType, State
+from trainers.events import EventType, Result, State
+from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.ray_metrics import RayMetrics
@@ -98,6 +99,16 @@ class RunLog:
     def state(self, state: State, reason: str, message: str, is_last: bool = False) -> None:
         """The run is in another state."""
         self.write("state", {"state": state.value, "reason": reason, "message": message}, is_last)
+
+    def end(self, end: RunEnd, result: Result | None) -> RunEnd:
+        """What came of the run, if it ends as that says, and its last state. Returns the end as it is then."""
+        try:
+            if result is not None and end.state is result.state:
+                self.write("result", result.model_dump(mode="json"))
+        except OSError as error:
+            end = after_failure(error, Circumstances())
+        self.state(end.state, end.reason, end.message, is_last=True)
+        return end
 
     def line(self, level: str, message: str) -> None:
         """Something that a person should read. level: `info`, `warning` or `error`."""
