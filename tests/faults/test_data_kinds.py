@@ -164,6 +164,22 @@ def test_each_example_once_and_the_same_bits_whatever_dies_and_joins(
 
 
 @pytest.mark.long
+def test_a_ray_dataset_that_gives_other_rows_when_it_is_executed_anew_ends_the_run(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    train = spec(tmp_path, "ray", 0.1).model_dump()
+    train["data"] |= {"name": "ray:kinds:unseeded"}
+    train |= {"workers": {"count": 1, "virtual": 1, "cpus": 0.25}, "checkpoint": {"every_epochs": 1}}
+    watched = start("kinds-unseeded", TrainSpec.model_validate(train), tmp_path / "ray")
+    watched.until(lambda event: event.type == "checkpoint")
+    ray.kill(holder(watched))
+    strike(tmp_path / "plan", "kill")  # the next worker looks for the blocks
+    end = watched.end().data
+    assert (end["state"], end["reason"]) == ("FAILED", "DataChanged")
+    assert "Give random_shuffle and whatever else draws in the Dataset a seed" in end["message"]
+
+
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data's own settings
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_dataset_of_a_notebook_is_named_and_made_anew(cluster: ClusterInfo, tmp_path: Path, in_memory: bool) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import ray.data
 from faulty import Looks
 from torch import Tensor, nn
@@ -31,6 +32,15 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return batch | {"x": 2 * batch["x"]}
 
 
+def noisy(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch | {"x": batch["x"] + np.random.default_rng().normal(size=1)}  # which no seed makes twice
+
+
 def rows(root: str) -> ray.data.Dataset:
     """Of several files, read, mapped and cut into four blocks by several tasks."""
     return ray.data.read_parquet(root).map_batches(doubled).repartition(4)
+
+
+def unseeded(root: str) -> ray.data.Dataset:
+    """Other rows whenever it is executed."""
+    return ray.data.read_parquet(root).map_batches(noisy)
