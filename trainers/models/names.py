@@ -6,7 +6,7 @@ from typing import Literal
 LossName = Literal["cross_entropy", "logistic"]
 """What a loss can be called in a spec."""
 
-PrecisionName = Literal["float32", "tf32", "bfloat16"]
+PrecisionName = Literal["float32", "tf32", "bfloat16", "float16"]
 """In what a model's products can be computed."""
 
 OWN: dict[str, str] = {

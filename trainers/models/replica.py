@@ -48,6 +48,7 @@ class Replica:
         that could not be read. precision: in which the model computes."""
         self.model = model.to(device).train()
         self.precision = precision
+        self.loss_scale = 1.0  # by what the algorithm has losses multiplied before they go backward (float16)
         self.layout = layout
         self.device = device
         self.draws = draws
@@ -110,7 +111,7 @@ class Replica:
     ) -> Total:
         """Write the gradient of the loss, summed over the minibatch, to `into`; return the summed loss and its weight.
 
-        Where `into` is on the replica's GPU, nothing waits for that.
+        The gradient is that of the loss times `loss_scale`. On a GPU, nothing waits for it where `into` is there too.
 
         Args:
             params: (P,) float32, only read.
@@ -130,7 +131,7 @@ class Replica:
             loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
-        scale = scale_of(loss.weight) if mean else 1.0
+        scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
         if into.device == self.device:
             self._backward_into(loss.total, scale, into, on_ready)
         else:  # in one piece, for each copy waits for the device

@@ -83,8 +83,13 @@ def suits_device_and_algorithm(precision: PrecisionName, info: ValidationInfo) -
     workers, device, algorithm = (info.data.get(name) for name in ("workers", "device", "algorithm"))
     if precision == "tf32" and (device == "cpu" or (workers is not None and not workers.gpus)):
         raise ValueError("tf32 is of GPUs; set workers.gpus, or take float32, or bfloat16")
-    if precision == "bfloat16" and algorithm is not None and algorithm.traits.computes_in_float32:
+    if precision in ("bfloat16", "float16") and algorithm is not None and algorithm.traits.computes_in_float32:
         raise ValueError(algorithm.traits.computes_in_float32)
+    if precision == "float16" and algorithm is not None and not algorithm.traits.scales_loss:
+        raise ValueError(
+            "in float16 the loss is scaled, and a step whose summed gradient is not finite is left out by all workers, "
+            "which only sync does, with form: all_reduce and reduction: canonical; take that, or bfloat16"
+        )
     return precision
 
 

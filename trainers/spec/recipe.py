@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
+from trainers.optim.loss_scale import FIRST, INTERVAL
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import (
     DataSpec,
@@ -26,6 +27,10 @@ PRECISIONS = {
     "bfloat16": (
         "products and convolutions under autocast; parameters, gradients, sums and losses are float32",
         "Kalamkar et al. 2019",
+    ),
+    "float16": (
+        f"as bfloat16; the loss is scaled by {FIRST:.0f}, doubled after {INTERVAL} updates, halved where g is infinite",
+        "Micikevicius et al. 2018",
     ),
 }
 """Formula and source of each."""

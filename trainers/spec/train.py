@@ -159,8 +159,8 @@ class TrainSpec(Section):
 
     precision: Annotated[PrecisionName, AfterValidator(suits_device_and_algorithm)] = "float32"
     """In what the model computes. `tf32`: products and convolutions of a GPU round what goes into them to 10 bits of
-    mantissa; `bfloat16`: they take and give 16 bits, under torch's autocast. Parameters, gradients, sums and losses are
-    float32 in each."""
+    mantissa; `bfloat16`, `float16`: they take and give 16 bits, under torch's autocast. Parameters, gradients, sums and
+    losses are float32 in each. The loss of `float16` is scaled, and an update whose gradient is infinite left out."""
 
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:

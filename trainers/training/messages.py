@@ -111,6 +111,8 @@ class WorkerReport:
     metrics: StepMetrics
     learning_rate: float = 0.0
     """Of the last step."""
+    loss_scale: float = 0.0
+    """Of the next step; 0 where losses are not scaled."""
     delays: tuple[int, ...] = ()
     """Of the last step's `StepReport`."""
     updates: int = 0

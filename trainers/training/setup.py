@@ -28,6 +28,7 @@ from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.loss_scale import LossScale
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
@@ -90,7 +91,8 @@ class Setup:
         for rank, buffers in (newcomers | found.buffers).items():
             here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
-        return Start(Buffers(params, state), position.examples, position.learning_rate), position
+        scale = LossScale(position.loss_scale, position.scaled_updates)
+        return Start(Buffers(params, state), position.examples, position.learning_rate, scale), position
 
     def take_frozen(self) -> None:
         """Give the parameters that are not trained the values that they have in the spec's checkpoint.

@@ -13,8 +13,14 @@ from torch.utils._pytree import tree_map_only
 
 from trainers.models.names import PrecisionName
 
-REDUCED: dict[PrecisionName, torch.dtype] = {"bfloat16": torch.bfloat16}
+REDUCED: dict[PrecisionName, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of products, where that is not float32. tf32 is none: the device rounds what goes into a product."""
+
+WANTED: dict[PrecisionName, dict[str, tuple[str, ...]]] = {
+    "bfloat16": {"AVX512-BF16": ("avx512_bf16", "bf16"), "AMX": ("amx_bf16",)},
+    "float16": {"AVX512-FP16": ("avx512_fp16", "fp16_arith"), "AMX-FP16": ("amx_fp16",)},
+}
+"""The instructions of a processor for a type, as people call them, with torch's names on x86 and Arm."""
 
 
 def computing_in(precision: PrecisionName, device: torch.device) -> AbstractContextManager[Any]:
@@ -50,16 +56,16 @@ def _widened(value: Tensor) -> Tensor:
 
 def emulated(precision: PrecisionName, device: torch.device) -> str:
     """What is to be told where this device has no instructions for a type and makes do; empty where it has."""
-    if precision != "bfloat16" or _has_bfloat16(device):
+    if precision not in REDUCED or _has(precision, device):
         return ""
     lacks = "this GPU is older than Ampere"
     if device.type == "cpu":
-        lacks = "this processor has neither AVX512-BF16 nor AMX"
-    return f"precision: {lacks}, so bfloat16 is emulated: the results are right, and slower than with float32"
+        lacks = f"this processor has neither {' nor '.join(WANTED[precision])}"
+    return f"precision: {lacks}, so {precision} is emulated: the results are right, and slower than with float32"
 
 
-def _has_bfloat16(device: torch.device) -> bool:
+def _has(precision: PrecisionName, device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
+        return precision == "float16" or torch.cuda.get_device_capability(device) >= (8, 0)
     found = torch.cpu.get_capabilities()
-    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return any(found.get(name, False) for names in WANTED[precision].values() for name in names)
