@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainers.errors import (
         DataNotFound,
         ExportFailed,
+        FieldError,
         LossNotFinite,
         MillraceError,
         RunFailed,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from trainers.runtime.event_log import EventLog, EventLogReader, Fence
     from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
     from trainers.runtime.warm_runner import WarmRunner
-    from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
+    from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
@@ -74,7 +75,8 @@ _HOME = {
     "trainers.elastic.node_group": ("NodeGroup", "has_room"),
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
-        "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
+        "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
+        "UserCodeFailed",
     ),
     "trainers.events": (
         "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
@@ -96,7 +98,7 @@ _HOME = {
     "trainers.tasks.base": ("Task",),
     "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
     "trainers.models.objective": ("Loss", "Supervised"),
-    "trainers.spec": ("PATH_FIELDS", "FieldError", "TrainSpec", "absolute", "field_errors"),
+    "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

@@ -22,6 +22,18 @@ MillraceError
 └── Fenced                another coordinator owns this run directory
 """
 
+from pydantic import BaseModel
+
+
+class FieldError(BaseModel):
+    """One error in a spec."""
+
+    pointer: str
+    """JSON pointer (RFC 6901) of the field."""
+
+    message: str
+    """What to change."""
+
 
 class MillraceError(Exception):
     """Base class of every error that Millrace raises at run time. Its first argument is a complete sentence."""

@@ -7,19 +7,21 @@ each gradient directly into a flat vector of the caller's, for instance a slot i
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import MethodType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import ModuleBuffers, Named
+from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
+from trainers.models.passes.before_use import BeforeUse
+from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
 from trainers.models.products.sink import Sink, into_sink
@@ -27,27 +29,6 @@ from trainers.models.products.sink import Sink, into_sink
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
-
-
-class _BeforeUse(TorchFunctionMode):
-    """Calls back with a parameter's name before any operation uses it.
-
-    Hooks on modules would miss parameters that another module uses, as attention uses those of its projection.
-    """
-
-    def __init__(self, names: dict[int, str], on_use: Callable[[str], None]) -> None:
-        super().__init__()
-        self.names, self.on_use = names, on_use
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        for value in (*args, *kwargs.values()):
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(item, nn.Parameter) and id(item) in self.names:
-                    self.on_use(self.names[id(item)])
-        return func(*args, **kwargs)
 
 
 class Replica:
@@ -61,10 +42,13 @@ class Replica:
         draws: DrawContext,
         objective: Objective | None = None,
         skips: bool = False,
+        precision: PrecisionName = "float32",
     ) -> None:
         """objective: by default the cross entropy of logits with labels. skips: whether minibatches may lack examples
-        that could not be read."""
+        that could not be read. precision: in which the model computes."""
         self.model = model.to(device).train()
+        self.precision = precision
+        self.loss_scale = 1.0  # by what the algorithm has losses multiplied before they go backward (float16)
         self.layout = layout
         self.device = device
         self.draws = draws
@@ -86,6 +70,9 @@ class Replica:
         self.hooked: set[str] = set()  # parameters whose gradients are taken from autograd one by one
         if device.type == "cpu":
             self._hook(HOOKED)
+        if precision in REDUCED:
+            answer_in_float32(self.model)
+        elif device.type == "cpu":  # products of our own are of float32
             for module in self.model.modules():
                 if type(module) is nn.Linear:
                     module.forward = MethodType(into_sink(self), module)  # type: ignore[method-assign]
@@ -103,7 +90,7 @@ class Replica:
     def twin(self) -> "Replica":
         """Another replica of the same model with the same objective, sharing the buffers of its virtual ranks."""
         model, draws = copy.deepcopy((self.model, self.draws))
-        twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips)
+        twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips, self.precision)
         twin.buffers, twin.products = self.buffers, self.products
         twin.module_buffers.initial = self.module_buffers.initial
         return twin
@@ -124,7 +111,7 @@ class Replica:
     ) -> Total:
         """Write the gradient of the loss, summed over the minibatch, to `into`; return the summed loss and its weight.
 
-        Where `into` is on the replica's GPU, nothing waits for that.
+        The gradient is that of the loss times `loss_scale`. On a GPU, nothing waits for it where `into` is there too.
 
         Args:
             params: (P,) float32, only read.
@@ -141,9 +128,10 @@ class Replica:
         self.point_to_vector(params)
         with self._at(batch, virtual_rank):
             loss = self.objective.loss(self.model, on_device(batch.data, self.device))
+            loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
-        scale = scale_of(loss.weight) if mean else 1.0
+        scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
         if into.device == self.device:
             self._backward_into(loss.total, scale, into, on_ready)
         else:  # in one piece, for each copy waits for the device
@@ -176,12 +164,15 @@ class Replica:
         assert isinstance(self.objective, Supervised)
         inputs = self.objective.inputs(batch.data)
         with self._at(batch, virtual_rank):
-            return part(on_device(inputs, self.device))
+            found: Tensor = in_float32(part(on_device(inputs, self.device)))
+        return found
 
     def loss_of(self, outputs: Tensor, batch: Batch) -> Loss:
         """The loss of what the model made of a minibatch."""
         assert isinstance(self.objective, Supervised)
-        return self.objective.loss_of(outputs, on_device(batch.data, self.device))
+        with computing_in(self.precision, self.device):
+            loss = self.objective.loss_of(outputs, on_device(batch.data, self.device))
+        return replace(loss, total=in_float32(loss.total))
 
     def backward(
         self,
@@ -242,7 +233,7 @@ class Replica:
         self.module_buffers.put({name: value.to(self.device, copy=True) for name, value in whole.items()})
         self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), computing_in(self.precision, self.device):
                 yield self.model
         finally:
             self.model.train()
@@ -273,7 +264,8 @@ class Replica:
         buffers = self.buffers_of(virtual_rank)
         self.module_buffers.put(buffers)
         self._prepare_draws(batch, virtual_rank)
-        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
+        before_use = nullcontext() if self.on_use is None else BeforeUse(self.names, self.on_use)
+        with before_use, computing_in(self.precision, self.device):
             yield
         self.module_buffers.taken(buffers)
 

@@ -49,7 +49,6 @@ from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import PATH_FIELDS, absolute
 from trainers.spec.train import (
     Device,
-    FieldError,
     TrainSpec,
     TransportName,
     all_field_names,
@@ -75,7 +74,6 @@ __all__ = [
     "EmaSpec",
     "EvaluateSpec",
     "Exempt",
-    "FieldError",
     "InverseSqrtSchedule",
     "KrizhevskySchedule",
     "LambSpec",
