@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.errors import SpecRejected
-from trainers.given import FILE, MODULE, RAY, SOURCE, is_called, is_given
+from trainers.given import FILE, MODULE, RAY, SOURCE, given_name, is_called, is_given, refuse_given
 from trainers.spec import TrainSpec
 
 OURS = ("trainers", "service", "api", "deploy")
@@ -29,6 +29,20 @@ Objects = dict[str, Any]
 """By the name that the spec has for them."""
 
 
+def check_own(spec: TrainSpec, objects: Objects | None = None) -> None:
+    """Look, without a cluster, whether a user's own can be sent. objects: What `train()` was given.
+
+    Raises:
+        SpecRejected: There is no such folder with code, it would hide Millrace's own packages, or it is too large; or
+            the spec names an object that nobody gave.
+    """
+    for name in given_names(spec):
+        if given_name(name) not in (objects or {}):
+            raise refuse_given(name)
+    if spec.code is not None:
+        _sent(Path(spec.code))
+
+
 def package_code(folder: Path) -> dict[str, Any]:
     """A runtime environment with `folder` as the working directory; the package is uploaded once.
 
@@ -37,13 +51,7 @@ def package_code(folder: Path) -> dict[str, Any]:
     """
     from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 
-    if not folder.is_dir():
-        raise SpecRejected(f"code: there is no folder {folder}")
-    for name in OURS:
-        if (folder / name).exists() or (folder / f"{name}.py").exists():
-            raise SpecRejected(f"code: {folder / name} would hide Millrace's own package `{name}`; rename it")
-    left_out = [*LEFT_OUT, *_virtual_environments(folder)]
-    _check_size(folder, left_out)
+    left_out = _sent(folder)
     asked = {"working_dir": str(folder), "excludes": left_out}
     # Not in the current folder, Ray's default: where that is the user's, the package would grow by what it holds.
     with tempfile.TemporaryDirectory(prefix="millrace-code-") as scratch:
@@ -109,6 +117,18 @@ def given_names(spec: TrainSpec) -> list[str]:
     """What a spec names that `train()` was given."""
     names = [spec.task.name, spec.model.name, spec.data.name, *(one.name for one in spec.callbacks)]
     return [name for name in names if is_given(name)]
+
+
+def _sent(folder: Path) -> list[str]:
+    """What of a folder that can be sent stays behind. Raises SpecRejected for one that cannot."""
+    if not folder.is_dir():
+        raise SpecRejected(f"code: there is no folder {folder}")
+    for name in OURS:
+        if (folder / name).exists() or (folder / f"{name}.py").exists():
+            raise SpecRejected(f"code: {folder / name} would hide Millrace's own package `{name}`; rename it")
+    left_out = [*LEFT_OUT, *_virtual_environments(folder)]
+    _check_size(folder, left_out)
+    return left_out
 
 
 def _virtual_environments(folder: Path) -> list[str]:

@@ -211,9 +211,9 @@ class FakeLauncher(Launcher):
         self.tries = False
         self.begins_at = Position()
 
-    async def start(self, least: int, tries: bool) -> StartedRun:
+    async def start(self, least: int, before: LogSummary) -> StartedRun:
         self.asked_for.append(least)
-        self.tries = tries
+        self.tries = not before.has_trained
         await self.may_start.wait()
         found = started(self.parts, least)
         return replace(found, prepared=replace(found.prepared, position=self.begins_at))

@@ -362,7 +362,7 @@ class RunController:
         saying = self.launcher.say_what_is_awaited(state)
         telling = self.parts.tasks.start_background("saying what the start waits for", saying)
         try:
-            started = await self.launcher.start(least, tries=not self.before.has_trained)
+            started = await self.launcher.start(least, self.before)
         except SpecRejected as error:
             if not self.is_successor:
                 raise

@@ -39,6 +39,8 @@ class LogSummary:
     """Training examples that were skipped."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
+    digests: tuple[str, ...] = ()
+    """By which the rows of the Ray Datasets are known again that were executed last."""
 
 
 def summarise_log(run_dir: Path) -> LogSummary:
@@ -59,7 +61,11 @@ def summarise_log(run_dir: Path) -> LogSummary:
         went_back += event.type == "state" and event.data["reason"] in GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back)
+    executed: list[str] = next((e.data["digests"] for e in reversed(events) if "digests" in e.data), [])
+    return LogSummary(
+        is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back,
+        tuple(executed),
+    )  # fmt: skip
 
 
 class RunLog:
@@ -117,6 +123,10 @@ class RunLog:
     def skipped(self, example: int, why: str) -> None:
         """A training example that cannot be read is skipped."""
         self.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
+
+    def executed(self, sizes: Sequence[str], digests: Sequence[str]) -> None:
+        """The Ray Datasets lie in the object store. digests: By which their rows are known again."""
+        self.write("log", {"level": "info", "message": f"data: {'; '.join(sizes)}", "digests": list(digests)})
 
     def refresh_gauges(self) -> None:
         """Set the gauges of Ray's metrics again: Ray forgets those that are not."""
