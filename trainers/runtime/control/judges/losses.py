@@ -23,10 +23,12 @@ START = 2.0
 has a far higher one at its first step only."""
 NOISE = 3.0
 """Times the spread of the bins in the best window: to have come down by less may be chance."""
+CLEAR = 0.05
+"""Of the loss of the first step, which is of one minibatch; to have come down by less is not getting better."""
 SLIGHT = 0.01
-"""Of the first loss; to have come down by less is not getting better."""
+"""Likewise, of the median of the first window."""
 SLIGHT_OF_SPREAD = 0.1
-"""Likewise, of the spread of the bins in a window."""
+"""Likewise, of the spread of the bins in the best window."""
 
 
 @dataclass
@@ -101,8 +103,9 @@ class LossWatch:
         if self.knows_chance or self.told_standstill or self.num_bins < PATIENCE * BINS or self.num_bins % BINS:
             return None
         assert self.first is not None
-        slight = max(SLIGHT * abs(self.first), SLIGHT_OF_SPREAD * (max(late) - min(late)))
-        if min(self.best, median(late)) < max(self.first, self.early) - slight:
+        lowest = min(self.best, median(late))
+        fell_at_once = lowest < self.first - max(CLEAR * abs(self.first), self.spread)
+        if fell_at_once or lowest < self.early - max(SLIGHT * abs(self.early), SLIGHT_OF_SPREAD * self.spread):
             return None
         self.told_standstill = True
         return f"the loss is {median(late):.3g} and was {self.first:.3g} at the first step: it has not come down"
