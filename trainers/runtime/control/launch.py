@@ -58,6 +58,8 @@ class Launcher:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
         for sentence in prepared[0].data:
             self.parts.log.line("info", f"data: {sentence}")
+        if prepared[0].weights:
+            self.parts.log.line("warning", prepared[0].weights)
         self._say_of_products(prepared[0])
         if names := given_names(spec):
             self.parts.log.line("info", f"trains {', '.join(names)}, as given to train(); a resume needs them again")
