@@ -133,6 +133,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train
     assert clipped.clip is not None
     assert clipped.clip.norm == 1.0
+    varied = read_spec(shown.pop(("data-and-models", "Images, varied and mixed"))).train.data
+    assert varied.varied_by == ("rand_augment", "random_erasing", "mixup", "cutmix")
     averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
     assert averaged.ema is not None
     assert averaged.ema.decay == 0.99
