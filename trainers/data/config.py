@@ -15,6 +15,11 @@ IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 MIXED = ("mixup", "cutmix")
 VARIED = ("rand_augment", "random_erasing", *MIXED)
 
+TENTH = 0.1
+"""Held out where no set is named and none is brought."""
+WRITTEN_OUT = {"download", "random_crop", "horizontal_flip", "random_resized_crop", "loader_processes", "limit"}
+"""Fields that nobody gives together, and that a stored spec has with all others."""
+
 
 class DataSpec(Section):
     """Which examples are trained, where they are read, and how they are augmented."""
@@ -116,10 +121,15 @@ class DataSpec(Section):
     of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
     else `one_hot`."""
 
-    validation: Annotated[float, Field(gt=0, lt=1)] | str = 0.1
-    """Of `text`, `csv`, `parquet`, `hf` and `webdataset`: the part that is kept for evaluation: the last of a text,
-    random rows of a table, always the same ones. Or the set that is evaluated instead: another file or folder like
-    `root`, of `hf` the name of a split, of `image_folder` that of a folder in `root`."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | str | None = None
+    """The part of the training examples that is kept for evaluation: the last of a text, random ones of other sets,
+    always the same ones. Where the data bring a test set, that is evaluated once at the end. Or the set that is
+    evaluated instead: another file or folder like `root`, of `hf` the name of a split, of `image_folder` that of a
+    folder in `root`. None: a tenth, of data that bring no test set."""
+
+    carve: bool = True
+    """Whether the part in `validation` is kept also where the data bring a test set. False in specs of before this was
+    so."""
 
     test: str | None = None
     """Likewise a set that is evaluated once at the end, apart from that which is evaluated while it trains. None: there
@@ -134,6 +144,19 @@ class DataSpec(Section):
     def ray_function(self) -> str:
         """The `module:function` that returns a Ray Dataset; empty where none does."""
         return self.name.removeprefix("ray:") if self.name.startswith("ray:") else ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_stored(cls, values: Any) -> Any:
+        """A stored section from before `carve` holds a part that nobody need have given, and that was not taken where
+        data bring a test set."""
+        if not isinstance(values, dict) or "carve" in values or not values.keys() >= WRITTEN_OUT:
+            return values
+        part, name = values.get("validation"), values.get("name")
+        if not isinstance(part, float) or name in RECORDS:
+            return values
+        is_saved = isinstance(name, str) and name.partition(":")[0] in SAVED
+        return {**values, "carve": False} if is_saved and part != TENTH else {**values, "validation": None}
 
     @model_validator(mode="before")
     @classmethod
@@ -187,8 +210,15 @@ class DataSpec(Section):
 
     @property
     def held_out(self) -> float:
-        """The part of the data at `root` that is not trained."""
+        """The part of the data at `root` that is not trained, where it is all there is."""
+        if self.validation is None:
+            return TENTH
         return 0.0 if isinstance(self.validation, str) else self.validation
+
+    @property
+    def carved(self) -> float:
+        """The part of the training examples that is validated though the data may bring a test set; 0.0: none."""
+        return self.validation if self.carve and isinstance(self.validation, float) else 0.0
 
     @field_validator("on_error")
     @classmethod

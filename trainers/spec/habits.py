@@ -4,6 +4,7 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import RECORDS, TABLES
+from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
@@ -93,6 +94,21 @@ def has_its_average(ema: EmaSpec | None, info: ValidationInfo) -> EmaSpec | None
     if ema is not None and algorithm is not None and algorithm.traits.hides_average:
         raise ValueError(f"the average is evaluated, and {algorithm.traits.hides_average}")
     return ema
+
+
+def suits_device_and_algorithm(precision: PrecisionName, info: ValidationInfo) -> PrecisionName:
+    """Raises ValueError where no GPU computes that has TF32, or an algorithm makes products of its own."""
+    workers, device, algorithm = (info.data.get(name) for name in ("workers", "device", "algorithm"))
+    if precision == "tf32" and (device == "cpu" or (workers is not None and not workers.gpus)):
+        raise ValueError("tf32 is of GPUs; set workers.gpus, or take float32, or bfloat16")
+    if precision in ("bfloat16", "float16") and algorithm is not None and algorithm.traits.computes_in_float32:
+        raise ValueError(algorithm.traits.computes_in_float32)
+    if precision == "float16" and algorithm is not None and not algorithm.traits.scales_loss:
+        raise ValueError(
+            "in float16 the loss is scaled, and a step whose summed gradient is not finite is left out by all workers, "
+            "which only sync does, with form: all_reduce and reduction: canonical; take that, or bfloat16"
+        )
+    return precision
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:
