@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         WebhookRefused,
     )
     from service.ids import new_job_id
+    from service.job_summary import JobSummary
     from service.jobs.assembly import build_manager
     from service.jobs.fork import as_patch
     from service.jobs.local import LocalRun
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
     from service.jobs.service_metrics import ServiceMetrics
-    from service.jobs.views import JobSummary, JobView, Page
+    from service.jobs.views import JobView, Page
     from service.plain_yaml import MAX_VALUES, compose_yaml, load_yaml
     from service.scaling.figures import figures
     from service.scaling.markdown import markdown
@@ -154,7 +155,8 @@ _HOME = {
     "service.database.tokens": ("Token", "Tokens"),
     "service.tracking.tracker": ("Tracking",),
     "service.turns": ("Turns",),
-    "service.jobs.views": ("JobSummary", "JobView", "Page"),
+    "service.job_summary": ("JobSummary",),
+    "service.jobs.views": ("JobView", "Page"),
     "service.jobs.queueing.claims": ("Quotas",),
     "service.jobs.queueing.growth": ("Growth",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),

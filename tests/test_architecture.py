@@ -65,6 +65,14 @@ def test_a_shard_loads_neither_data_nor_models() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+def test_a_command_that_asks_a_service_loads_no_database_and_no_numbers() -> None:
+    """They would take most of the time of `millrace list`."""
+    program = "import sys, service, api.client.client, api.cli.actions.jobs; service.JobSummary; service.certificates()"
+    program += "; print(*({'torch', 'ray', 'numpy', 'scipy', 'sqlalchemy'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (found.stdout.strip(), found.stderr) == ("", "")
+
+
 def test_public_names_are_pinned_and_exist() -> None:
     for package in ("trainers", "service"):
         module = importlib.import_module(package)

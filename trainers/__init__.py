@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainers.callback import Callback, SeenEvent
     from trainers.cost.figures import CostShare, Images, ModelCost, TimingPlan, Timings, images_of, slope_words
     from trainers.cost.layers import profile_model, profile_spec
     from trainers.cost.plot import plot_timings
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainers.errors import (
         DataNotFound,
         ExportFailed,
+        FieldError,
         LossNotFinite,
         MillraceError,
         RunFailed,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from trainers.runtime.event_log import EventLog, EventLogReader, Fence
     from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
     from trainers.runtime.warm_runner import WarmRunner
-    from trainers.spec import PATH_FIELDS, FieldError, TrainSpec, absolute, field_errors
+    from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from trainers.training.export import Exported, export_model
 
 _HOME = {
+    "trainers.callback": ("Callback", "SeenEvent"),
     "trainers.cost.figures": ("Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "slope_words"),
     "trainers.cost.layers": ("profile_model", "profile_spec"),
     "trainers.cost.plot": ("plot_timings",),
@@ -74,7 +77,8 @@ _HOME = {
     "trainers.elastic.node_group": ("NodeGroup", "has_room"),
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
-        "DataNotFound", "ExportFailed", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected", "UserCodeFailed",
+        "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
+        "UserCodeFailed",
     ),
     "trainers.events": (
         "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
@@ -96,16 +100,16 @@ _HOME = {
     "trainers.tasks.base": ("Task",),
     "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
     "trainers.models.objective": ("Loss", "Supervised"),
-    "trainers.spec": ("PATH_FIELDS", "FieldError", "TrainSpec", "absolute", "field_errors"),
+    "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "ClusterInfo", "CostShare", "DataNotFound",
-    "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
-    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
-    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
-    "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "ClusterInfo", "CostShare",
+    "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
+    "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
+    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "Sum",
+    "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
     "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
     "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",

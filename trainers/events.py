@@ -131,6 +131,9 @@ class Metrics(StepCounters):
     gradient_norm: float | None = None
     """Mean since the last report of the norms of the gradients of updates, before they were clipped; null where none is
     measured (`clip.norm`)."""
+    loss_scale: float | None = None
+    """By what losses are multiplied for the backward pass; halved by each update that was left out, since its gradient
+    was not finite. Null where they are not (`precision: float16`)."""
     workers: int
     """Workers that reported."""
     staleness: dict[int, int]

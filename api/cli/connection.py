@@ -1,5 +1,7 @@
 """The connection of the commands to a service, with its errors as exit statuses."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """A run on a terminal: bars for people, plain lines for pipes and logs. Both read events and nothing else."""
 
+from __future__ import annotations
+
 import sys
 import time
 from types import TracebackType
@@ -9,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from service import Event, log_line, metrics_of, set_of
-from service import Progress as Figures
+import service
 
 LINE_EVERY_S = 3.0
 WIDTH = 160
@@ -26,7 +27,7 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def show(self, event: Event) -> None:
+    def show(self, event: service.Event) -> None:
         """Take in one more event."""
 
     def say(self, line: str) -> None:
@@ -44,7 +45,7 @@ class LineDisplay:
     def __init__(self, stream: TextIO, epochs: int) -> None:
         self.stream = stream
         self.epochs = epochs
-        self.figures = Figures()
+        self.figures = service.Progress()
         self.printed_s = 0.0
 
     def __enter__(self) -> Self:
@@ -53,7 +54,7 @@ class LineDisplay:
     def __exit__(self, *_: object) -> None:
         return
 
-    def show(self, event: Event) -> None:
+    def show(self, event: service.Event) -> None:
         """Print what is worth a line."""
         self.figures.add(event)
         if event.type == "evaluation":
@@ -61,7 +62,7 @@ class LineDisplay:
         elif event.type == "step" and time.monotonic() - self.printed_s >= LINE_EVERY_S:
             self.printed_s = time.monotonic()
             self.say(step_line(self.figures, self.epochs))
-        elif (line := log_line(event)) is not None:
+        elif (line := service.log_line(event)) is not None:
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -74,7 +75,7 @@ class BarDisplay:
 
     def __init__(self, stream: TextIO, epochs: int) -> None:
         self.epochs = epochs
-        self.figures = Figures()
+        self.figures = service.Progress()
         self.bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -91,12 +92,12 @@ class BarDisplay:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: service.Event) -> None:
         """Move the bar."""
         self.figures.add(event)
         if event.type == "evaluation":
             self.say(evaluation_line(event))
-        elif (line := log_line(event)) is not None:
+        elif (line := service.log_line(event)) is not None:
             self.say(line)
         figures = self.figures
         self.bars.update(
@@ -111,25 +112,25 @@ class BarDisplay:
         self.bars.console.print(Text(line))
 
 
-def step_line(figures: Figures, epochs: int) -> str:
+def step_line(figures: service.Progress, epochs: int) -> str:
     """Where a run is, on one line."""
     return f"{_place(figures, epochs)}  {_figures_line(figures, epochs)}"
 
 
-def _place(figures: Figures, epochs: int) -> str:
+def _place(figures: service.Progress, epochs: int) -> str:
     """How far a run is that has begun to train; epochs: of its spec."""
     assert figures.metrics is not None
     return f"epoch {figures.metrics.epoch:.2f}/{figures.metrics.run_epochs or epochs:g}"
 
 
-def evaluation_line(event: Event) -> str:
+def evaluation_line(event: service.Event) -> str:
     """An evaluation, on one line."""
     data = event.data
-    metrics = metrics_of(data)
+    metrics = service.metrics_of(data)
     first = ("accuracy", "loss")  # then the others as the task names them
     order = [*(name for name in first if name in metrics), *(name for name in metrics if name not in first)]
     return f"epoch {_epoch(data['epoch'])}  " + "  ".join(
-        f"{set_of(data)} {_words(name)} {_number(metrics[name])}" for name in order
+        f"{service.set_of(data)} {_words(name)} {_number(metrics[name])}" for name in order
     )
 
 
@@ -146,13 +147,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _figures_line(figures: Figures, epochs: int) -> str:
+def _figures_line(figures: service.Progress, epochs: int) -> str:
     metrics = figures.metrics
     if metrics is None:
         return ""
     parts = [f"{metrics.examples:,} examples", f"{metrics.examples_per_s:,.0f}/s", f"loss {_number(metrics.loss)}"]
     if figures.headline is not None:
-        (name, value), which = figures.headline, set_of(figures.evaluation or {})
+        (name, value), which = figures.headline, service.set_of(figures.evaluation or {})
         parts.append(f"{f'{which} ' * (name == 'loss')}{_words(name)} {_number(value)}")
     if (eta_s := figures.eta_s(epochs)) is not None:
         parts.append(f"{duration(eta_s)} left")

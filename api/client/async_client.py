@@ -1,5 +1,7 @@
 """The Python client of a running service for programs with an event loop."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,10 +1,12 @@
 """What a client asks of the service, written once for the client that waits and for the one that does not."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -14,8 +16,8 @@ from api.problem import Problem
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-AnyJob = service.JobSpec | dict[str, Any] | Path
-AnySweep = service.SweepSpec | dict[str, Any] | Path
+AnyJob: TypeAlias = "service.JobSpec | dict[str, Any] | Path"
+AnySweep: TypeAlias = "service.SweepSpec | dict[str, Any] | Path"
 
 
 class Refused(Exception):

@@ -4,6 +4,8 @@ Refused           the service says no; carries its Problem
 Unreachable       no service answers
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from dataclasses import replace

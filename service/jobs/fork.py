@@ -38,7 +38,8 @@ def forked_spec(job: Job, changes: dict[str, Any], begin: CheckpointView) -> Job
     if isinstance(changes.get("checkpoint"), dict) and "resume" in changes["checkpoint"]:
         message = "a fork begins from the checkpoint that it names; leave this out"
         raise SpecInvalid([FieldError(pointer="/checkpoint/resume", message=message)])
-    base = {**job.spec, "checkpoint": {**job.spec["checkpoint"], "resume": None}}
+    parent = job.job_spec.model_dump(mode="json")  # as it is read now, whenever it was stored
+    base = {**parent, "checkpoint": {**parent["checkpoint"], "resume": None}}
     spec = parse_spec(merged(base, changes))
     if spec.epochs <= begin.epoch:
         message = f"the checkpoint has {begin.epoch} epochs behind it; set more than that"

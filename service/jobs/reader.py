@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from service.database.job_store import Job, Query
+from service.job_summary import JobSummary
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
 from service.jobs.progress import Progress, log_line
-from service.jobs.views import JobSummary, JobView, Page, summary, view
+from service.jobs.views import JobView, Page, summary, view
 from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
 from trainers import Event, State

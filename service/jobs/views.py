@@ -3,48 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from service.database.job_store import Job
+from service.job_summary import JobSummary
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
 from service.spec import JobSpec
 from trainers import Metrics, Result, State
 
 AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
-
-
-class JobSummary(BaseModel):
-    """A job in a list."""
-
-    id: str
-    name: str
-    user: str
-    """Who submitted it."""
-    labels: dict[str, str]
-    priority: int
-    algorithm: str
-    state: State
-    reason: str
-    """Why it is in this state, as one CamelCase word."""
-    message: str
-    """The reason as a sentence."""
-    created: float
-    """Seconds since 1970."""
-    finished: float | None
-    """Seconds since 1970; null while it has not ended."""
-    progress: float
-    """0 to 1: how much of the training is done."""
-    eta_s: float | None
-    """Seconds until the last epoch ends at the mean pace so far; null while that is not known."""
-    headline: str | None
-    """The metric of its task by which runs are compared; null before the first evaluation."""
-    headline_value: float | None
-    """What the last evaluation on the test set found of it."""
-    place: int | None
-    """The position of a waiting job in the queue, from 1."""
-    starts_in_s: float | None
-    """About how many seconds until a waiting job starts; null if that cannot be estimated."""
 
 
 class JobView(JobSummary):
@@ -59,7 +25,7 @@ class JobView(JobSummary):
     metrics: Metrics | None
     """The last report over all workers."""
     evaluation: dict[str, Any] | None
-    """The last evaluation on the test set."""
+    """The last evaluation."""
     workers: int
     """Workers that train now."""
     run_dir: str

@@ -86,7 +86,9 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
     axes.plot([], [], "x", color="0.3", label="a seed broke")
     low = min(scale * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None)
     axes.set_ylim(min(low, centre - tolerance), top)
-    axes.set_ylabel(f"test {_plain(metric.name)}{' (%)' if metric.is_error else ''}, mean ± std over seeds")
+    axes.set_ylabel(
+        f"{metric.measured_on} {_plain(metric.name)}{' (%)' if metric.is_error else ''}, mean ± std over seeds"
+    )
     if metric.higher_is_better:
         axes.yaxis.set_major_formatter(lambda cost, _: f"{metric.value(cost):.4g}")
     batch_axis(axes, [cell.batch for cell in cells])

@@ -4,11 +4,11 @@ Everything that compares reckons with its **cost**, of which less is better: the
 the value itself where less of it is better, and its negative where more is.
 """
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from trainers import headline_of, metrics_of
+from trainers import headline_of, metrics_of, set_of
 
 HIGHER = ("accuracy", "r2", "iou", "map", "f1", "recall", "precision", "bleu")
 """End the names of metrics of which more is better, where no task says it."""
@@ -22,6 +22,8 @@ class Metric(BaseModel):
     name: str = "error"
     """`error`: 1 - accuracy; any other name is that of a metric of the task."""
     higher_is_better: bool = False
+    measured_on: Literal["test", "validation"] = "test"
+    """The set by which runs are judged."""
 
     @classmethod
     def of(cls, evaluation: dict[str, Any], name: str = "", higher_is_better: bool | None = None) -> Self | None:
@@ -35,11 +37,12 @@ class Metric(BaseModel):
         name = name or (told[0] if told else "")
         if name not in metrics_of(evaluation):
             return None
+        measured_on = set_of(evaluation)
         if name == "accuracy":
-            return cls()
+            return cls(measured_on=measured_on)
         if higher_is_better is None:
             higher_is_better = told[1] if told and told[0] == name else name.endswith(HIGHER)
-        return cls(name=name, higher_is_better=higher_is_better)
+        return cls(name=name, higher_is_better=higher_is_better, measured_on=measured_on)
 
     @property
     def is_error(self) -> bool:

@@ -125,6 +125,10 @@ def three_sets_of_words(root: str) -> tuple[Words, Words, Words]:
     return Words(6), Words(2), Words(4)
 
 
+def words(root: str) -> tuple[Words, Words]:
+    return Words(12), Words(4)
+
+
 def bad_arrays(root: str) -> tuple[Any, ...]:
     """`images`: a negative label among 12, and a label of the test set that no training image has. Else numbers, of
     which training row 3 is not finite and the label of row 5 is negative."""

@@ -116,7 +116,8 @@ class Run:
 
     def replica(self) -> Replica:
         model = self.model()
-        return Replica(model, self.layout, CPU, replace_dropout(model, self.spec.seed), self.task)
+        draws = replace_dropout(model, self.spec.seed)
+        return Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision)
 
     def start(self) -> Start:
         params = self.replica().initial_params()

@@ -12,7 +12,7 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import lay_out
 from trainers.models.products import measure, multiply
 from trainers.models.products.choice import LEAST_WEIGHTS, Choice, product_name
-from trainers.models.products.measure import choose, is_onednn_faster, processor_name
+from trainers.models.products.measure import choose, is_onednn_faster, passes_through_onednn, processor_name
 from trainers.models.products.multiply import Products, through
 from trainers.models.replica import Replica
 
@@ -103,18 +103,20 @@ def test_each_pass_goes_through_the_library_that_the_choice_names(monkeypatch: p
 
 def test_what_was_measured_is_kept_and_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, ...]] = []
-    faster = {0: True, 1: False, 2: True}
-    monkeypatch.setattr(measure, "is_onednn_faster", lambda *product: asked.append(product) or faster[product[0]])
+    monkeypatch.setattr(measure, "passes_through_onednn", lambda *layer: asked.append(layer) or (True, False, True))
     table = tmp_path / "cache" / "products.json"
-    found = choose({(12, 256, 300)}, table)
+    found = choose({(12, 256, 300), (6, 256, 300)}, table)
     assert found.processor == processor_name()
     assert found.onednn == ("outputs 256x300", "weight gradient 256x300")
-    assert len(asked) == len(found.measured) == 3
-    assert choose({(99, 256, 300)}, table) == found  # of other rows
-    assert len(asked) == 3
+    assert len(found.measured) == 3
+    assert asked == [(12, 256, 300)]
+    assert choose({(12, 256, 300)}, table) == found
+    assert len(asked) == 1
+    assert choose({(99, 256, 300)}, table) == found  # of other rows, for which another library may be faster
+    assert asked[1:] == [(99, 256, 300)]
     table.write_text('{"torn')
     assert choose({(12, 256, 300)}, table) == found
-    assert len(asked) == 6
+    assert len(asked) == 3
 
 
 def test_a_table_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
@@ -135,13 +137,17 @@ def test_the_measurement_tells_a_slow_library(monkeypatch: pytest.MonkeyPatch) -
     assert not any(is_onednn_faster(which, 8, 256, 256) for which in range(3))
 
 
-@pytest.mark.parametrize(("saved_s", "is_faster"), [(0.0001, False), (0.0003, True)])
-def test_a_library_is_taken_for_what_it_saves_in_a_step(
-    saved_s: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step_s", "width", "is_taken"), [(0.0041, 256, False), (0.0035, 256, True), (0.0041, 600, True)]
+)
+def test_a_small_layer_is_taken_from_torch_where_its_step_gets_faster(
+    step_s: float, width: int, is_taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = iter([0.0004, 0.0004 - saved_s] * measure.ROUNDS)
-    monkeypatch.setattr(measure, "_seconds", lambda product: next(times))
-    assert is_onednn_faster(0, 8, 256, 256) == is_faster
+    """A large one is trained by our own functions anyway."""
+    product = [0.001, 0.0009] * measure.ROUNDS
+    times = iter([*product * 3, *[0.004, step_s] * measure.ROUNDS])
+    monkeypatch.setattr(measure, "_seconds", lambda call: next(times))
+    assert passes_through_onednn(8, width, 600) == (is_taken,) * 3
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3)])

@@ -36,9 +36,9 @@ def test_the_norm_of_the_gradients_is_the_mean_over_updates(norms: tuple[float, 
     account.begin([0, 1], 0)
     for number in (0, 1):
         metrics = StepMetrics(steps=1, norm=sum(norms), norms=len(norms))
-        account.add(WorkerReport(number, 0, metrics, 0.1, updates=1, reached=10))
+        account.add(WorkerReport(number, 0, metrics, 0.1, updates=1, reached=10, loss_scale=512.0 * number))
     found = account.metrics()
     assert found is not None
-    assert found.gradient_norm == told
+    assert (found.gradient_norm, found.loss_scale) == (told, 512.0)
     step = Event(seq=1, time=0.0, type="step", data=found.model_dump())
     assert (Scalars().points(step) or {}).get("train/gradient_norm") == told

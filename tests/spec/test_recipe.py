@@ -106,6 +106,7 @@ def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:
 
 
 def test_the_known_sizes() -> None:
+    assert known_examples(DataSpec(name="mnist", validation=0.1)) == 54_000
     with open_dataset(DataSpec(name="digits"), 0) as data:
         assert data.num_train == NUM_TRAIN["digits"]
     assert set(NUM_TRAIN) == set(DATASETS) - {"image_folder", *RECORDS, *SAVED}

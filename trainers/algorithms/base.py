@@ -10,6 +10,7 @@ from trainers.data.batches import Batch, Skipped
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
+from trainers.optim.loss_scale import FIRST_SCALE, LossScale
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.parameter_server.protocol import ParameterStore
@@ -71,6 +72,8 @@ class StepReport:
     back-propagation is asynchronous."""
     norms: tuple[float, ...] = ()
     """The norms of the gradients of this worker's updates, or pushes, before they were clipped (`clip.norm`)."""
+    loss_scale: LossScale = FIRST_SCALE
+    """That of the next step (`precision: float16`)."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Start:
     """Examples trained so far."""
     learning_rate: float = 0.0
     """Learning rate of the last update; 0 if there was none."""
+    loss_scale: LossScale = FIRST_SCALE
+    """That of the first step (`precision: float16`)."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,13 @@ class Traits:
     hides_average: str = ""
     """Why no average over the updates would be one of what is evaluated, and what to change; empty: there is one."""
 
+    computes_in_float32: str = ""
+    """Why it computes in no other type, and what to change; empty: it computes in whichever."""
+
+    scales_loss: bool = False
+    """Whether the loss may be multiplied by a scale, all workers know whether the summed gradient is finite, and a step
+    is left out where it is not."""
+
     @property
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""

@@ -5,11 +5,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from trainers.data.images.config import BY_ALPHA, MixSpec, RandAugmentSpec, RandomErasingSpec
 from trainers.data.names import RECORDS, SAVED, TABLES, dataset_names
 from trainers.section import Section, known
 
 IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """`module:function`, which no path to a folder looks like."""
+
+MIXED = ("mixup", "cutmix")
+VARIED = ("rand_augment", "random_erasing", *MIXED)
+
+TENTH = 0.1
+"""Held out where no set is named and none is brought."""
+WRITTEN_OUT = {"download", "random_crop", "horizontal_flip", "random_resized_crop", "loader_processes", "limit"}
+"""Fields that nobody gives together, and that a stored spec has with all others."""
 
 
 class DataSpec(Section):
@@ -41,6 +50,22 @@ class DataSpec(Section):
     """Side in pixels of the squares that images are resized to where `random_resized_crop` is 0: the short side to
     256/224 of it, then the centre. 0: images that all have one size keep it; those of folders get 224, or the short
     side of the first image where that is smaller."""
+
+    rand_augment: RandAugmentSpec | None = None
+    """Operations of torchvision's RandAugment on each image after crop and mirror, drawn anew for each example and
+    epoch; none: none."""
+
+    random_erasing: RandomErasingSpec | None = None
+    """A box of some images that is overwritten after they are normalised, as by torchvision's RandomErasing; none:
+    they stay whole."""
+
+    mixup: Annotated[MixSpec | None, BY_ALPHA] = None
+    """Each image becomes a weighted mean with another of its minibatch, and its label likewise (Zhang et al. 2018);
+    none: it stays itself. With `cutmix` too, each minibatch draws one of the two."""
+
+    cutmix: Annotated[MixSpec | None, BY_ALPHA] = None
+    """A box of each image comes from another of its minibatch, and as much of its label (Yun et al. 2019); none: the
+    image stays itself."""
 
     loader_processes: int = Field(default=2, ge=0, le=64)
     """DataLoader processes a worker, for sets that do not fit in memory."""
@@ -96,10 +121,15 @@ class DataSpec(Section):
     of its value, behind all other columns, as embeddings take it. Left out, it is `codes` for the model `tabular`, and
     else `one_hot`."""
 
-    validation: Annotated[float, Field(gt=0, lt=1)] | str = 0.1
-    """Of `text`, `csv`, `parquet`, `hf` and `webdataset`: the part that is kept for evaluation: the last of a text,
-    random rows of a table, always the same ones. Or the set that is evaluated instead: another file or folder like
-    `root`, of `hf` the name of a split, of `image_folder` that of a folder in `root`."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | str | None = None
+    """The part of the training examples that is kept for evaluation: the last of a text, random ones of other sets,
+    always the same ones. Where the data bring a test set, that is evaluated once at the end. Or the set that is
+    evaluated instead: another file or folder like `root`, of `hf` the name of a split, of `image_folder` that of a
+    folder in `root`. None: a tenth, of data that bring no test set."""
+
+    carve: bool = True
+    """Whether the part in `validation` is kept also where the data bring a test set. False in specs of before this was
+    so."""
 
     test: str | None = None
     """Likewise a set that is evaluated once at the end, apart from that which is evaluated while it trains. None: there
@@ -114,6 +144,19 @@ class DataSpec(Section):
     def ray_function(self) -> str:
         """The `module:function` that returns a Ray Dataset; empty where none does."""
         return self.name.removeprefix("ray:") if self.name.startswith("ray:") else ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_stored(cls, values: Any) -> Any:
+        """A stored section from before `carve` holds a part that nobody need have given, and that was not taken where
+        data bring a test set."""
+        if not isinstance(values, dict) or "carve" in values or not values.keys() >= WRITTEN_OUT:
+            return values
+        part, name = values.get("validation"), values.get("name")
+        if not isinstance(part, float) or name in RECORDS:
+            return values
+        is_saved = isinstance(name, str) and name.partition(":")[0] in SAVED
+        return {**values, "carve": False} if is_saved and part != TENTH else {**values, "validation": None}
 
     @model_validator(mode="before")
     @classmethod
@@ -146,6 +189,16 @@ class DataSpec(Section):
         raise ValueError(f"{name} has sets of its own; leave this out")
 
     @property
+    def varied_by(self) -> tuple[str, ...]:
+        """The sections that are given for images alone."""
+        return tuple(name for name in VARIED if getattr(self, name) is not None)
+
+    @property
+    def mixed_by(self) -> tuple[str, ...]:
+        """Those of them that mix examples, and with them labels."""
+        return tuple(name for name in self.varied_by if name in MIXED)
+
+    @property
     def given_sets(self) -> tuple[str, ...]:
         """The sets that are named besides the training set; a test set is the last."""
         return tuple(path for path in (self.validation, self.test) if isinstance(path, str))
@@ -157,8 +210,15 @@ class DataSpec(Section):
 
     @property
     def held_out(self) -> float:
-        """The part of the data at `root` that is not trained."""
+        """The part of the data at `root` that is not trained, where it is all there is."""
+        if self.validation is None:
+            return TENTH
         return 0.0 if isinstance(self.validation, str) else self.validation
+
+    @property
+    def carved(self) -> float:
+        """The part of the training examples that is validated though the data may bring a test set; 0.0: none."""
+        return self.validation if self.carve and isinstance(self.validation, float) else 0.0
 
     @field_validator("on_error")
     @classmethod

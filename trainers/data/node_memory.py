@@ -48,8 +48,9 @@ def map_shared(data: DataSpec, folder: Path, read: Callable[[DataSpec], Read], n
 def _digest(data: DataSpec) -> str:
     """Distinguishes datasets in the same folder."""
     of_images = {"limit", "memory_limit_bytes", "random_resized_crop", "resize"}
-    of_tables = {"target", "columns", "categories", "encoding", "validation", "test", "on_error", "max_skipped"}
-    what = data.model_dump(include={"name", "root"} | of_images | of_tables)
+    of_tables = {"target", "columns", "categories", "encoding", "on_error", "max_skipped"}
+    of_any = {"name", "root", "validation", "carve", "test"}
+    what = data.model_dump(include=of_any | of_images | of_tables)
     identity = json.dumps(what, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 

@@ -16,10 +16,10 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from trainers import user_code
-from trainers.data.augmentation import Augmentation
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
+from trainers.data.images.augmentation import Augmentation
 from trainers.data.node_lock import Note
 from trainers.data.reading import OPENING
 from trainers.data.records.objects import TRIED, ObjectSource
@@ -67,7 +67,7 @@ def read_example(data: DataSpec, source: StreamedSource | ObjectSource, i: int, 
     except Exception as error:
         if user_code.is_user_name(data.name):
             raise user_code.failed(f"{data.name}, {named},", error) from error
-        path = f" ({_path_of(examples, i)})" if _are_files(examples) else ""
+        path = f" ({_path_of(examples, i)})" if are_files(examples) else ""
         raise RunFailed(f"{data.name}: {named}{path} cannot be read: {error}") from error
 
 
@@ -115,7 +115,7 @@ def decode_into(folder: Path, data: DataSpec, source: StreamedSource, note: Note
     """
     if data.on_error == "skip":
         return None  # each example is told when it is used
-    if user_code.is_user_name(data.name) or not (_are_files(source.train) and _are_files(source.test)):
+    if user_code.is_user_name(data.name) or not (are_files(source.train) and are_files(source.test)):
         return None  # somebody else's objects need not bear several threads
     side = 0 if data.random_resized_crop else side_of(data, source)
     halves = [_Half(data, source, side, training) for training in (True, False)]
@@ -240,7 +240,8 @@ def _unwrapped(examples: Any, i: int) -> tuple[Any, int]:
     return examples, i
 
 
-def _are_files(examples: Any) -> bool:
+def are_files(examples: Any) -> bool:
+    """Whether the examples of a map-style dataset lie in folders of files, as torchvision's do."""
     return hasattr(_unwrapped(examples, 0)[0], "samples")
 
 

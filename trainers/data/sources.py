@@ -17,11 +17,13 @@ from trainers.data.config import DataSpec
 from trainers.data.draws import permutation
 from trainers.data.examples import Arrays, Normalisation, Ragged, Source, StreamedSource, UInt8Array, checked_labels
 from trainers.data.names import SAVED, TABLES
+from trainers.data.photographs import are_files, labels_of
 from trainers.data.records.columns import Columns
 from trainers.data.records.hf import read_hf
 from trainers.data.records.objects import ObjectSource
 from trainers.data.records.ray_rows import OpenRows, read_ray
 from trainers.data.records.table import read_table
+from trainers.data.records.validation import with_validation
 from trainers.data.records.webdataset import read_webdataset
 from trainers.data.user import IMAGENET, read_user, streams
 from trainers.errors import DataNotFound, SpecRejected
@@ -34,9 +36,6 @@ def read_any(data: DataSpec, open_rows: OpenRows | None = None) -> Source | Obje
 
     Raises DataNotFound (with the path and the remedy), UserCodeFailed, or SpecRejected for an unknown name.
     """
-    if user_code.is_user_name(data.name):
-        source = read_user(data)
-        return source if isinstance(source, Columns) else _limited(source, data.limit)
     if data.name in TABLES:
         return read_table(data)
     if data.kind in SAVED:
@@ -44,13 +43,15 @@ def read_any(data: DataSpec, open_rows: OpenRows | None = None) -> Source | Obje
         if isinstance(found, Columns):
             return found
         return _limited(streams(data.name, *found, skips=data.on_error == "skip"), data.limit)
-    readers: dict[str, Callable[[DataSpec], Source]] = {
+    readers: dict[str, Callable[[DataSpec], Source | ObjectSource | Columns]] = {
         "digits": _digits,
         "imagenet": _imagenet,
         "image_folder": _image_folder,
         **dict.fromkeys(_IN_MEMORY, _torchvision),
     }
-    return _limited(readers[data.name](data), data.limit)
+    read = read_user if user_code.is_user_name(data.name) else readers[data.name]
+    source = with_validation(data, read(data))
+    return source if isinstance(source, Columns) else _limited(source, data.limit)
 
 
 def _saved(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[Any, ...]:
@@ -80,8 +81,10 @@ def _limited(source: Source | ObjectSource, limit: int | None) -> Source | Objec
         assert not isinstance(source.train_images, Ragged)  # nobody reads such at once
         return replace(source, train_images=source.train_images[:limit], train_labels=source.train_labels[:limit])
     chosen: Sequence[int] = range(min(limit, len(source.train)))
-    if isinstance(source, StreamedSource) and hasattr(source.train, "samples"):
-        chosen = _stratified(np.asarray(source.train.targets), limit)
+    if isinstance(source, StreamedSource) and are_files(source.train):
+        labels = labels_of(source.train)
+        assert labels is not None  # each file lies in the folder of its class
+        chosen = _stratified(labels, limit)
     return replace(source, train=Subset(source.train, chosen))
 
 
@@ -170,7 +173,7 @@ def _image_folder(data: DataSpec) -> StreamedSource:
     that `data.validation` and `data.test` name."""
     from torchvision.datasets import ImageFolder
 
-    usual = () if isinstance(data.validation, str) else ("val",)
+    usual = () if isinstance(data.validation, str) or (data.carved and data.test) else ("val",)
     folders = [Path(data.root) / name for name in ("train", *usual, *data.given_sets)]
     for folder in folders:
         if not folder.is_dir():

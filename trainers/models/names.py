@@ -6,6 +6,9 @@ from typing import Literal
 LossName = Literal["cross_entropy", "logistic"]
 """What a loss can be called in a spec."""
 
+PrecisionName = Literal["float32", "tf32", "bfloat16", "float16"]
+"""In what a model's products can be computed."""
+
 OWN: dict[str, str] = {
     "lenet5": "LeCun et al. 1998 with ReLU and max pooling; 61,706 parameters on 28x28 grey images",
     "convnet": "two convolutions and three fully connected layers, an AlexNet in small; 4.3 M parameters on 28x28",

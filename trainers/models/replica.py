@@ -7,94 +7,28 @@ each gradient directly into a flat vector of the caller's, for instance a slot i
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MethodType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
-from torch.overrides import TorchFunctionMode
 
 from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import ModuleBuffers, Named
+from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
+from trainers.models.passes.before_use import BeforeUse
+from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
+from trainers.models.products.sink import Sink, into_sink
 
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
-
-
-@dataclass
-class Sink:
-    """Where the gradients of the current backward pass are written."""
-
-    views: dict[int, Tensor]
-    """id of a parameter -> its view of the caller's flat gradient vector."""
-    written: set[int]
-    on_ready: Callable[[str], None] | None = None
-
-    def add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Write a gradient that autograd computed; the gradients of a parameter that is used twice are added."""
-        view = self.views[id(parameter)]
-        if id(parameter) in self.written:
-            view.add_(gradient)
-        else:
-            view.copy_(gradient)
-        self.written.add(id(parameter))
-
-
-class _LinearIntoSink(torch.autograd.Function):
-    """A fully connected layer whose backward pass writes its product directly into the flat gradient vector.
-
-    Autograd would allocate the product and copy it: for a layer of 3 M parameters, 12 MB written and read again.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, replica: "Replica") -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.parameters, ctx.replica = (weight, bias), replica
-        return replica.products.outputs(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (dy,) = upstream  # (..., outputs)
-        x, weight = ctx.saved_tensors
-        sink, products, (parameter, bias) = ctx.replica.sink, ctx.replica.products, ctx.parameters
-        rows, inputs = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        if ctx.needs_input_grad[1]:
-            products.weight_gradient(rows, inputs, sink.views[id(parameter)], add=id(parameter) in sink.written)
-            sink.written.add(id(parameter))
-        if ctx.needs_input_grad[2]:
-            sink.add(bias, rows.sum(0))
-        dx = products.input_gradient(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
-        return dx, None, None, None
-
-
-class _BeforeUse(TorchFunctionMode):
-    """Calls back with a parameter's name before any operation uses it.
-
-    Hooks on modules would miss parameters that another module uses, as attention uses those of its projection.
-    """
-
-    def __init__(self, names: dict[int, str], on_use: Callable[[str], None]) -> None:
-        super().__init__()
-        self.names, self.on_use = names, on_use
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        for value in (*args, *kwargs.values()):
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(item, nn.Parameter) and id(item) in self.names:
-                    self.on_use(self.names[id(item)])
-        return func(*args, **kwargs)
 
 
 class Replica:
@@ -108,10 +42,13 @@ class Replica:
         draws: DrawContext,
         objective: Objective | None = None,
         skips: bool = False,
+        precision: PrecisionName = "float32",
     ) -> None:
         """objective: by default the cross entropy of logits with labels. skips: whether minibatches may lack examples
-        that could not be read."""
+        that could not be read. precision: in which the model computes."""
         self.model = model.to(device).train()
+        self.precision = precision
+        self.loss_scale = 1.0  # by what the algorithm has losses multiplied before they go backward (float16)
         self.layout = layout
         self.device = device
         self.draws = draws
@@ -133,9 +70,12 @@ class Replica:
         self.hooked: set[str] = set()  # parameters whose gradients are taken from autograd one by one
         if device.type == "cpu":
             self._hook(HOOKED)
+        if precision in REDUCED:
+            answer_in_float32(self.model)
+        elif device.type == "cpu":  # products of our own are of float32
             for module in self.model.modules():
                 if type(module) is nn.Linear:
-                    module.forward = MethodType(_into_sink(self), module)  # type: ignore[method-assign]
+                    module.forward = MethodType(into_sink(self), module)  # type: ignore[method-assign]
 
     @property
     def frozen(self) -> dict[str, Tensor]:
@@ -150,7 +90,7 @@ class Replica:
     def twin(self) -> "Replica":
         """Another replica of the same model with the same objective, sharing the buffers of its virtual ranks."""
         model, draws = copy.deepcopy((self.model, self.draws))
-        twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips)
+        twin = Replica(model, self.layout, self.device, draws, self.objective, self.skips, self.precision)
         twin.buffers, twin.products = self.buffers, self.products
         twin.module_buffers.initial = self.module_buffers.initial
         return twin
@@ -171,7 +111,7 @@ class Replica:
     ) -> Total:
         """Write the gradient of the loss, summed over the minibatch, to `into`; return the summed loss and its weight.
 
-        Where `into` is on the replica's GPU, nothing waits for that.
+        The gradient is that of the loss times `loss_scale`. On a GPU, nothing waits for it where `into` is there too.
 
         Args:
             params: (P,) float32, only read.
@@ -188,9 +128,10 @@ class Replica:
         self.point_to_vector(params)
         with self._at(batch, virtual_rank):
             loss = self.objective.loss(self.model, on_device(batch.data, self.device))
+            loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
-        scale = scale_of(loss.weight) if mean else 1.0
+        scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
         if into.device == self.device:
             self._backward_into(loss.total, scale, into, on_ready)
         else:  # in one piece, for each copy waits for the device
@@ -223,12 +164,15 @@ class Replica:
         assert isinstance(self.objective, Supervised)
         inputs = self.objective.inputs(batch.data)
         with self._at(batch, virtual_rank):
-            return part(on_device(inputs, self.device))
+            found: Tensor = in_float32(part(on_device(inputs, self.device)))
+        return found
 
     def loss_of(self, outputs: Tensor, batch: Batch) -> Loss:
         """The loss of what the model made of a minibatch."""
         assert isinstance(self.objective, Supervised)
-        return self.objective.loss_of(outputs, on_device(batch.data, self.device))
+        with computing_in(self.precision, self.device):
+            loss = self.objective.loss_of(outputs, on_device(batch.data, self.device))
+        return replace(loss, total=in_float32(loss.total))
 
     def backward(
         self,
@@ -289,7 +233,7 @@ class Replica:
         self.module_buffers.put({name: value.to(self.device, copy=True) for name, value in whole.items()})
         self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), computing_in(self.precision, self.device):
                 yield self.model
         finally:
             self.model.train()
@@ -320,7 +264,8 @@ class Replica:
         buffers = self.buffers_of(virtual_rank)
         self.module_buffers.put(buffers)
         self._prepare_draws(batch, virtual_rank)
-        with nullcontext() if self.on_use is None else _BeforeUse(self.names, self.on_use):
+        before_use = nullcontext() if self.on_use is None else BeforeUse(self.names, self.on_use)
+        with before_use, computing_in(self.precision, self.device):
             yield
         self.module_buffers.taken(buffers)
 
@@ -370,14 +315,3 @@ class Replica:
 def scale_of(weight: float) -> float:
     """The factor that makes a mean of a sum over so many units; where there are none, the gradient is 0 as it is."""
     return 1 / weight if weight else 1.0
-
-
-def _into_sink(replica: Replica) -> Callable[[nn.Linear, Tensor], Tensor]:
-    def forward(module: nn.Linear, x: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return replica.products.outputs(x, module.weight, module.bias)
-        if replica.products.leaves_to_torch(x, module.weight):
-            return F.linear(x, module.weight, module.bias)
-        return _LinearIntoSink.apply(x, module.weight, module.bias, replica)  # type: ignore[no-any-return]
-
-    return forward

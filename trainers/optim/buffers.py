@@ -20,6 +20,11 @@ class Buffers:
         """Parameters, then the state in the order of its names."""
         return [self.params, *(self.state[name] for name in sorted(self.state))]
 
+    def copy_(self, other: "Buffers") -> None:
+        """Take over the elements of another version."""
+        for mine, theirs in zip(self.vectors, other.vectors, strict=True):
+            mine.copy_(theirs)
+
     def part(self, span: slice) -> "Buffers":
         """Views of the elements in `span`."""
         return Buffers(self.params[span], {name: vector[span] for name, vector in self.state.items()})

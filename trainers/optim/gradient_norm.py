@@ -17,10 +17,12 @@ TINY = 1e-6
 class NormLimit:
     """Keeps the norms of one worker's gradients within `clip.norm`, where the spec has one, and remembers them."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        """optimizer: of the flat vector."""
+    def __init__(self, optimizer: Optimizer, knows: bool = False) -> None:
+        """optimizer: of the flat vector. knows: whether norms are wanted also where nothing limits them."""
         clip = optimizer.clip
         self.norm, self.value = (None, None) if clip is None else (clip.norm, clip.value)
+        if knows and self.norm is None:
+            self.norm = math.inf
         self.block = optimizer.block
         self.found: list[float] = []
 

@@ -72,6 +72,7 @@ class MetricsAggregator:
             loss=recent.loss / recent.weight if recent.weight else 0.0,
             learning_rate=reports[-1].learning_rate,
             gradient_norm=recent.norm / recent.norms if recent.norms and math.isfinite(recent.norm) else None,
+            loss_scale=reports[-1].loss_scale or None,
             workers=len({report.number for report in reports}),
             staleness=dict(sorted(self.total.staleness.items())),
             dropped=self.total.dropped,

@@ -42,6 +42,7 @@ from trainers.optim.schedules import (
 )
 from trainers.section import Section
 from trainers.spec.batch import BatchSpec
+from trainers.spec.callbacks import CallbackSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -49,7 +50,6 @@ from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import PATH_FIELDS, absolute
 from trainers.spec.train import (
     Device,
-    FieldError,
     TrainSpec,
     TransportName,
     all_field_names,
@@ -65,6 +65,7 @@ __all__ = [
     "AnyOptimizer",
     "AnySchedule",
     "BatchSpec",
+    "CallbackSpec",
     "CheckpointSpec",
     "ClipSpec",
     "ConstantSchedule",
@@ -75,7 +76,6 @@ __all__ = [
     "EmaSpec",
     "EvaluateSpec",
     "Exempt",
-    "FieldError",
     "InverseSqrtSchedule",
     "KrizhevskySchedule",
     "LambSpec",

@@ -3,7 +3,8 @@
 from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
-from trainers.data.names import TABLES
+from trainers.data.names import RECORDS, TABLES
+from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
@@ -24,6 +25,7 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """Data as the model and the algorithm take them. Raises ValueError where they do not."""
     algorithm = info.data.get("algorithm")
+    _can_be_varied(data, info)
     if algorithm is None:
         return _codes_for_its_model(data, info)
     if data.on_error == "skip" and data.name not in TABLES:
@@ -39,6 +41,23 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
             "random before each round; set algorithm.shuffle: none too, or leave this out"
         )
     return _codes_for_its_model(data, info)
+
+
+def _can_be_varied(data: DataSpec, info: ValidationInfo) -> None:
+    """Raises ValueError where there are no images to vary, or nobody knows what to do with mixed labels."""
+    task, algorithm, mixed = info.data.get("task"), info.data.get("algorithm"), " and ".join(data.mixed_by)
+    if data.varied_by and data.name in RECORDS:
+        raise ValueError(f"{' and '.join(data.varied_by)}: for images with labels, not for {data.name}; leave it out")
+    if mixed and task is not None and task.name != "classification" and ":" not in task.name:
+        raise ValueError(
+            f"{mixed}: an example gets a part of two labels, which {task.name} does not take; leave it out, or take "
+            "task: classification or one of your own"
+        )
+    if mixed and algorithm is not None and algorithm.traits.objective == "labels":
+        raise ValueError(
+            f"{mixed}: an example gets a part of two labels, and {algorithm.name} divides the classes among workers; "
+            "leave it out, or take sync, downpour, mixed, parallel_sgd or admm"
+        )
 
 
 def _codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:
@@ -75,6 +94,21 @@ def has_its_average(ema: EmaSpec | None, info: ValidationInfo) -> EmaSpec | None
     if ema is not None and algorithm is not None and algorithm.traits.hides_average:
         raise ValueError(f"the average is evaluated, and {algorithm.traits.hides_average}")
     return ema
+
+
+def suits_device_and_algorithm(precision: PrecisionName, info: ValidationInfo) -> PrecisionName:
+    """Raises ValueError where no GPU computes that has TF32, or an algorithm makes products of its own."""
+    workers, device, algorithm = (info.data.get(name) for name in ("workers", "device", "algorithm"))
+    if precision == "tf32" and (device == "cpu" or (workers is not None and not workers.gpus)):
+        raise ValueError("tf32 is of GPUs; set workers.gpus, or take float32, or bfloat16")
+    if precision in ("bfloat16", "float16") and algorithm is not None and algorithm.traits.computes_in_float32:
+        raise ValueError(algorithm.traits.computes_in_float32)
+    if precision == "float16" and algorithm is not None and not algorithm.traits.scales_loss:
+        raise ValueError(
+            "in float16 the loss is scaled, and a step whose summed gradient is not finite is left out by all workers, "
+            "which only sync does, with form: all_reduce and reduction: canonical; take that, or bfloat16"
+        )
+    return precision
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:

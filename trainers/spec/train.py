@@ -9,16 +9,16 @@ import functools
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
-from trainers.errors import SpecRejected
+from trainers.errors import FieldError, SpecRejected
 from trainers.models.config import ModelSpec
-from trainers.models.names import LossName
+from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
@@ -35,6 +35,7 @@ from trainers.optim.schedules import (
 )
 from trainers.section import Section, shorthand
 from trainers.spec.batch import BatchSpec
+from trainers.spec.callbacks import Callbacks
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -45,6 +46,7 @@ from trainers.spec.habits import (
     has_its_norm,
     has_one_size,
     has_whole_parameters,
+    suits_device_and_algorithm,
     with_its_others,
 )
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
@@ -156,12 +158,21 @@ class TrainSpec(Section):
     device: Device = "auto"
     """Where the model computes; `auto`: a GPU where `workers.gpus` asks for one."""
 
+    precision: Annotated[PrecisionName, AfterValidator(suits_device_and_algorithm)] = "float32"
+    """In what the model computes. `tf32`: products and convolutions of a GPU round what goes into them to 10 bits of
+    mantissa; `bfloat16`, `float16`: they take and give 16 bits, under torch's autocast. Parameters, gradients, sums and
+    losses are float32 in each. The loss of `float16` is scaled, and an update whose gradient is infinite left out."""
+
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
     between workers and shards through Ray's; between workers as `auto`."""
 
     early_stop: Annotated[EarlyStopSpec | None, STOP_BY_METRIC, AfterValidator(judges_evaluations)] = None
     """Ends the run once its evaluations get no better; none: it goes on to its end."""
+
+    callbacks: Callbacks = Field(default=(), max_length=20)
+    """Code of your own that follows the run, each a `trainers.Callback` by `module:Class`, and may ask to stop or to
+    evaluate."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
@@ -330,16 +341,6 @@ class TrainSpec(Section):
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""
         return self.model_copy(update=with_paths(self, base))
-
-
-class FieldError(BaseModel):
-    """One error in a spec."""
-
-    pointer: str
-    """JSON pointer (RFC 6901) of the field."""
-
-    message: str
-    """What to change."""
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:

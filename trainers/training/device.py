@@ -19,7 +19,7 @@ def choose_device(spec: TrainSpec) -> torch.device:
     if not wants:
         return torch.device("cpu")
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = spec.precision == "tf32"
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Nothing here reads what nobody wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -142,11 +142,10 @@ def export_model(source: Path, form: Format | None = None, target: Path | None =
 
 def _format_of(target: Path | None) -> Format:
     """The one whose ending a file or folder has."""
-    endings = SUFFIX | {f"torch.save as {suffix}": suffix for suffix in SAVED}
-    for form in SUFFIX:
-        if target is not None and (target.suffix == SUFFIX[form] or (form == "torch.save" and target.suffix in SAVED)):
-            return form
-    raise SpecRejected(f"name a format, or a file that ends as one does: {', '.join(dict.fromkeys(endings.values()))}")
+    endings = {suffix: form for form, suffix in SUFFIX.items()} | dict.fromkeys(SAVED, "torch.save")
+    if target is None or target.suffix not in endings:
+        raise SpecRejected(f"name a format, or a file or folder that ends as one does: {', '.join(endings)}")
+    return endings[target.suffix]
 
 
 def _free(target: Path, form: Format) -> Path:
@@ -154,7 +153,9 @@ def _free(target: Path, form: Format) -> Path:
     if target.is_dir():
         raise SpecRejected(f"there is a folder {target} already; remove it, or name another one")
     if form == "torch.save" and target.suffix not in SAVED:
-        raise SpecRejected(f"{target} must end in {', '.join(SAVED)}, by which model.weights knows a file of torch.save")
+        raise SpecRejected(
+            f"{target} must end in {', '.join(SAVED)}, by which model.weights knows a file of torch.save"
+        )
     return target
 
 

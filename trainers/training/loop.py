@@ -20,6 +20,7 @@ from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost, StoreClosed
 from trainers.links.waiting import WaitFlag, wait_flag
 from trainers.optim.buffers import Buffers
+from trainers.optim.loss_scale import LossScale
 from trainers.parameter_server.protocol import ParameterStore
 from trainers.training.batch_ramp import begin_stretch, ramped
 from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
@@ -139,7 +140,8 @@ class TrainingLoop:
         else:
             self.place = told
             nothing = Buffers(torch.zeros(setup.layout.numel), {})  # filled by who has the version, or not needed
-            start = Start(nothing, self.place.examples, self.place.learning_rate)
+            scale = LossScale(told.loss_scale, told.scaled_updates)
+            start = Start(nothing, told.examples, told.learning_rate, scale)
         if self.spec.scales_batch:
             num_examples = setup.dataset.num_train
             self.place = begin_stretch(self.place, self.spec, setup.order.num_virtual, num_examples)
@@ -297,6 +299,8 @@ class TrainingLoop:
             updates=place.updates + 1,
             examples=place.examples + work.total_examples,
             learning_rate=report.learning_rate,
+            loss_scale=report.loss_scale.factor,
+            scaled_updates=report.loss_scale.updates,
         )
 
     def _snapshot_due(self, place: Position) -> bool:
@@ -317,6 +321,7 @@ class TrainingLoop:
 
     def _report(self) -> None:
         if self.is_synchronous:
-            self.reporter.report(self.place.updates, self.place.examples)
+            scale = self.place.loss_scale if self.spec.precision == "float16" else 0.0
+            self.reporter.report(self.place.updates, self.place.examples, scale)
         else:
             self.reporter.report(self.store.updates if self.store is not None else 0, 0)

@@ -48,6 +48,8 @@ class RunLayout:
     """Whether a validation set is evaluated while it trains, and the test set only at the end."""
     skipped: tuple[tuple[int, str], ...] = ()
     """Training rows that were left out when the data were opened, and what is wrong with each."""
+    slow: str = ""
+    """What the device of the worker that tells this computes slowly, in a sentence without its end."""
     headline: str = "loss"
     """The metric of the task by which runs are compared."""
     higher_is_better: bool = False
@@ -112,6 +114,8 @@ class WorkerReport:
     metrics: StepMetrics
     learning_rate: float = 0.0
     """Of the last step."""
+    loss_scale: float = 0.0
+    """Of the next step; 0 where losses are not scaled."""
     delays: tuple[int, ...] = ()
     """Of the last step's `StepReport`."""
     updates: int = 0

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from trainers.optim.loss_scale import FIRST
+
 
 @dataclass(frozen=True)
 class Position:
@@ -25,6 +27,11 @@ class Position:
     """What the learning rate was multiplied by when the number of virtual workers changed last; 0: it never did."""
     ramp_since: int = 0
     """Examples trained by then."""
+
+    loss_scale: float = FIRST
+    """By what the loss of the next step is multiplied (`precision: float16`)."""
+    scaled_updates: int = 0
+    """In a row, since that changed."""
 
     @property
     def within_epoch(self) -> bool:

@@ -120,13 +120,8 @@ class Reporter:
         first_of_epoch = len(self.metrics.by_epoch) > 1
         return self.steps == 1 or first_of_epoch or time.perf_counter() - self.since_s >= self.every_s
 
-    def report(self, updates: int, reached: int) -> None:
-        """Report what was done since the last time.
-
-        Args:
-            updates: As in `WorkerReport`.
-            reached: Likewise.
-        """
+    def report(self, updates: int, reached: int, loss_scale: float = 0.0) -> None:
+        """Report what was done since the last time; the arguments are as in `WorkerReport`."""
         self._read_loss()
         applied = self.store.applied if self.store is not None else []
         metrics, skipped = self.metrics, self.skipped
@@ -146,6 +141,7 @@ class Reporter:
                 delays=self.delays if metrics.steps else (),
                 updates=updates,
                 reached=reached,
+                loss_scale=loss_scale,
                 skipped=tuple(skipped),
                 applied=tuple((p.identity.epoch, p.identity.first, p.identity.last) for p in applied),
             )

@@ -23,10 +23,12 @@ from trainers.models.layout import Layout, lay_out
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
+from trainers.models.passes.precision import emulated
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.loss_scale import LossScale
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
@@ -89,7 +91,8 @@ class Setup:
         for rank, buffers in (newcomers | found.buffers).items():
             here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
-        return Start(Buffers(params, state), position.examples, position.learning_rate), position
+        scale = LossScale(position.loss_scale, position.scaled_updates)
+        return Start(Buffers(params, state), position.examples, position.learning_rate, scale), position
 
     def take_frozen(self) -> None:
         """Give the parameters that are not trained the values that they have in the spec's checkpoint.
@@ -222,6 +225,7 @@ class Setup:
             weights="" if self.spec.checkpoint.resume else told_of_weights(self.replica.model),
             has_validation=data.num_validation > 0,
             skipped=data.skipped,
+            slow=emulated(self.spec.precision, self.replica.device),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
         )
@@ -283,7 +287,7 @@ def set_up(
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, task, skips=skips),
+        replica=Replica(model, layout, device, draws, task, skips=skips, precision=spec.precision),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,

@@ -10,6 +10,8 @@ from api.cli.context import BAD_INPUT, OK, CliContext
 from service import MillraceError
 
 Format = Literal["safetensors", "torch.save", "torch.distributed.checkpoint", "huggingface", "torch.export", "onnx"]
+COMPUTED = ("torch.export", "onnx")
+"""The formats that hold the computation too."""
 
 
 def export_run(

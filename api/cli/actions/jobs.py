@@ -1,5 +1,7 @@
 """What the commands about jobs do."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Sequence
@@ -9,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import service
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import FAILED, INTERRUPTED, OK
 from api.cli.display import display, duration
 from api.cli.interruptible import interruptible
 from api.client.client import Client
-from service import JobSummary, JobView, Result, State, log_line
 
 
 def watch_job(client: Client, job_id: str, as_json: bool) -> int:
@@ -30,7 +32,7 @@ def watch_job(client: Client, job_id: str, as_json: bool) -> int:
         return INTERRUPTED
     job = client.get(job_id)
     print_result(job.result, as_json, f"Everything is in {job.run_dir}")
-    return OK if job.state is State.SUCCEEDED else FAILED
+    return OK if job.state is service.State.SUCCEEDED else FAILED
 
 
 def print_logs(client: Client, job_id: str, follow: bool, as_json: bool) -> int:
@@ -42,7 +44,7 @@ def print_logs(client: Client, job_id: str, follow: bool, as_json: bool) -> int:
         for event in interruptible(client.events(job_id)) if follow else client.events_so_far(job_id):
             if as_json:
                 typer.echo(event.model_dump_json())
-            elif (line := log_line(event)) is not None:
+            elif (line := service.log_line(event)) is not None:
                 typer.echo(line)
     except KeyboardInterrupt:
         complain("Detached; the job goes on.")
@@ -61,7 +63,7 @@ def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json
     Console().print(job_table(jobs))
 
 
-def job_table(jobs: Sequence[JobSummary]) -> Table:
+def job_table(jobs: Sequence[service.JobSummary]) -> Table:
     """One line for each job."""
     table = Table("job", "name", "algorithm", "state", "progress", "left", "metric", "message", box=None)
     for job in jobs:
@@ -72,7 +74,7 @@ def job_table(jobs: Sequence[JobSummary]) -> Table:
     return table
 
 
-def print_job(job: JobView, as_json: bool, sentence: str | None = None) -> None:
+def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) -> None:
     """One job in full, or in a sentence, or as one JSON object that begins with its result."""
     if as_json:
         view = job.model_dump(mode="json", exclude={"result", "id", "workers"})
@@ -99,7 +101,7 @@ def print_job(job: JobView, as_json: bool, sentence: str | None = None) -> None:
     Console().print(table)
 
 
-def print_result(result: Result, as_json: bool, where: str) -> None:
+def print_result(result: service.Result, as_json: bool, where: str) -> None:
     """Print how a run ended, and where its files are; or one JSON object."""
     if as_json:
         typer.echo(result.model_dump_json())
@@ -108,7 +110,7 @@ def print_result(result: Result, as_json: bool, where: str) -> None:
     typer.echo(where)
 
 
-def _sentence(result: Result) -> str:
+def _sentence(result: service.Result) -> str:
     parts = [f"{result.epochs:g} epochs", f"{result.examples:,} examples in {duration(result.wall_s)}"]
     if result.examples_per_s:
         parts.append(f"{result.examples_per_s:,.0f} a second")

@@ -1,37 +1,29 @@
 """Reads what a caller wrote: specs and the names of states. What is wrong ends the command with status 2."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import typer
 
+import service
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
-from service import (
-    JobSpec,
-    SpecInvalid,
-    State,
-    SweepSpec,
-    configurations,
-    explain,
-    known_examples,
-    read_spec_file,
-    read_sweep_file,
-)
 
 
-def read_job(spec_file: Path, sets: list[str]) -> JobSpec:
+def read_job(spec_file: Path, sets: list[str]) -> service.JobSpec:
     """The spec in a file. Ends the command with one line for each field that is wrong."""
     try:
-        return read_spec_file(spec_file, sets).resolved(Path.cwd())
-    except SpecInvalid as error:
+        return service.read_spec_file(spec_file, sets).resolved(Path.cwd())
+    except service.SpecInvalid as error:
         raise as_exit(error, spec_file) from None
 
 
-def print_checked(spec: JobSpec, as_json: bool) -> None:
+def print_checked(spec: service.JobSpec, as_json: bool) -> None:
     """A spec in full, and on the error stream what it asks for in vain, as far as its data's name tells."""
     typer.echo(spec.model_dump_json(indent=None if as_json else 2))
-    examples = known_examples(spec.data)
-    for warning in explain(spec.train, examples).warnings if examples is not None else ():
+    examples = service.known_examples(spec.data)
+    for warning in service.explain(spec.train, examples).warnings if examples is not None else ():
         complain(f"warning: {warning}")
 
 
@@ -43,17 +35,17 @@ def has_code(spec_file: Path, code: str | None, pointer: str = "/code") -> bool:
     return False
 
 
-def read_sweep(spec_file: Path, sets: list[str]) -> SweepSpec:
+def read_sweep(spec_file: Path, sets: list[str]) -> service.SweepSpec:
     """The sweep's spec in a file. Ends the command with one line for each field that is wrong."""
     try:
-        spec = read_sweep_file(spec_file, sets).resolved(Path.cwd())
-        configurations(spec)
-    except SpecInvalid as error:
+        spec = service.read_sweep_file(spec_file, sets).resolved(Path.cwd())
+        service.configurations(spec)
+    except service.SpecInvalid as error:
         raise as_exit(error, spec_file) from None
     return spec
 
 
-def as_exit(error: SpecInvalid, spec_file: Path | None = None) -> typer.Exit:
+def as_exit(error: service.SpecInvalid, spec_file: Path | None = None) -> typer.Exit:
     """Exit status 2, after one line for each field that is wrong."""
     prefix = "" if spec_file is None else f"{spec_file}: "
     for item in error.errors:
@@ -61,10 +53,10 @@ def as_exit(error: SpecInvalid, spec_file: Path | None = None) -> typer.Exit:
     return typer.Exit(BAD_INPUT)
 
 
-def known_states(states: list[str]) -> tuple[State, ...]:
+def known_states(states: list[str]) -> tuple[service.State, ...]:
     """States by their names, in upper or lower case. Ends the command at an unknown one."""
-    unknown = [state for state in states if state.upper() not in State.__members__]
+    unknown = [state for state in states if state.upper() not in service.State.__members__]
     if unknown:
-        complain(f"there is no state {unknown[0]!r}; use one of {', '.join(State)}")
+        complain(f"there is no state {unknown[0]!r}; use one of {', '.join(service.State)}")
         raise typer.Exit(BAD_INPUT)
-    return tuple(State(state.upper()) for state in states)
+    return tuple(service.State(state.upper()) for state in states)

@@ -52,11 +52,11 @@ export const metricFormat =
       : figure(value);
 
 /** What a sweep compares: its words, and how values, costs (of which less is better) and gaps are written. */
-export function compared({ name, higher_is_better } = { name: "error", higher_is_better: false }) {
+export function compared({ name, higher_is_better, measured_on = "test" } = { name: "error" }) {
   const text = metricFormat(name, 2);
   return {
     name,
-    title: metricTitle(`test_${name}`),
+    title: metricTitle(`${measured_on}_${name}`),
     text,
     gap: text,
     value: (cost) => (cost === null || !higher_is_better ? cost : -cost),

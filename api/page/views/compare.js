@@ -129,8 +129,9 @@ async function hasEnded(job, again, signal) {
 async function chosen(query, signal) {
   if (query.get("sweep")) {
     const sweep = await api(`v1/sweeps/${encodeURIComponent(query.get("sweep"))}`, { signal });
-    const metric = sweep.metric.name === "error" ? "accuracy" : sweep.metric.name;
-    return sweep.results.filter(({ starts }) => starts > 0).map((trial) => ({ ...ofTrial(trial), metrics: [metric] }));
+    const { name, measured_on = "test" } = sweep.metric;
+    const metrics = [`${measured_on}_${name === "error" ? "accuracy" : name}`];
+    return sweep.results.filter(({ starts }) => starts > 0).map((trial) => ({ ...ofTrial(trial), metrics }));
   }
   const ids = (query.get("jobs") ?? "").split(",").filter(Boolean);
   const { jobs } = await api(`v1/jobs?page_size=${ids.length ? 200 : RECENT}`, { signal });
@@ -139,12 +140,14 @@ async function chosen(query, signal) {
   return Promise.all(ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal })));
 }
 
-/** The metrics that the first of the runs have measured. */
+/** The metrics that the first of the runs have measured; those by which runs are judged stand first. */
 async function measured(jobs, signal) {
   const some = jobs.slice(0, RECENT).map(async ({ id, metrics }) => {
-    if (Array.isArray(metrics)) return metrics.map((metric) => `test_${metric}`); // of a trial; a job's: its last step
+    if (Array.isArray(metrics)) return metrics; // of a trial; a job's: its last step
     const job = await api(`v1/jobs/${encodeURIComponent(id)}`, { signal }).catch(() => null); // removed since
-    return Object.keys(job?.evaluation ?? {}).filter((name) => isMeasured(name) && !name.endsWith("_error_median"));
+    const judged = Object.keys(job?.result.validation ?? {}).map((name) => `validation_${name}`);
+    const last = Object.keys(job?.evaluation ?? {}).filter((name) => isMeasured(name) && !name.endsWith("_error_median"));
+    return [...judged, ...last];
   });
   return (await Promise.all(some)).flat();
 }
@@ -176,10 +179,13 @@ function choices(query, name, axis) {
   );
   /** Offer the metrics that the runs have measured, too. */
   const add = (metrics) => {
+    const before = figures.querySelector("option[value=test_loss]");
     for (const key of metrics) {
       if (keys.has(key)) continue;
       keys.add(key);
-      figures.append(el("option", { value: key }, looksOf(key)[0]));
+      const option = el("option", { value: key }, looksOf(key)[0]);
+      if (key.startsWith("validation_")) before.before(option);
+      else figures.append(option);
     }
   };
   const element = el(

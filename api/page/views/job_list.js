@@ -1,7 +1,7 @@
 // The list of jobs: newest first, live, with filters in the address.
 
 import { announce, el, keyed, link, setText } from "../lib/dom.js";
-import { moment } from "../lib/format.js";
+import { metricFormat, moment } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
 import { STATES } from "../lib/states.js";
@@ -25,7 +25,7 @@ export function jobsView(main, { query }, signal) {
   main.append(
     heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), overlay),
     filters(query),
-    table("Jobs", ["", "Job", "State", "Progress", "Algorithm", "Created"], body),
+    table("Jobs", ["", "Job", "State", "Progress", "Metric", "Algorithm", "Created"], body),
     none,
     older,
   );
@@ -106,16 +106,23 @@ function row(job, choose) {
     el("td", { class: "named" }, open, el("span", { class: "id" }, job.id), el("span", { class: "labels" }, labels)),
     el("td", {}, badge(), el("span", { class: "why" })),
     el("td", {}, progressBar()),
+    el("td", {}),
     el("td", { "data-label": "Algorithm" }, job.algorithm),
     el("td", { "data-label": "Created" }, moment(job.created)),
   );
 }
 
 function update(line, job) {
-  const [, , state, progress] = line.children;
+  const [, , state, progress, metric] = line.children;
   setBadge(state.children[0], job.state);
   setText(state.children[1], job.state === "SUCCEEDED" ? "" : job.message);
   setProgress(progress.firstElementChild, job.progress, job.eta_s);
+  setText(metric, metricText(job));
+}
+
+/** The metric by which runs of its task are compared, as it was measured last. */
+function metricText({ headline, headline_value: value }) {
+  return headline ? `${headline.replaceAll("_", " ")} ${metricFormat(headline)(value)}` : "";
 }
 
 function turnPage(node, query, next) {

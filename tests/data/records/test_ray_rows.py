@@ -49,6 +49,18 @@ def test_whole_numbers_beside_one_other_column_are_labels_and_example_i_is_alway
     assert torch.equal(x, torch.cat([singles[1][0], singles[0][0]]))
 
 
+@pytest.mark.parametrize("last", ["kind", "x"])
+def test_a_part_is_for_validation_where_a_test_set_is_returned(last: str) -> None:
+    table = pa.table(
+        {"x": [float(i) if last == "x" else [float(i)] for i in range(10)], "kind": [i % 3 for i in range(10)]}
+    )
+    given = spec(target=last, validation=0.2, loader_processes=0)
+    with open_dataset(given, 0, open_rows=opens(table, table)) as data:
+        assert (data.num_train, data.num_validation, data.num_test) == (8, 2, 10)
+    with pytest.raises(SpecRejected, match="returns a validation set of its own"):
+        open_dataset(given, 0, open_rows=lambda: [ArrowRows(table)] * 3)
+
+
 def test_photographs_are_turned_and_tokens_learn_what_follows() -> None:
     pixels = np.arange(10 * 8 * 6 * 3, dtype=np.uint8).reshape(10, 8, 6, 3)
     table = pa.table({"pixels": pixels.tolist(), "kind": [i % 2 for i in range(10)]})

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from service.database.job_store import Query
+from service.database.job_store import Job, Query
 from service.errors import CheckpointNotFound, JobNotFound, NeverFits, SpecInvalid, StateConflict, TooManyWaiting
+from service.jobs.fork import forked_spec
 from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Quotas
 from service.spec import parse_spec
 from service.status import Status
+from service.storage.checkpoints import CheckpointView
 from tests.service.conftest import Managed, again, all_events, eventually, reached, started
 from tests.service.fakes import FakeRuns
 from tests.service.storage.test_checkpoints import write_checkpoint
@@ -315,6 +317,15 @@ def test_a_user_may_have_so_much_and_no_more(managed: Managed, runs: FakeRuns) -
             await started(runs, waiting[0])
 
     asyncio.run(scenario())
+
+
+def test_a_fork_of_a_job_from_before_a_part_was_carved_off_keeps_or_changes_it() -> None:
+    stored = parse_spec(small()).model_dump(mode="json", exclude={"data": {"carve"}})
+    stored["data"]["validation"] = 0.1
+    old = Job.model_construct(id="old", spec=stored)
+    begin = CheckpointView(step="1", examples=1, epoch=1, written=0.0, files=[])
+    kept, changed = (forked_spec(old, {"data": data}, begin).data for data in ({}, {"validation": 0.1}))
+    assert (kept.validation, kept.carved, changed.carved) == (None, 0.0, 0.1)
 
 
 def test_a_fork_begins_from_a_checkpoint_with_its_changes(managed: Managed, runs: FakeRuns) -> None:

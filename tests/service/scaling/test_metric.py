@@ -87,6 +87,8 @@ def test_what_is_measured_in_percent_and_what_is_not() -> None:
     assert Metric.of({"test_loss": 1.0, "test_accuracy": 0.9}) == ERROR, "a log from before there were tasks"
     own = {"test_found": 0.5, "test_loss": 1.0, "headline": "found", "higher_is_better": True}
     assert Metric.of(own) == Metric(name="found", higher_is_better=True)
+    judged = Metric.of({"set": "validation", "validation_loss": 1.0, "validation_accuracy": 0.9})
+    assert judged == Metric(measured_on="validation")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ UPDATED_IN_TURNS = (
 )
 
 
+EXCHANGES_FLOAT32 = (
+    "hybrid exchanges activations in float32 and multiplies them by itself; take float32 or tf32, or algorithm: sync"
+)
+
+
 UPDATED_MORE_OFTEN = (
     "fc_batch: per_turn updates the fully connected layers more often than the others, so their averages would not be "
     "of the same age; use fc_batch: whole"
@@ -78,6 +83,7 @@ class HybridConfig(AlgorithmConfig):
             uses_collectives=True,
             objective="labels",
             divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
+            computes_in_float32=EXCHANGES_FLOAT32,
             hides_norm="" if self.fc_batch == "whole" else UPDATED_IN_TURNS,
             hides_average="" if self.fc_batch == "whole" else UPDATED_MORE_OFTEN,
         )

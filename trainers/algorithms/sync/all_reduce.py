@@ -6,6 +6,8 @@ Sources: paper 3, section III.B (parameter servers); paper 4, sections 2 and 4 (
 
 from __future__ import annotations
 
+import math
+
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
@@ -43,7 +45,8 @@ class SyncAllReduce(Algorithm):
         self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
         self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
-        self.norm = StepNorm(NormLimit(context.optimizer), self.collectives, numel)
+        self.scales = self.replica.precision == "float16"
+        self.norm = StepNorm(NormLimit(context.optimizer, knows=self.scales), self.collectives, numel)
         self.update = SliceUpdate(context.optimizer.within(self.updated), width, device)
         self.scratch = Scratch(self.parts[0])
         self.versions = [
@@ -58,26 +61,43 @@ class SyncAllReduce(Algorithm):
             self.collectives.all_gather(vector).wait()
         self.examples, self.clock = start.examples, 0
         self.learning_rate = start.learning_rate  # of the last update
+        self.loss_scale = start.loss_scale
 
     def step(self, work: Work) -> StepReport:
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
         lr = self.context.schedule(self.examples)
+        factor = self.replica.loss_scale = self.loss_scale.factor if self.scales else 1.0
         totals: list[Total] = []  # of this worker's virtual ranks
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
-        own, scale = self.norm.of(self.collectives.reduce_canonical(self.reduction, self.parts).wait(), weight)
+        divisor = factor * weight
+        own, scale = self.norm.of(self.collectives.reduce_canonical(self.reduction, self.parts).wait(), divisor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(gradient, weight, lr, correction=correction, seen=self.examples, scale=scale)
-        self.update.apply([contribution], current.part(self.updated), following.part(self.updated))
+        contribution = Contribution(gradient, divisor, lr, correction=correction, seen=self.examples, scale=scale)
+        norms = self._update(contribution, current.part(self.updated), following.part(self.updated))
         if self.total is None:
             self.collectives.all_gather(following.params).wait()
         else:
             self.collectives.complete().wait()
         self.clock += 1
         self.examples += work.total_examples
-        self.learning_rate = lr
-        return StepReport(sum(totals, Total()), work.examples, lr, norms=self.norm.limit.taken())
+        total = sum(totals, Total())
+        return StepReport(total, work.examples, self.learning_rate, norms=norms, loss_scale=self.loss_scale)
+
+    def _update(self, contribution: Contribution, current: Buffers, following: Buffers) -> tuple[float, ...]:
+        """Make the update, or none where the loss is scaled and the gradient not finite; returns the norms that count.
+        All workers know the same norm, so they do alike."""
+        norms = self.norm.limit.taken()
+        if self.scales:
+            is_finite = all(map(math.isfinite, norms))
+            self.loss_scale = self.loss_scale.after(is_finite)
+            if not is_finite:
+                following.copy_(current)
+                return ()
+        self.update.apply([contribution], current, following)
+        self.learning_rate = contribution.lr
+        return norms
 
     def gather_state(self) -> Buffers:
         for state in self.versions[self.clock % 2].state.values() if self.total is None else ():

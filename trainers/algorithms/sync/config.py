@@ -80,6 +80,7 @@ class SyncConfig(AlgorithmConfig):
             num_backup=self.backup,
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
             hides_norm=self._hides_norm,
+            scales_loss=not self._hides_norm,
         )
 
     @property

@@ -76,7 +76,7 @@ def read_hf(data: DataSpec) -> Columns | tuple[HfExamples, ...]:
             names = names.model_copy(update={"categories": (*data.categories, of.names[-1])})
         tables = [_HfTable(data.root, part) for part in (train, *given)]
         return columns_of_table(names, tables, [data.root] * len(tables))
-    if len(given) < 2 and (not given or data.test is not None):
+    if len(given) < 2 and (not given or data.test is not None or data.carved):
         chosen, rest = split(data, len(train))
         train, given = train.select(chosen), [train.select(rest), *given]
     return tuple(HfExamples(part, of) for part in (train, *given))
@@ -120,7 +120,7 @@ def _splits(data: DataSpec) -> tuple[Any, list[Any]]:
         if name not in splits:
             raise SpecRejected(f"data: {data.root} has the splits {', '.join(splits)}, and no {name}")
     names = list(data.given_sets)
-    if not isinstance(data.validation, str):
+    if not isinstance(data.validation, str) and not (data.carved and data.test):
         names = [*[name for name in TEST if name in splits and name not in names][:1], *names]
     return splits["train"], [splits[name] for name in names]
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.records.columns import Columns
-from trainers.data.records.rows import Taken, split, taken
+from trainers.data.records.rows import Taken, brings_one, split, taken
 from trainers.data.records.table import columns_of_table
 from trainers.data.records.table_files import AnyColumn, TableFile, values_of_arrow
 from trainers.errors import SpecRejected
@@ -88,6 +88,8 @@ def read_ray(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[RayE
             "`millrace run`, train() or a service, or name the files as parquet here"
         )
     train, *given = open_rows()
+    if len(given) == 2 and data.carved:
+        raise brings_one(data.name)
     of = taken_of_ray(data, train.schema.names)
     for rows in given:
         if missing := [name for name in of.names if name not in rows.schema.names]:
@@ -95,10 +97,11 @@ def read_ray(data: DataSpec, open_rows: OpenRows | None) -> Columns | tuple[RayE
     if data.target and all(_is_cell(train.schema.field(name).type) for name in of.names):
         tables = [_RayTable(data.name, rows) for rows in (train, *given)]
         return columns_of_table(data.model_copy(update={"columns": of.names[:-1]}), tables, [data.name] * len(tables))
-    if given:
-        return tuple(RayExamples(rows, np.arange(len(rows)), of) for rows in (train, *given))
+    others = [RayExamples(rows, np.arange(len(rows)), of) for rows in given]
+    if given and not data.carved:
+        return RayExamples(train, np.arange(len(train)), of), *others
     chosen, rest = split(data, len(train))
-    return RayExamples(train, chosen, of), RayExamples(train, rest, of)
+    return RayExamples(train, chosen, of), RayExamples(train, rest, of), *others
 
 
 def taken_of_ray(data: DataSpec, names: Sequence[str]) -> Taken:

@@ -51,19 +51,27 @@ def divided(data: DataSpec, num_rows: int, given: tuple[int, ...]) -> tuple[Int6
     last = np.arange(first, num_rows)
     if len(given) == 2:
         return np.arange(first), last, given[0]
-    if given and data.test is None:
+    if given and data.test is None and not data.carved:
         return np.arange(first), last, 0
     train, rest = split(data, first)
     return train, np.concatenate([rest, last]), len(rest) if given else 0
 
 
 def split(data: DataSpec, num_rows: int) -> tuple[Int64Array, Int64Array]:
-    """The training and the test rows, each in their order."""
+    """The training rows and those that are held out, each in their order. Raises SpecRejected where there are none."""
     order = permutation(0, 0, num_rows)
     num_test = round(num_rows * data.held_out)
     if not 0 < num_test < num_rows:
         raise SpecRejected(
-            f"data.validation: {data.held_out:g} of {num_rows} rows leaves {num_test} test rows and "
+            f"data.validation: {data.held_out:g} of {num_rows} rows leaves {num_test} held-out rows and "
             f"{num_rows - num_test} training rows; both are needed"
         )
     return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
+def brings_one(name: str) -> SpecRejected:
+    """The error where data bring a validation set and a part of the training examples is to be another."""
+    return SpecRejected(
+        f"data.validation: {name} returns a validation set of its own; leave data.validation out, or have it return "
+        "two sets, for training and for the test"
+    )

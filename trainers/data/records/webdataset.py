@@ -64,11 +64,12 @@ def read_webdataset(data: DataSpec, note: Note = lambda _: None) -> tuple[ShardE
     usual = {path for path in index.shards if path.name.startswith(TEST)} - named
     train = _examples_in(index, set(index.shards) - named - usual)
     if len(found) < 2 and (not found or data.test is not None):
-        rest = _examples_in(index, usual)
-        if not len(rest):
+        brought = _examples_in(index, usual)
+        if data.carved or not len(brought):
             chosen, others = split(data, len(train))
-            train, rest = train[chosen], train[others]
-        found = [rest, *found]
+            found = [brought, *found] if data.test is None and len(brought) else found
+            train, brought = train[chosen], train[others]
+        found = [brought, *found]
     return tuple(ShardExamples(index, ids, of) for ids in (train, *found))
 
 

@@ -1,0 +1,39 @@
+"""A job in a list. Imports no database, so that `millrace list` need not."""
+
+from pydantic import BaseModel
+
+from trainers import State
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    id: str
+    name: str
+    user: str
+    """Who submitted it."""
+    labels: dict[str, str]
+    priority: int
+    algorithm: str
+    state: State
+    reason: str
+    """Why it is in this state, as one CamelCase word."""
+    message: str
+    """The reason as a sentence."""
+    created: float
+    """Seconds since 1970."""
+    finished: float | None
+    """Seconds since 1970; null while it has not ended."""
+    progress: float
+    """0 to 1: how much of the training is done."""
+    eta_s: float | None
+    """Seconds until the last epoch ends at the mean pace so far; null while that is not known."""
+    headline: str | None
+    """The metric of its task by which runs are compared; null before the first evaluation."""
+    headline_value: float | None
+    """What the last evaluation found of it: where there is a validation set, on that one, and at the end on the test
+    set."""
+    place: int | None
+    """The position of a waiting job in the queue, from 1."""
+    starts_in_s: float | None
+    """About how many seconds until a waiting job starts; null if that cannot be estimated."""

@@ -1,0 +1,1 @@
+"""How a model's forward pass is made: in which numbers, and what happens in front of its layers."""
