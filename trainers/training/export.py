@@ -205,7 +205,7 @@ def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     name = finished.model.name
     if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(name) else ""):
         raise ExportFailed(f"{kind} is not written in this format yet; take one of the weights alone, as torch.save")
-    module = _built(finished, of_task=name == OWN)
+    module: nn.Module = _built(finished, of_task=name == OWN)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 
@@ -253,7 +253,7 @@ def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Te
 
 def _copied(_finished: FinishedModel, source: Path, path: Path) -> Tensors:
     shutil.copyfile(source, path)
-    return read_weights(path)
+    return load_weights(path)
 
 
 def _saved(_finished: FinishedModel, source: Path, path: Path) -> Tensors:

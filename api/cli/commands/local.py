@@ -132,7 +132,8 @@ def _add_export(app: typer.Typer, context: CliContext) -> None:
         """Write a finished model, of a run on this machine, in another format; load it again and compare."""
         from api.cli.actions.export import export_run
 
-        raise typer.Exit(export_run(context, server, run, (form and form.value, to, raw), output is Output.json))
+        status = export_run(context, server, run, (form.value if form else None, to, raw), output is Output.json)
+        raise typer.Exit(status)
 
 
 def _add_profile(app: typer.Typer) -> None:
