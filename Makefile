@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-long test-all fuzz check types style docs bench soak clean
+.PHONY: demo test test-long test-all fuzz check types style docs bench bench-quick soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -47,6 +47,9 @@ style: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench-quick: $(READY)
+	$(BIN)/python -m benchmarks.quick
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.throughput --report

@@ -61,6 +61,13 @@ class JobSpec(TrainSpec):
             raise ValueError(str(refuse_given(section.name)))
         return section
 
+    @field_validator("callbacks")
+    @classmethod
+    def _lie_somewhere(cls, callbacks: tuple[Any, ...]) -> tuple[Any, ...]:
+        for one in callbacks:
+            cls._lies_somewhere(one)
+        return callbacks
+
     @field_validator("labels")
     @classmethod
     def _short(cls, labels: dict[str, str]) -> dict[str, str]:

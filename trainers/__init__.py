@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainers.callback import Callback, SeenEvent
     from trainers.cost.figures import CostShare, Images, ModelCost, TimingPlan, Timings, images_of, slope_words
     from trainers.cost.layers import profile_model, profile_spec
     from trainers.cost.plot import plot_timings
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from trainers.training.export import Exported, export_model
 
 _HOME = {
+    "trainers.callback": ("Callback", "SeenEvent"),
     "trainers.cost.figures": ("Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "slope_words"),
     "trainers.cost.layers": ("profile_model", "profile_spec"),
     "trainers.cost.plot": ("plot_timings",),
@@ -103,11 +105,11 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "ClusterInfo", "CostShare", "DataNotFound",
-    "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images", "Loss",
-    "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
-    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SpecRejected", "State", "Sum", "Supervised",
-    "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "ClusterInfo", "CostShare",
+    "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
+    "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
+    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "Sum",
+    "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
     "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
     "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",

@@ -9,6 +9,7 @@ MillraceError
 │   ├── GoesBack          at best, the run goes back to its last checkpoint
 │   │   ├── ShardLost     a shard died and its state is lost
 │   │   └── DataLost      blocks of a Ray Dataset are lost
+│   ├── DataChanged       a Ray Dataset that was executed anew has other rows
 │   ├── DiskFull          there is no room for what was to be written
 │   ├── LossNotFinite     the loss became NaN or infinite
 │   ├── TooManySkipped    more examples could not be read than may be skipped
@@ -73,6 +74,10 @@ class ShardLost(GoesBack):
 
 class DataLost(GoesBack):
     """Blocks of a Ray Dataset are lost, which is executed anew."""
+
+
+class DataChanged(RunFailed):
+    """A Ray Dataset that was executed anew gives other examples than before."""
 
 
 class DiskFull(RunFailed):

@@ -12,6 +12,7 @@ def own_code(spec: JobSpec) -> list[FieldError]:
     """The fields through which a job would run the caller's own code on the cluster."""
     named = {"/code": spec.code is not None}
     named |= {f"/{section}/name": _is_code(getattr(spec, section).name) for section in NAMED}
+    named |= {f"/callbacks/{number}/name": True for number in range(len(spec.callbacks))}
     return [FieldError(pointer=pointer, message=MESSAGE) for pointer, is_code in named.items() if is_code]
 
 

@@ -8,7 +8,7 @@ from service.jobs.own_code import MESSAGE, NAMED, own_code
 from service.sweeps.spec import SweepSpec, escaped
 from trainers import FieldError
 
-SECTIONS = ("code", *NAMED)
+SECTIONS = ("code", "callbacks", *NAMED)
 
 
 def own_code_of_sweep(spec: SweepSpec) -> list[FieldError]:

@@ -130,9 +130,13 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert (begins.key_mapping, begins.strict) == ({r"^net\.": ""}, True)
     nadam = read_spec(shown.pop(("recipe", "Whole parameters"))).train.optimizer
     assert nadam.build().kwargs == {"momentum_decay": 0.004}
+    watched = read_spec(shown.pop(("callbacks", "Callbacks"))).train.callbacks
+    assert watched == read_spec((ROOT / "examples/callbacks/job.yaml").read_bytes()).train.callbacks
     clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train
     assert clipped.clip is not None
     assert clipped.clip.norm == 1.0
+    varied = read_spec(shown.pop(("data-and-models", "Images, varied and mixed"))).train.data
+    assert varied.varied_by == ("rand_augment", "random_erasing", "mixup", "cutmix")
     averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
     assert averaged.ema is not None
     assert averaged.ema.decay == 0.99

@@ -1,4 +1,5 @@
-"""Whatever the data come from: a kill, a resize down and up and the coordinator's death change no bit and no count."""
+"""Whatever the data come from: three kills, the coordinator's among them, and two resizes change no bit and no
+count."""
 
 import os
 import signal
@@ -91,7 +92,7 @@ KINDS: dict[str, Callable[[Path], dict[str, Any]]] = {
 def spec(folder: Path, kind: str, pause_s: float) -> TrainSpec:
     """Small enough that six of them train at once."""
     fields: dict[str, Any] = {
-        "code": CODE, "model": "kinds:vectors", "workers": {"count": 3, "virtual": 3, "cpus": 0.25}, "batch": 2,
+        "code": CODE, "model": "kinds:vectors", "workers": {"count": 2, "virtual": 3, "cpus": 0.25}, "batch": 2,
         "epochs": EPOCHS, "seed": 5, "evaluate": {"every_epochs": 0}, "report_every_s": 0.05,
         "checkpoint": {"every_epochs": 2 if kind == "ray" else 0},
     }  # fmt: skip
@@ -114,25 +115,30 @@ def undisturbed(folder: Path, kind: str) -> tuple[int, dict[str, torch.Tensor]]:
 
 
 def through_it_all(watched: Watched, folder: Path) -> None:
-    """A kill, 3 -> 2 -> 3 workers, another coordinator; of a Ray Dataset the loss of its blocks, too."""
+    """A worker, the coordinator and another worker are killed, 2 -> 3 -> 1 workers; of a Ray Dataset its blocks are
+    lost, too."""
     is_ray, plan = folder.name == "ray", folder / "plan"
     has_trained(watched, 6)
     held = holder(watched) if is_ray else None
     strike(plan, "kill")
     fault(watched)
+    watched.run.scale(3)
     resized(watched, 3)
-    watched.run.scale(2)
-    resized(watched, 2)
+    has_trained(watched, 6)
     os.kill(watched.of("actors")[-1]["coordinator"]["pid"], signal.SIGKILL)
     watched.until(lambda event: event.data.get("state") == "RECOVERING")
     watched.until(lambda event: event.data.get("state") == "RUNNING")
-    watched.run.scale(3)
-    resized(watched, 3)
+    has_trained(watched, 6)
     if held is not None:
         assert holder(watched)._actor_id == held._actor_id  # executed once, whoever died
-        ray.kill(held)
-        strike(plan, "kill")  # the next worker looks for the blocks
+        ray.kill(held)  # the worker in the place of the next dead one looks for the blocks
+    strike(plan, "kill")
+    fault(watched)
+    if held is not None:
         watched.until(lambda event: event.data.get("reason") == "DataLost")
+        watched.until(lambda event: event.data.get("state") == "RUNNING")
+    watched.run.scale(1)
+    resized(watched, 1)
     hurry(plan)
 
 
@@ -161,6 +167,22 @@ def test_each_example_once_and_the_same_bits_whatever_dies_and_joins(
         found = load_weights(runs[kind].folder / "model.safetensors")
         for name, value in model.items():
             assert torch.equal(found[name], value), f"{kind}: {name}"
+
+
+@pytest.mark.slow
+def test_a_ray_dataset_that_gives_other_rows_when_it_is_executed_anew_ends_the_run(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    train = spec(tmp_path, "ray", 0.1).model_dump()
+    train["data"] |= {"name": "ray:kinds:unseeded"}
+    train |= {"workers": {"count": 1, "virtual": 1, "cpus": 0.25}, "checkpoint": {"every_epochs": 1}}
+    watched = start("kinds-unseeded", TrainSpec.model_validate(train), tmp_path / "ray")
+    watched.until(lambda event: event.type == "checkpoint")
+    ray.kill(holder(watched))
+    strike(tmp_path / "plan", "kill")  # the next worker looks for the blocks
+    end = watched.end().data
+    assert (end["state"], end["reason"]) == ("FAILED", "DataChanged")
+    assert "Give random_shuffle and whatever else draws in the Dataset a seed" in end["message"]
 
 
 @pytest.mark.long

@@ -4,10 +4,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import ray
 from ray._private.runtime_env import packaging
 
-from trainers import ClusterInfo, SpecRejected
-from trainers.runtime import code_package
+from trainers import ClusterInfo, SpecRejected, TrainSpec, train
+from trainers.runtime import api, code_package
 from trainers.runtime.code_package import package_code
 
 
@@ -45,6 +46,18 @@ def test_code_travels_from_inside_its_folder_and_nothing_else(
     assert package_code(Path())["working_dir"].startswith("gcs://")
     assert names == {"net.py", "lib/loss.py", ".gitignore", ".rayignore"}
     assert files(folder) == before
+
+
+def test_what_cannot_be_sent_is_told_before_there_is_a_ray(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "embedded", lambda **_: pytest.fail("Ray was started"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(SpecRejected, match=r"code: there is no folder .*none"):
+        train(TrainSpec(code=str(tmp_path / "none")), tmp_path / "run")
+    (folder / "service.py").touch()
+    with pytest.raises(SpecRejected, match=r"would hide Millrace's own package `service`; rename it"):
+        train(TrainSpec(code=str(folder)), tmp_path / "run")
 
 
 def test_a_large_folder_is_refused_and_told_what_is_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

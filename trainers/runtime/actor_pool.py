@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -11,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainers.elastic.placement import NodeCapacity, awaited_room, own, with_workers
 from trainers.runtime.actor_handles import CONTROL, WarmPool, WorkerHandle, start_actor
+from trainers.runtime.actors.callbacks import CallbackActor
 from trainers.runtime.actors.dataset import DatasetActor
 from trainers.runtime.actors.evaluator import Evaluator
 from trainers.runtime.actors.shard import GROUPS as SHARD_GROUPS
@@ -252,6 +254,15 @@ class ActorPool:
             arguments = (name, self.job_id, self.spec)
             self.evaluator = self._start(Evaluator, name, options, {CONTROL: 2}, arguments)
         return self.evaluator
+
+    def start_callbacks(self, run_dir: Path) -> tuple[Any, str]:
+        """Start the actor that calls the callbacks, on this node, which has the run's folder; returns it and its name.
+        The pool does not end it: it is done when the rest of the run is over."""
+        name = f"{self.job_id}/callbacks" + (f"-{self.num_replaced}" if self.num_replaced else "")
+        self.num_replaced += 1
+        options = on_node(ray.get_runtime_context().get_node_id()) | {"num_cpus": 0}
+        arguments = (name, self.job_id, self.spec, run_dir)
+        return self._start(CallbackActor, name, options, {CONTROL: 2}, arguments), name
 
     def forget_evaluator(self) -> tuple[str | None, str]:
         """It has died; another is started when one is needed. Returns its node, if it was given one, and why."""

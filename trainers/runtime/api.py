@@ -3,7 +3,7 @@
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainers.errors import ClusterUnavailable, RunFailed, SpecRejected
 from trainers.events import Event, Result, State
 from trainers.runtime.cluster import embedded, needs
-from trainers.runtime.code_package import naming
+from trainers.runtime.code_package import check_own, naming
 from trainers.runtime.event_log import FILE_NAME, EventLog, EventLogReader
 from trainers.spec import TrainSpec
 
@@ -29,6 +29,7 @@ def train(
     task: Any = None,
     model: Any = None,
     data: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Train to the end and return how it went.
 
@@ -42,9 +43,10 @@ def train(
         task: A `Task`, or a subclass, whose constructor takes `task.kwargs` of the spec.
         model: A function or class as `module:function` of a spec would name it, or a module with its initial weights.
         data: A function likewise, or what it would return, or a `ray.data.Dataset`.
+        callbacks: `Callback`s beside those of the spec, or subclasses that take no arguments.
 
     Raises:
-        SpecRejected: `run_dir` holds another run already, or an object cannot be sent.
+        SpecRejected: `run_dir` holds another run already, or the code or an object cannot be sent.
         RunFailed: The run failed; the sentence says why, and the log has the frames.
         ClusterUnavailable: Ray did not start, or ended beneath the run.
     """
@@ -56,9 +58,11 @@ def train(
     folder = Path(run_dir or Path("runs") / job_id)
     if (folder / FILE_NAME).exists():
         raise SpecRejected(f"run_dir: {folder} holds a run already; name another folder")
-    spec, objects = naming(spec, task=task, model=model, data=data)
+    spec, objects = naming(spec, callbacks, task=task, model=model, data=data)
+    spec = spec.resolved(Path.cwd())
+    check_own(spec, objects)
     with nullcontext() if ray.is_initialized() else embedded(at_least=math.ceil(needs(spec).cpus)):
-        run = start_run(job_id, spec.resolved(Path.cwd()), folder, objects=objects)
+        run = start_run(job_id, spec, folder, objects=objects)
         try:
             return _wait(run, folder, on_event)
         except ClusterUnavailable as error:  # the coordinator is gone too

@@ -4,12 +4,12 @@ import logging
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainers.errors import SpecRejected
-from trainers.given import FILE, MODULE, RAY, SOURCE, is_called, is_given
+from trainers.given import FILE, MODULE, RAY, SOURCE, given_name, is_called, is_given, refuse_given
 from trainers.spec import TrainSpec
 
 OURS = ("trainers", "service", "api", "deploy")
@@ -29,6 +29,20 @@ Objects = dict[str, Any]
 """By the name that the spec has for them."""
 
 
+def check_own(spec: TrainSpec, objects: Objects | None = None) -> None:
+    """Look, without a cluster, whether a user's own can be sent. objects: What `train()` was given.
+
+    Raises:
+        SpecRejected: There is no such folder with code, it would hide Millrace's own packages, or it is too large; or
+            the spec names an object that nobody gave.
+    """
+    for name in given_names(spec):
+        if given_name(name) not in (objects or {}):
+            raise refuse_given(name)
+    if spec.code is not None:
+        _sent(Path(spec.code))
+
+
 def package_code(folder: Path) -> dict[str, Any]:
     """A runtime environment with `folder` as the working directory; the package is uploaded once.
 
@@ -37,13 +51,7 @@ def package_code(folder: Path) -> dict[str, Any]:
     """
     from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 
-    if not folder.is_dir():
-        raise SpecRejected(f"code: there is no folder {folder}")
-    for name in OURS:
-        if (folder / name).exists() or (folder / f"{name}.py").exists():
-            raise SpecRejected(f"code: {folder / name} would hide Millrace's own package `{name}`; rename it")
-    left_out = [*LEFT_OUT, *_virtual_environments(folder)]
-    _check_size(folder, left_out)
+    left_out = _sent(folder)
     asked = {"working_dir": str(folder), "excludes": left_out}
     # Not in the current folder, Ray's default: where that is the user's, the package would grow by what it holds.
     with tempfile.TemporaryDirectory(prefix="millrace-code-") as scratch:
@@ -51,8 +59,9 @@ def package_code(folder: Path) -> dict[str, Any]:
     return {"working_dir": packed["working_dir"]}
 
 
-def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
+def naming(spec: TrainSpec, callbacks: Sequence[Any] = (), **given: Any) -> tuple[TrainSpec, Objects]:
     """A spec that names what was given for its sections `task`, `model` and `data`, and the objects by these names.
+    Callbacks are named after those that the spec has.
 
     What the spec says of such a section besides its name stays. A section that follows from another one, as the model
     does from the task, is found anew.
@@ -67,14 +76,16 @@ def naming(spec: TrainSpec, **given: Any) -> tuple[TrainSpec, Objects]:
         kwargs = getattr(getattr(spec, section), "kwargs", {})
         if kwargs and not is_called(found):
             raise SpecRejected(f"{section}.kwargs: {section} is an object already; give its class, or leave them out")
-        name = _name(found)
-        if not name.isidentifier() or name in objects:
-            name = section
+        name = _free_name(found, section, objects)
         is_rays = _is_ray_dataset(found)
         objects[name] = _sent_ray_dataset(found) if is_rays else found
         before = sections.get(section)
         named = {"name": f"{RAY if is_rays else ''}{MODULE}:{name}"}
         sections[section] = (before if isinstance(before, dict) else {}) | named
+    for number, found in enumerate(callbacks):
+        name = _free_name(found, f"callback_{number}", objects)
+        objects[name] = found
+        sections["callbacks"] = [*sections.get("callbacks", ()), f"{MODULE}:{name}"]
     return type(spec).model_validate(sections), objects
 
 
@@ -104,7 +115,20 @@ def package_objects(objects: Objects) -> list[str]:
 
 def given_names(spec: TrainSpec) -> list[str]:
     """What a spec names that `train()` was given."""
-    return [one.name for one in (spec.task, spec.model, spec.data) if is_given(one.name)]
+    names = [spec.task.name, spec.model.name, spec.data.name, *(one.name for one in spec.callbacks)]
+    return [name for name in names if is_given(name)]
+
+
+def _sent(folder: Path) -> list[str]:
+    """What of a folder that can be sent stays behind. Raises SpecRejected for one that cannot."""
+    if not folder.is_dir():
+        raise SpecRejected(f"code: there is no folder {folder}")
+    for name in OURS:
+        if (folder / name).exists() or (folder / f"{name}.py").exists():
+            raise SpecRejected(f"code: {folder / name} would hide Millrace's own package `{name}`; rename it")
+    left_out = [*LEFT_OUT, *_virtual_environments(folder)]
+    _check_size(folder, left_out)
+    return left_out
 
 
 def _virtual_environments(folder: Path) -> list[str]:
@@ -155,8 +179,10 @@ def _sent_ray_dataset(dataset: Any) -> Callable[[str], Any]:
     return lambda root: data.from_arrow(tables)
 
 
-def _name(found: Any) -> str:
-    return str(getattr(found, "__name__", type(found).__name__))
+def _free_name(found: Any, otherwise: str, objects: Objects) -> str:
+    """What an object is called in the module, where nothing else is."""
+    name = str(getattr(found, "__name__", type(found).__name__))
+    return name if name.isidentifier() and name not in objects else otherwise
 
 
 def _pickled(name: str, found: Any) -> bytes:

@@ -59,6 +59,20 @@ class ShardStatus:
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """What the actor that calls the callbacks tells the coordinator."""
+
+    seq: int = 0
+    """The number of the last event that they were given; 0 where there was nothing new."""
+    stop: str | None = None
+    """Who asked to stop, and why."""
+    evaluate: bool = False
+    """Whether one asked to evaluate."""
+    dropped: tuple[str, ...] = ()
+    """What callbacks have raised that the run goes on without."""
+
+
+@dataclass(frozen=True)
 class WorkerStatus:
     """What a worker tells a coordinator that takes over."""
 

@@ -11,11 +11,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.data.reading import OPENING
 from trainers.errors import SpecRejected
-from trainers.given import given_name, refuse_given
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, own_ray_has_ended
-from trainers.runtime.code_package import Objects, given_names, package_code, package_objects
+from trainers.runtime.code_package import Objects, check_own, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
 from trainers.runtime.node_folder import cleanup
@@ -169,9 +168,7 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
         SpecRejected: The folder with the user's code or an object cannot be packed, or the spec names one that nobody
             gave; why, and what to do.
     """
-    for name in given_names(spec):
-        if given_name(name) not in (objects or {}):
-            raise refuse_given(name)
+    check_own(spec, objects)
     code = package_code(Path(spec.code)) if spec.code is not None else None
     if objects:
         code = (code or {}) | {"py_modules": package_objects(objects)}
@@ -181,10 +178,12 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
 def _preflight(spec: TrainSpec) -> None:
     """Runs as a task, in a process that ends with it: what hangs in the user's data stays behind in a thread."""
     from trainers.runtime.actors.base import use_code
+    from trainers.runtime.actors.callbacks import check as check_callbacks
     from trainers.training.setup import Setup
     from trainers.training.setup import preflight as check
 
     use_code(spec.code is not None)
+    check_callbacks(spec.callbacks)
     if spec.data.kind == "ray":  # the run executes it, and its first worker finds the rest
         named_datasets(spec.data)
         return

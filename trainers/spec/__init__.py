@@ -42,6 +42,7 @@ from trainers.optim.schedules import (
 )
 from trainers.section import Section
 from trainers.spec.batch import BatchSpec
+from trainers.spec.callbacks import CallbackSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -64,6 +65,7 @@ __all__ = [
     "AnyOptimizer",
     "AnySchedule",
     "BatchSpec",
+    "CallbackSpec",
     "CheckpointSpec",
     "ClipSpec",
     "ConstantSchedule",

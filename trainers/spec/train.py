@@ -35,6 +35,7 @@ from trainers.optim.schedules import (
 )
 from trainers.section import Section, shorthand
 from trainers.spec.batch import BatchSpec
+from trainers.spec.callbacks import Callbacks
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
@@ -171,6 +172,10 @@ class TrainSpec(Section):
 
     early_stop: Annotated[EarlyStopSpec | None, STOP_BY_METRIC, AfterValidator(judges_evaluations)] = None
     """Ends the run once its evaluations get no better; none: it goes on to its end."""
+
+    callbacks: Callbacks = Field(default=(), max_length=20)
+    """Code of your own that follows the run, each a `trainers.Callback` by `module:Class`, and may ask to stop or to
+    evaluate."""
 
     on_divergence: Literal["warn", "fail"] = "warn"
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less

@@ -1,10 +1,13 @@
 """Small models of vectors and of tokens through which a test strikes a worker, and a Ray Dataset."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ray.data
+import numpy as np
 from faulty import Looks
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import ray.data
 
 
 class Small(Looks):
@@ -31,6 +34,21 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return batch | {"x": 2 * batch["x"]}
 
 
-def rows(root: str) -> ray.data.Dataset:
+def noisy(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch | {"x": batch["x"] + np.random.default_rng().normal(size=1)}  # which no seed makes twice
+
+
+def rows(root: str) -> "ray.data.Dataset":
     """Of several files, read, mapped and cut into four blocks by several tasks."""
+    import ray.data  # a second in every process that imports it
+
+    options = ray.data.DataContext.get_current().execution_options
+    options.resource_limits = ray.data.ExecutionResources(cpu=2)  # each task more at a time is a process more
     return ray.data.read_parquet(root).map_batches(doubled).repartition(4)
+
+
+def unseeded(root: str) -> "ray.data.Dataset":
+    """Other rows whenever it is executed."""
+    import ray.data
+
+    return ray.data.read_parquet(root).map_batches(noisy)

@@ -12,6 +12,7 @@ from trainers import TrainSpec
 from trainers.metrics import StepMetrics
 from trainers.runtime.actor_handles import WarmPool, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
+from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
@@ -210,9 +211,9 @@ class FakeLauncher(Launcher):
         self.tries = False
         self.begins_at = Position()
 
-    async def start(self, least: int, tries: bool) -> StartedRun:
+    async def start(self, least: int, before: LogSummary) -> StartedRun:
         self.asked_for.append(least)
-        self.tries = tries
+        self.tries = not before.has_trained
         await self.may_start.wait()
         found = started(self.parts, least)
         return replace(found, prepared=replace(found.prepared, position=self.begins_at))
@@ -343,7 +344,7 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     topology = Topology(config.spec, "127.0.0.1")
     parts = RunParts(
         config, events, Tasks(events), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
-        FakeStandbys(), shards, snapshots, schedule,  # type: ignore[arg-type]
+        FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]

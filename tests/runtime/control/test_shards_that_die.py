@@ -51,7 +51,7 @@ def test_a_shard_that_dies_when_the_last_version_is_taken_is_not_missed(tmp_path
         run.snapshots.may_finish.set()
         await run.settle()
         assert ended(run)[0] == "SUCCEEDED"
-        assert run.log.of("result")[0]["lost_updates"] == 3
+        assert run.controller.result.lost_updates == 3
 
     play(tmp_path, scenario, small(algorithm=SYNC_THROUGH_SHARDS))
 

@@ -1,6 +1,7 @@
 """How the actors of a run are got ready: one that dies over it is replaced, and the log says who and why."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pytest
 from tests.runtime.control.fake_actors import FakeActor, died
 from tests.runtime.control.fakes import FakeRun, play, prepared
 from tests.runtime.runs import spec
-from trainers.errors import UserCodeFailed, WorkerDied
+from trainers.errors import DataChanged, UserCodeFailed, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control import launch
+from trainers.runtime.control.ending import Circumstances, after_failure, last_word
 from trainers.runtime.control.launch import Launcher
+from trainers.runtime.control.run_log import summarise_log
+from trainers.runtime.event_log import EventLog
+from trainers.runtime.ray_data.blocks import Blocks
 
 
 def ready(run: FakeRun, *answers: Any) -> list[Any]:
@@ -114,3 +119,30 @@ def test_one_that_has_no_room_says_so_once(tmp_path: Path, monkeypatch: pytest.M
             await asyncio.sleep(0.001)
 
     play(tmp_path, scenario, train=spec())
+
+
+def test_a_ray_dataset_that_is_executed_anew_gives_the_same_rows_or_the_run_ends(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        launcher = Launcher(run.parts)
+
+        async def execute(digest: str, before: tuple[str, ...]) -> None:
+            blocks = Blocks(refs=(), rows=(3, 2), num_bytes=80, largest=-1, digest=digest)
+            run.pool.start_dataset = lambda: FakeActor(execute=[blocks])  # type: ignore[method-assign]
+            await launcher._execute_dataset(before)
+
+        await execute("5 rows ab", ())
+        assert run.log.of("log")[-1]["digests"] == ["5 rows ab"]
+        await execute("5 rows ab", ("5 rows ab",))
+        with pytest.raises(DataChanged, match=r"gives 5 rows cd, and gave 5 rows ab before.*a seed") as found:
+            await execute("5 rows cd", ("5 rows ab",))
+        assert last_word(after_failure(found.value, Circumstances()), True, False).state is State.FAILED
+
+    play(tmp_path, scenario)
+
+
+def test_the_next_coordinator_reads_by_what_rows_are_known_again(tmp_path: Path) -> None:
+    with contextlib.closing(EventLog(tmp_path)) as log:
+        for digest in ("ab", "cd"):
+            log.append("log", {"level": "info", "message": "data", "digests": [digest]})
+        log.append("log", {"level": "info", "message": "more"})
+    assert summarise_log(tmp_path).digests == ("cd",)

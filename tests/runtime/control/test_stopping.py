@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.control.fakes import SYNC_THROUGH_SHARDS, FakeRun, ended, play, small, train_everything
 from trainers.events import State
 from trainers.runtime.control.controller import RunPhase
-from trainers.runtime.control.run_events import PlateauReached
+from trainers.runtime.control.run_events import StopsEarly
 from trainers.runtime.control.training import GroupPhase
 
 STARTED = [("STARTING", "Starting"), ("RUNNING", "Training")]
@@ -41,7 +41,7 @@ def test_a_stop_while_it_trains_ends_the_step_and_keeps_a_checkpoint(
         ((snapshot, is_complete),) = run.snapshots.finished
         assert (snapshot.is_last, is_complete) == (True, False)
         assert ended(run) == (stops_as.value, stops_as.capitalize(), f"{stops_as.lower()} after 0 examples")
-        assert run.log.of("result")[0]["state"] == stops_as.value
+        assert run.controller.result.state == stops_as.value
 
     play(tmp_path, scenario)
 
@@ -49,8 +49,8 @@ def test_a_stop_while_it_trains_ends_the_step_and_keeps_a_checkpoint(
 def test_a_run_that_gets_no_better_stops_at_the_end_of_a_step_and_has_succeeded(tmp_path: Path) -> None:
     async def scenario(run: FakeRun) -> None:
         await run.begins()
-        await run.happens(PlateauReached("loss has not improved on 0.5 in the last 3 evaluations"))
-        await run.happens(PlateauReached("loss has not improved on 0.5 in the last 3 evaluations"))
+        await run.happens(StopsEarly("loss has not improved on 0.5 in the last 3 evaluations"))
+        await run.happens(StopsEarly("loss has not improved on 0.5 in the last 3 evaluations"))
         assert run.log.states == STARTED, "it goes on to be RUNNING"
         assert len(run.actor(0).called("hold")) == 1
         await run.ends(0, 1)
@@ -58,7 +58,7 @@ def test_a_run_that_gets_no_better_stops_at_the_end_of_a_step_and_has_succeeded(
         assert (snapshot.is_last, is_complete) == (True, False), "so that it can be prolonged"
         message = "stopped early after 0 epochs: loss has not improved on 0.5 in the last 3 evaluations"
         assert ended(run) == ("SUCCEEDED", "StoppedEarly", message)
-        assert run.log.of("result")[0]["state"] == "SUCCEEDED"
+        assert run.controller.result.state == "SUCCEEDED"
 
     play(tmp_path, scenario)
 
@@ -66,7 +66,7 @@ def test_a_run_that_gets_no_better_stops_at_the_end_of_a_step_and_has_succeeded(
 def test_who_cancels_a_run_that_stops_early_has_it_cancelled(tmp_path: Path) -> None:
     async def scenario(run: FakeRun) -> None:
         await run.begins()
-        await run.happens(PlateauReached("it gets no better"))
+        await run.happens(StopsEarly("it gets no better"))
         run.controller.stop(State.CANCELLED)
         await run.settle()
         await run.ends(0, 1)

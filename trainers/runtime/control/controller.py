@@ -8,7 +8,7 @@ from typing import Any
 
 from trainers.elastic.lease_table import Lease
 from trainers.errors import Fenced, GoesBack, RunFailed, SpecRejected, Stopped
-from trainers.events import State
+from trainers.events import Result, State
 from trainers.runtime.control import run_events as happened
 from trainers.runtime.control.ending import (
     Circumstances,
@@ -24,8 +24,7 @@ from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.recovery import Recovery, can_go_on
 from trainers.runtime.control.run_log import TAKES_OVER, LogSummary
-from trainers.runtime.control.run_phase import RunPhase
-from trainers.runtime.control.run_progress import RunProgress
+from trainers.runtime.control.run_progress import RunPhase, RunProgress
 from trainers.runtime.control.snapshots import Measured, Snapshot
 from trainers.runtime.control.training import Training
 from trainers.runtime.control.worker_scaler import WorkerScaler
@@ -57,6 +56,7 @@ class RunController:
         self.lost_updates = 0
         self.begun_s = time.monotonic()
         self.end: RunEnd | None = None
+        self.result: Result | None = None
 
     # -- what the coordinator's callers ask ------------------------------------------------------------------------
 
@@ -106,10 +106,10 @@ class RunController:
         if config.is_trial and self.end.reason == "WorkerDied":
             # If a trial is being killed, this process may be the last to go: then the trial has not failed.
             await asyncio.sleep(FAREWELL_S)
-        self._hear_late_stops()
-        end = last_word(self.end, config.starts_again, was_told_to_stop=self.stops_as is not None)
+        self.end = await self.parts.callbacks.finish(self.end, self._last_word(), self.result)
+        end = self._last_word()
         with suppress(OSError):  # on a full disk the log has no end; its readers notice that the coordinator is gone
-            log.state(end.state, end.reason, end.message, is_last=True)
+            end = log.end(end, self.result)
             log.close()
         return end
 
@@ -138,6 +138,11 @@ class RunController:
             raise
         except Exception as error:
             self._fail(error)
+
+    def _last_word(self) -> RunEnd:
+        self._hear_late_stops()
+        assert self.end is not None, "the run has ended"
+        return last_word(self.end, self.parts.config.starts_again, was_told_to_stop=self.stops_as is not None)
 
     async def _tear_down(self) -> None:
         """End everything that is under way, and all actors."""
@@ -204,8 +209,10 @@ class RunController:
                 self._guard(self.parts.shards.serve(index))
             case happened.NodesDraining(nodes):
                 training.drain(nodes)
-            case happened.PlateauReached(message):
+            case happened.StopsEarly(message):
                 self._stop_early(message)
+            case happened.EvaluationAsked() if self.phase is RunPhase.TRAINING:
+                self._guard(self.parts.schedule.take_now(training.progress, training.groups))
             case happened.MetricsDue():
                 training.progress.log_metrics()
             case happened.GaugesDue():
@@ -236,7 +243,9 @@ class RunController:
         parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
         parts.tasks.post_every(spec.report_every_s, happened.MetricsDue())
         parts.tasks.post_every(KEEP_S, happened.GaugesDue())
-        parts.tasks.start_background("watching for nodes that are drained", self._watch_drains())
+        parts.tasks.start(parts.callbacks.follow())
+        drains = parts.tasks.repeat(DRAIN_LOOK_S, lambda: happened.NodesDraining(parts.pool.draining()))
+        parts.tasks.start_background("watching for nodes that are drained", drains)
         if self.stops_as is not None:
             self._announce_stop(training)
         self._guard(parts.snapshots.follow())
@@ -307,12 +316,11 @@ class RunController:
         is_complete = progress.is_complete()
         state = State.SUCCEEDED if is_complete else self.stops_as or State.CANCELLED
         result = progress.result(self.parts.config.job_id, state, measured)
-        result = result.model_copy(update={
+        self.result = result = result.model_copy(update={
             "wall_s": time.monotonic() - self.begun_s,
             "workers": len(self.parts.pool.workers),
             "lost_updates": self.lost_updates,
         })  # fmt: skip
-        self.parts.log.write("result", result.model_dump(mode="json"))
         why = result.warning if is_complete else self.plateau
         if state is State.SUCCEEDED:
             self.end = succeeded(progress.epochs, why, is_complete)
@@ -354,7 +362,7 @@ class RunController:
         saying = self.launcher.say_what_is_awaited(state)
         telling = self.parts.tasks.start_background("saying what the start waits for", saying)
         try:
-            started = await self.launcher.start(least, tries=not self.before.has_trained)
+            started = await self.launcher.start(least, self.before)
         except SpecRejected as error:
             if not self.is_successor:
                 raise
@@ -379,11 +387,6 @@ class RunController:
     async def _keep_first_snapshots(self) -> None:
         await self.parts.shards.keep_first_snapshot()
         self.parts.events.put_nowait(happened.ShardsServe())
-
-    async def _watch_drains(self) -> None:
-        while True:
-            self.parts.events.put_nowait(happened.NodesDraining(self.parts.pool.draining()))
-            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _take_last_version(self, training: Training) -> None:
         lost_updates = await self.parts.shards.lost() if self.parts.pool.shards else 0

@@ -12,7 +12,7 @@ from trainers.events import RETRYING, State
 RETURNS = 2
 """How often a run that has lost a shard with all that it had, or its data, goes on from its last checkpoint without
 having written another one since."""
-HOPELESS = ("SpecRejected", "DataNotFound", "Diverged")
+HOPELESS = ("SpecRejected", "DataNotFound", "Diverged", "DataChanged")
 """Reasons for which a second try fails as well."""
 LEARNED_NOTHING = "LearnedNothing"
 """The reason of a run that has trained everything, and whose loss stayed at chance or above its start."""

@@ -7,12 +7,13 @@ from dataclasses import asdict
 import ray
 
 from trainers.elastic.failure_policy import FailurePolicy
-from trainers.errors import SpecRejected, WorkerDied
+from trainers.errors import DataChanged, SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
+from trainers.runtime.control.run_log import LogSummary
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with
@@ -29,20 +30,25 @@ class Launcher:
         self.parts = parts
         self.failures = FailurePolicy()
 
-    async def start(self, least: int, tries: bool = True) -> StartedRun:
+    async def start(self, least: int, before: LogSummary) -> StartedRun:
         """Start workers, at least so many, and shards; have all of them prepare.
 
-        tries: Whether a worker tries the spec on one minibatch. Once it has trained, the spec is good, and what user
-            code raises is the worker's fault, after which another one goes on.
+        A worker tries the spec on one minibatch. Once it has trained, the spec is good, and what user code raises is
+        the worker's fault, after which another one goes on.
+
+        Args:
+            least: Workers with which the run may start.
+            before: What the log says, for a coordinator in the place of one that died.
 
         Raises:
             SpecRejected: The cluster, the data or the model do not allow the spec.
+            DataChanged: A Ray Dataset that was executed anew has other rows.
         """
-        pool, spec = self.parts.pool, self.parts.config.spec
+        pool, spec, tries = self.parts.pool, self.parts.config.spec, not before.has_trained
         cleanup(self.parts.config.job_id)  # files of an earlier run with this id on this node
         self.parts.standbys.open({}, 0)
         if spec.data.kind == "ray":
-            await self._execute_dataset()
+            await self._execute_dataset(before.digests)
         await pool.start_all(least)
         warming = asyncio.gather(*[self._warm_shard(index) for index in range(len(pool.shards))])
         try:
@@ -72,15 +78,27 @@ class Launcher:
             await self.parts.shards.open(endpoint, prepared[0], pool.workers[0].ask("initial"))
         return StartedRun(prepared[0], groups_of(self.parts, pool.workers, prepared))
 
-    async def _execute_dataset(self) -> None:
-        """Have the Ray Dataset executed, which needs CPUs: before the workers take theirs."""
+    async def _execute_dataset(self, before: tuple[str, ...]) -> None:
+        """Have the Ray Dataset executed, which needs CPUs: before the workers take theirs. before: Its digests when it
+        was executed last."""
         if self.parts.config.is_trial:
             raise SpecRejected("data: a sweep's trials hold the CPUs that a Ray Dataset is executed on; name its files")
         self.parts.log.line("info", "data: executes the Ray Dataset, before the workers take their CPUs")
         execute = self.parts.pool.start_dataset().execute
-        for blocks in await execute.remote():
-            size = f"{len(blocks.rows)} blocks of {blocks.num_bytes:,} bytes in all"
-            self.parts.log.line("info", f"data: {sum(blocks.rows):,} rows lie in the object store, in {size}")
+        found = await execute.remote()
+        sizes = [
+            f"{sum(blocks.rows):,} rows lie in the object store, in {len(blocks.rows)} blocks of {blocks.num_bytes:,} "
+            "bytes in all"
+            for blocks in found
+        ]
+        digests = tuple(blocks.digest for blocks in found)
+        if before and digests != before:
+            raise DataChanged(
+                f"executed anew, the Ray Dataset gives {', '.join(digests)}, and gave {', '.join(before)} before; the "
+                "run cannot go on with other examples. Give random_shuffle and whatever else draws in the Dataset a "
+                "seed, leave what it reads as it is, and start the run again from its beginning"
+            )
+        self.parts.log.executed(sizes, digests)
 
     async def say_what_is_awaited(self, state: State) -> None:
         """Log again and again what a long start waits for, until cancelled. state: That in which the run is."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.actor_watch import ActorWatch
+from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
-from trainers.runtime.control.run_events import EventQueue, PlateauReached, Tasks
+from trainers.runtime.control.run_events import EventQueue, StopsEarly, Tasks
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.shard_group import ShardGroup
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
@@ -31,6 +32,7 @@ class RunParts:
     standbys: Standbys
     shards: ShardGroup
     snapshots: Snapshots
+    callbacks: CallbackCalls
     schedule: SnapshotSchedule
 
 
@@ -51,7 +53,8 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     events: EventQueue = asyncio.Queue()
     standbys = Standbys(pool, log)
     shards = ShardGroup(pool, standbys, log, events)
-    snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(PlateauReached(why)))
+    snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(StopsEarly(why)))
     schedule = SnapshotSchedule(pool, shards, snapshots)
-    watch = ActorWatch(pool)
-    return RunParts(config, events, Tasks(events), log, pool, watch, topology, standbys, shards, snapshots, schedule)
+    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool)
+    tasks = Tasks(events)
+    return RunParts(config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule)

@@ -1,7 +1,7 @@
 """The facts that a run's controller acts on. Whatever happens to a run arrives on one queue of these."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,15 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
-class PlateauReached:
-    """The evaluations have got no better for as long as the spec is willing to wait."""
+class StopsEarly:
+    """The run is to end well before everything is trained: its evaluations get no better, or a callback asks for it."""
 
     message: str
+
+
+@dataclass(frozen=True)
+class EvaluationAsked:
+    """A callback wants the version after the step under way evaluated."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +208,9 @@ class BackgroundFailed:
 
 
 RunEvent = (
-    StopRequested | PlateauReached | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved | RunStarted
-    | ShardsServe | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack | NodesDraining
-    | MetricsDue | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
+    StopRequested | StopsEarly | EvaluationAsked | ScaleRequested | RequestNoted | SurvivorsFound | LeftoversRemoved
+    | RunStarted | ShardsServe | WorkerReady | WorkerLost | GenerationEnded | Regrouped | ShardDied | ShardBack
+    | NodesDraining | MetricsDue | GaugesDue | LastVersionTaken | RunMeasured | TaskFailed | BackgroundFailed
 )  # fmt: skip
 EventQueue = asyncio.Queue[RunEvent]
 
@@ -227,7 +232,13 @@ class Tasks:
 
     def post_every(self, seconds: float, event: RunEvent) -> None:
         """Put an event on the queue again and again."""
-        self.start(self._repeat(seconds, event))
+        self.start(self.repeat(seconds, lambda: event))
+
+    async def repeat(self, seconds: float, event: Callable[[], RunEvent]) -> None:
+        """Put what is made anew each time on the queue, until cancelled."""
+        while True:
+            await asyncio.sleep(seconds)
+            self.events.put_nowait(event())
 
     async def cancel(self) -> None:
         """End all that is under way."""
@@ -254,8 +265,3 @@ class Tasks:
             await work
         except Exception as error:
             self.events.put_nowait(BackgroundFailed(what, error))
-
-    async def _repeat(self, seconds: float, event: RunEvent) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            self.events.put_nowait(event)

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.events import EventType, State
+from trainers.events import EventType, Result, State
+from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.ray_metrics import RayMetrics
@@ -38,6 +39,8 @@ class LogSummary:
     """Training examples that were skipped."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
+    digests: tuple[str, ...] = ()
+    """By which the rows of the Ray Datasets are known again that were executed last."""
 
 
 def summarise_log(run_dir: Path) -> LogSummary:
@@ -58,7 +61,11 @@ def summarise_log(run_dir: Path) -> LogSummary:
         went_back += event.type == "state" and event.data["reason"] in GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
-    return LogSummary(is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back)
+    executed: list[str] = next((e.data["digests"] for e in reversed(events) if "digests" in e.data), [])
+    return LogSummary(
+        is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back,
+        tuple(executed),
+    )  # fmt: skip
 
 
 class RunLog:
@@ -99,6 +106,16 @@ class RunLog:
         """The run is in another state."""
         self.write("state", {"state": state.value, "reason": reason, "message": message}, is_last)
 
+    def end(self, end: RunEnd, result: Result | None) -> RunEnd:
+        """What came of the run, if it ends as that says, and its last state. Returns the end as it is then."""
+        try:
+            if result is not None and end.state is result.state:
+                self.write("result", result.model_dump(mode="json"))
+        except OSError as error:
+            end = after_failure(error, Circumstances())
+        self.state(end.state, end.reason, end.message, is_last=True)
+        return end
+
     def line(self, level: str, message: str) -> None:
         """Something that a person should read. level: `info`, `warning` or `error`."""
         self.write("log", {"level": level, "message": message})
@@ -106,6 +123,10 @@ class RunLog:
     def skipped(self, example: int, why: str) -> None:
         """A training example that cannot be read is skipped."""
         self.write("log", {"level": "warning", "message": f"skips: {why}", "example": example})
+
+    def executed(self, sizes: Sequence[str], digests: Sequence[str]) -> None:
+        """The Ray Datasets lie in the object store. digests: By which their rows are known again."""
+        self.write("log", {"level": "info", "message": f"data: {'; '.join(sizes)}", "digests": list(digests)})
 
     def refresh_gauges(self) -> None:
         """Set the gauges of Ray's metrics again: Ray forgets those that are not."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum, auto
 
 from trainers.data.order import Order
 from trainers.data.skipped import SkippedExamples
@@ -25,6 +26,24 @@ Rows = tuple[tuple[tuple[int, ...], ...], ...]
 LEASES_AT_ONCE = 2
 LEASE_MINIBATCHES = 64
 """The longest lease: asking costs about a millisecond, a minibatch of a small model two."""
+
+
+class RunPhase(Enum):
+    """How far a run is. Its log has the `State`, which says less."""
+
+    NEW = auto()
+    LOOKING = auto()
+    """For the actors that survived the coordinator before this one; then they are adopted, or removed."""
+    STARTING = auto()
+    """Workers and shards are getting ready. A stop interrupts that."""
+    OPENING = auto()
+    """The shards begin to serve."""
+    TRAINING = auto()
+    COLLECTING = auto()
+    """Nothing is left to train; the last version is being collected."""
+    FINISHING = auto()
+    """The last version is evaluated and kept."""
+    ENDED = auto()
 
 
 class RunProgress:

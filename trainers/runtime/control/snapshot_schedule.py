@@ -25,6 +25,7 @@ class SnapshotSchedule:
         self.taken_until = 0  # the newest version that was taken from the shards
         self.taken = asyncio.Condition()
         self.is_closed = False
+        self.is_taking = False  # because somebody asked for it
 
     def close(self) -> None:
         """Take no more snapshots by the clock."""
@@ -62,8 +63,7 @@ class SnapshotSchedule:
         """Take a snapshot of an asynchronous run each time that the workers have reported so many more updates."""
         while not self.is_closed:
             await progress.wait_until_reported((progress.metrics.updates // every + 1) * every)
-            snapshot = await self._from_shards(0, progress.position())
-            await self.snapshots.put(replace(snapshot, is_passing=True))
+            await self._take_in_passing(progress)
 
     async def _follow_steps(self, progress: RunProgress) -> None:
         """Likewise of a synchronous run, at exact steps."""
@@ -93,8 +93,7 @@ class SnapshotSchedule:
         while not self.is_closed:
             await asyncio.sleep(seconds)
             if not self.snapshots.is_busy:
-                snapshot = await self._from_shards(0, progress.position())
-                await self.snapshots.put(replace(snapshot, is_passing=True))
+                await self._take_in_passing(progress)
 
     async def _has_taken(self, version: int) -> None:
         async with self.taken:
@@ -106,6 +105,23 @@ class SnapshotSchedule:
         parts = await self.shards.snapshot(version)
         ready = [worker for worker in self.pool.workers if worker.prepared is not None]
         return Snapshot(parts, [worker.ask("buffers") for worker in ready], position)
+
+    async def take_now(self, progress: RunProgress, groups: Sequence[WorkerGroup]) -> None:
+        """Take a snapshot because somebody asked for it, unless another is still being taken or looked at."""
+        if self.is_closed or self.is_taking or self.snapshots.is_busy:
+            return
+        self.is_taking = True
+        try:
+            if self.pool.shards:
+                await self._take_in_passing(progress)
+            else:
+                await asyncio.gather(*[group.meet() for group in groups])
+        finally:
+            self.is_taking = False
+
+    async def _take_in_passing(self, progress: RunProgress) -> None:
+        snapshot = await self._from_shards(0, progress.position())
+        await self.snapshots.put(replace(snapshot, is_passing=True))
 
     # -- without shards -------------------------------------------------------------------------------------------
 

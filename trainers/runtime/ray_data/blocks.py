@@ -33,6 +33,8 @@ class Blocks:
     largest: int
     """The largest whole number in the last column that the spec takes, by which labels or tokens are counted; -1 where
     it holds none. Found once, where the blocks are."""
+    digest: str
+    """By which the rows are known again when the Dataset is executed anew."""
 
 
 def dataset_name(job_id: str) -> str:
@@ -76,6 +78,7 @@ def executed(dataset: Any, data: DataSpec) -> tuple[Any, Blocks]:
         SpecRejected: It has not the columns that the spec takes.
     """
     from trainers.data.records.ray_rows import taken_of_ray  # with torch, which the coordinator does not load
+    from trainers.data.records.row_digest import joined
 
     try:
         done = dataset.materialize()
@@ -87,17 +90,22 @@ def executed(dataset: Any, data: DataSpec) -> tuple[Any, Blocks]:
     if not blocks:
         raise UserCodeFailed("the Ray Dataset has no rows")
     refs = tuple(block.ref for block in blocks)
-    name = taken_of_ray(data, _accessor(ray.get(refs[0])).to_arrow().schema.names).names[-1]
-    largest = ray.remote(_largest).options(num_cpus=1)
-    numbers = ray.get([largest.remote(ref, name) for ref in refs])
+    names = taken_of_ray(data, _accessor(ray.get(refs[0])).to_arrow().schema.names).names
+    looked_at = ray.remote(_looked_at).options(num_cpus=1)
+    numbers, digests = zip(*ray.get([looked_at.remote(ref, names) for ref in refs]), strict=True)
     size = sum(block.metadata.size_bytes or 0 for block in blocks)
-    return done, Blocks(refs, tuple(int(block.metadata.num_rows) for block in blocks), size, max(numbers))
+    rows = tuple(int(block.metadata.num_rows) for block in blocks)
+    whole = joined(zip(rows, digests, strict=True))
+    return done, Blocks(refs, rows, size, max(numbers), f"{sum(rows)} rows {whole:016x}")
 
 
-def _largest(block: Any, name: str) -> int:
+def _looked_at(block: Any, names: tuple[str, ...]) -> tuple[int, int]:
+    """The largest number in the last of these columns, and the digest of all of them."""
     from trainers.data.records.ray_rows import largest_number
+    from trainers.data.records.row_digest import digest
 
-    return largest_number(_accessor(block).to_arrow().column(name))
+    table = _accessor(block).to_arrow()
+    return largest_number(table.column(names[-1])), digest(table, names)
 
 
 class BlockRows:
