@@ -140,7 +140,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
     assert averaged.ema is not None
     assert averaged.ema.decay == 0.99
-    assert read_spec(shown.pop(("precision", "Precision"))).train.precision == "bfloat16"
+    assert read_spec(shown.pop(("precision", "Precision and compilation"))).train.precision == "bfloat16"
+    assert read_spec(shown.pop(("precision", "Compiled models"))).train.model.compile
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     told = read_spec(shown.pop(("records", "A table"))).train

@@ -4,6 +4,7 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import RECORDS, TABLES
+from trainers.models.config import ModelSpec
 from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
@@ -41,6 +42,17 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
             "random before each round; set algorithm.shuffle: none too, or leave this out"
         )
     return _codes_for_its_model(data, info)
+
+
+def is_called_whole(model: ModelSpec, info: ValidationInfo) -> ModelSpec:
+    """Raises ValueError where a model is compiled as one, and an algorithm calls its layers in groups."""
+    algorithm = info.data.get("algorithm")
+    if model.compile and algorithm is not None and algorithm.traits.objective != "any":
+        raise ValueError(
+            f"{algorithm.name} with these options calls groups of layers, and compile is of the whole model; leave it "
+            "out, or take sync, or downpour without backprop"
+        )
+    return model
 
 
 def _can_be_varied(data: DataSpec, info: ValidationInfo) -> None:

@@ -212,6 +212,9 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
     statistics = f"computed anew on {count} minibatches" if count else "running averages"
     return {
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
+        "compile": Quantity(
+            value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
+        ),
         "init": Quantity(value=model.init, formula=he, source=paper if is_he else ""),
         "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
         "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
