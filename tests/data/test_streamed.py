@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from torchvision.datasets import ImageFolder
 from torchvision.transforms.v2 import functional
 
-from trainers.data.augmentation import Augmentation
 from trainers.data.datasets import open_dataset
 from trainers.data.examples import Normalisation, StreamedSource
+from trainers.data.images.augmentation import Augmentation
 from trainers.data.streamed import ImageHalf, StreamedDataset
 from trainers.errors import DataNotFound, MillraceError, RunFailed, SpecRejected, UserCodeFailed
 from trainers.spec import DataSpec
@@ -29,7 +29,8 @@ PLAN = [(0, np.array([5, 3, 8])), (0, np.array([0])), (1, np.array([], dtype=np.
 
 
 def test_streamed_and_in_memory_are_bit_equal() -> None:
-    spec = DataSpec(random_crop=1, horizontal_flip=True, random_resized_crop=10, loader_processes=0)
+    varied = {"rand_augment": {"ops": 2}, "random_erasing": {"probability": 0.5}, "mixup": 0.2, "cutmix": 1}
+    spec = DataSpec(random_crop=1, horizontal_flip=True, random_resized_crop=10, loader_processes=0, **varied)
     with (
         open_dataset(spec, 1) as held,
         open_dataset(spec.model_copy(update={"memory_limit_bytes": 0}), 1) as streamed,

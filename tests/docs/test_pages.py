@@ -135,10 +135,13 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     clipped = read_spec(shown.pop(("recipe", "Clipped gradients"))).train
     assert clipped.clip is not None
     assert clipped.clip.norm == 1.0
+    varied = read_spec(shown.pop(("data-and-models", "Images, varied and mixed"))).train.data
+    assert varied.varied_by == ("rand_augment", "random_erasing", "mixup", "cutmix")
     averaged = read_spec(shown.pop(("recipe", "An average of the parameters"))).train
     assert averaged.ema is not None
     assert averaged.ema.decay == 0.99
-    assert read_spec(shown.pop(("precision", "Precision"))).train.precision == "bfloat16"
+    assert read_spec(shown.pop(("precision", "Precision and compilation"))).train.precision == "bfloat16"
+    assert read_spec(shown.pop(("precision", "Compiled models"))).train.model.compile
     course = read_spec(shown.pop(("schedules", "The learning rate over a run"))).train
     assert (course.warmup.steps, course.schedule.name) == (100, "wsd")
     told = read_spec(shown.pop(("records", "A table"))).train

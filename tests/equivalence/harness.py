@@ -117,7 +117,8 @@ class Run:
     def replica(self) -> Replica:
         model = self.model()
         draws = replace_dropout(model, self.spec.seed)
-        return Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision)
+        compiles = self.spec.model.compile
+        return Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision, compiles=compiles)
 
     def start(self) -> Start:
         params = self.replica().initial_params()

@@ -37,7 +37,7 @@ Collate = Callable[[list[Any]], Data]
 class Batch:
     """One minibatch, on the device of its dataset."""
 
-    data: Data  # of images: (images (B, C, H, W) float32, normalised, labels (B,) int64)
+    data: Data  # of images: (images (B, C, H, W) float32, normalised, labels (B,) int64 or, mixed, (B, classes))
     epoch: int  # EVALUATION for those that are held out
     examples: Int64Array  # (B,): ids in the training set, or among those that are held out
     skipped: tuple[Skipped, ...] = ()
@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def labels(self) -> torch.Tensor:
-        """The second of a pair: (B,) int64."""
+        """The second of a pair: (B,) int64; where images are mixed, the shares of the classes, (B, classes)."""
         labels: torch.Tensor = self.data[1]
         return labels
 

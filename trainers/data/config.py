@@ -5,11 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from trainers.data.images.config import BY_ALPHA, MixSpec, RandAugmentSpec, RandomErasingSpec
 from trainers.data.names import RECORDS, SAVED, TABLES, dataset_names
 from trainers.section import Section, known
 
 IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """`module:function`, which no path to a folder looks like."""
+
+MIXED = ("mixup", "cutmix")
+VARIED = ("rand_augment", "random_erasing", *MIXED)
 
 TENTH = 0.1
 """Held out where no set is named and none is brought."""
@@ -46,6 +50,22 @@ class DataSpec(Section):
     """Side in pixels of the squares that images are resized to where `random_resized_crop` is 0: the short side to
     256/224 of it, then the centre. 0: images that all have one size keep it; those of folders get 224, or the short
     side of the first image where that is smaller."""
+
+    rand_augment: RandAugmentSpec | None = None
+    """Operations of torchvision's RandAugment on each image after crop and mirror, drawn anew for each example and
+    epoch; none: none."""
+
+    random_erasing: RandomErasingSpec | None = None
+    """A box of some images that is overwritten after they are normalised, as by torchvision's RandomErasing; none:
+    they stay whole."""
+
+    mixup: Annotated[MixSpec | None, BY_ALPHA] = None
+    """Each image becomes a weighted mean with another of its minibatch, and its label likewise (Zhang et al. 2018);
+    none: it stays itself. With `cutmix` too, each minibatch draws one of the two."""
+
+    cutmix: Annotated[MixSpec | None, BY_ALPHA] = None
+    """A box of each image comes from another of its minibatch, and as much of its label (Yun et al. 2019); none: the
+    image stays itself."""
 
     loader_processes: int = Field(default=2, ge=0, le=64)
     """DataLoader processes a worker, for sets that do not fit in memory."""
@@ -167,6 +187,16 @@ class DataSpec(Section):
         if ":" in name:
             raise ValueError(f"the sets of {name} are what it returns; have it return (train, validation, test)")
         raise ValueError(f"{name} has sets of its own; leave this out")
+
+    @property
+    def varied_by(self) -> tuple[str, ...]:
+        """The sections that are given for images alone."""
+        return tuple(name for name in VARIED if getattr(self, name) is not None)
+
+    @property
+    def mixed_by(self) -> tuple[str, ...]:
+        """Those of them that mix examples, and with them labels."""
+        return tuple(name for name in self.varied_by if name in MIXED)
 
     @property
     def given_sets(self) -> tuple[str, ...]:

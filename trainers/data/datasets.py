@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from trainers import user_code
-from trainers.data.augmentation import Augmentation
 from trainers.data.batches import Batch, Dataset
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, UInt8Array
+from trainers.data.images.augmentation import Augmentation
+from trainers.data.images.mixing import Mixing
 from trainers.data.memory import MemoryDataset
 from trainers.data.names import RECORDS
 from trainers.data.node_lock import Note, alone_on_node
@@ -70,6 +71,10 @@ def open_dataset(
         return open_text(data, folder, device, note)
     read = partial(read_any, open_rows=open_rows)
     source = read(data) if folder is None else map_shared(data, folder, read, note)
+    if data.varied_by and isinstance(source, Columns | ObjectSource):
+        raise SpecRejected(
+            f"data.{data.varied_by[0]}: for images with labels, and {data.name} gives none; leave it out"
+        )
     if isinstance(source, Columns):
         return ColumnsDataset(source, data.limit, device)
     if isinstance(source, ObjectSource):
@@ -167,12 +172,16 @@ def _of_one_size(data: DataSpec, arrays: Arrays) -> UInt8Array:
 
 
 def _augmentation(data: DataSpec, seed: int, source: Source) -> Augmentation:
+    alphas = {name: how.alpha for name in ("mixup", "cutmix") if (how := getattr(data, name)) is not None}
     return Augmentation(
         seed=seed,
         side=side_of(data, source),
         resized_crop=data.random_resized_crop > 0,
         padding=data.random_crop,
         flip=data.horizontal_flip,
+        operations=data.rand_augment,
+        erasing=data.random_erasing,
+        mixing=Mixing(seed, source.num_classes, **alphas) if alphas else None,
     )
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from trainers.data.augmentation import Augmentation, Images
 from trainers.data.batches import EVALUATION, Batch, Dataset, Plan
 from trainers.data.delivery import Delivery, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, UInt8Array
 from trainers.data.facts import DataFacts
+from trainers.data.images.augmentation import Augmentation, Images
 
 
 class MemoryDataset(Dataset):
@@ -19,13 +19,11 @@ class MemoryDataset(Dataset):
     fits_in_memory = True
 
     def __init__(self, arrays: Arrays, augmentation: Augmentation, device: torch.device) -> None:
-        channels, height, width = arrays.image_shape
         self.num_train = len(arrays.train_labels)
         self.num_validation = arrays.num_validation
         self.skipped, self.told = arrays.skipped, arrays.told
         self.num_test = len(arrays.test_labels) - arrays.num_validation
-        shape = (channels, augmentation.side or height, augmentation.side or width)
-        self.facts = DataFacts(shape, arrays.num_classes)
+        self.facts = DataFacts(augmentation.shape(*arrays.image_shape), arrays.num_classes)
         self._arrays: Arrays | None = arrays
         self._augmentation = augmentation
         self._device = device
@@ -40,7 +38,8 @@ class MemoryDataset(Dataset):
             with self._delivery.beside():
                 pixels, labels = self._training(arrays, examples)
                 images = sent_to(self._augmentation.train(pixels, epoch, examples), self._device)
-                batch = Batch((arrays.normalisation(images), self._on_device(labels)), epoch, examples)
+                data = arrays.normalisation(images), self._on_device(labels)
+                batch = Batch(self._augmentation.finish(*data, epoch, examples), epoch, examples)
             yield self._delivery.delivered(batch)
 
     def _evaluated(self, minibatches: Iterator[Int64Array]) -> Iterator[Batch]:

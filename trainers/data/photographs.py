@@ -16,10 +16,10 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from trainers import user_code
-from trainers.data.augmentation import Augmentation
 from trainers.data.config import DataSpec
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Source, StreamedSource, UInt8Array, image_tensor
+from trainers.data.images.augmentation import Augmentation
 from trainers.data.node_lock import Note
 from trainers.data.reading import OPENING
 from trainers.data.records.objects import TRIED, ObjectSource

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from trainers import user_code
-from trainers.data.augmentation import Augmentation
 from trainers.data.batches import EVALUATION, Batch, Collate, Data, Dataset, Plan, Skipped
 from trainers.data.config import DataSpec
 from trainers.data.delivery import Delivery, data_sent_to, sent_to
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, Ragged, Source, StreamedSource, image_tensor
 from trainers.data.facts import DataFacts
+from trainers.data.images.augmentation import Augmentation
 from trainers.data.loading.generators import kept_generators, seed_generators
 from trainers.data.loading.processes import Loaded, Loads, PlanLoader
 from trainers.data.photographs import example_name, first_example, labels_of, read_example
@@ -78,8 +78,7 @@ class StreamedDataset(Dataset):
             self._loaders[half.training] = PlanLoader(half, half.processes, half.seed)
         for loaded in self._loaders[half.training].run(plan):
             with self._delivery.beside():
-                data = half.finished(loaded.data, self._device)
-                batch = Batch(data, loaded.epoch, loaded.examples, loaded.skipped)
+                batch = Batch(half.finished(loaded, self._device), loaded.epoch, loaded.examples, loaded.skipped)
             yield self._delivery.delivered(batch)
 
 
@@ -134,9 +133,9 @@ class Half(Loads, ABC):
             raise error
         skipped.append((i, str(error).splitlines()[0]))
 
-    def finished(self, data: Data, device: torch.device) -> Data:
+    def finished(self, loaded: Loaded, device: torch.device) -> Data:
         """A minibatch, as the model sees it, on a device."""
-        return data_sent_to(data, device)
+        return data_sent_to(loaded.data, device)
 
     @abstractmethod
     def _minibatch(self, read: dict[int, Any], epoch: int, skipped: list[Skipped]) -> Data:
@@ -204,7 +203,7 @@ class ImageHalf(Half):
         self._num_classes = source.num_classes
         with kept_generators():
             channels, height, width = self._first(source).shape
-        self.image_shape = (channels, augmentation.side or height, augmentation.side or width)
+        self.image_shape = augmentation.shape(channels, height, width)
         if not training:
             self._try()
 
@@ -213,9 +212,10 @@ class ImageHalf(Half):
         """What a model has to fit."""
         return DataFacts(self.image_shape, self._num_classes)
 
-    def finished(self, data: Data, device: torch.device) -> Data:
-        images, labels = data
-        return self._normalisation(sent_to(images, device)), sent_to(labels, device)
+    def finished(self, loaded: Loaded, device: torch.device) -> Data:
+        images, labels = loaded.data
+        data = self._normalisation(sent_to(images, device)), sent_to(labels, device)
+        return self._augmentation.finish(*data, loaded.epoch, loaded.examples) if self.training else data
 
     def _minibatch(self, read: dict[int, Any], epoch: int, skipped: list[Skipped]) -> Data:
         """uint8 images (B, C, H, W), labels (B,)."""

@@ -50,6 +50,10 @@ class ModelSpec(Section):
     """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
     tolerance. Checkpoints do not depend on it."""
 
+    compile: bool = False
+    """Train through torch.compile, each shape of a minibatch by itself. Evaluation and export use the model as it
+    is."""
+
     @field_validator("key_mapping")
     @classmethod
     def _are_patterns(cls, mapping: dict[str, str]) -> dict[str, str]:

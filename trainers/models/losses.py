@@ -31,12 +31,14 @@ class ClassWeights:
         return self._values.to(logits)
 
     def sum_over(self, labels: Tensor) -> float:
-        """Of labels of any shape."""
-        return float(self._values.to(labels.device, torch.float64)[labels].sum())
+        """Of labels of any shape, or of shares of the classes, (B, classes)."""
+        values = self._values.to(labels.device, torch.float64)
+        return float((labels.double() @ values if labels.is_floating_point() else values[labels]).sum())
 
 
 class LabelLoss(Supervised):
-    """A loss of logits (B, classes) with labels (B,) int64, summed over the examples.
+    """A loss of logits (B, classes) with labels (B,) int64, or shares of the classes (B, classes), summed over the
+    examples.
 
     label_smoothing: of `cross_entropy`, how much of the target is divided evenly among all classes (Szegedy et al.
     2016), 0 to 1. class_weights: likewise, what each class weighs; None: all the same.
@@ -64,13 +66,17 @@ def sum_of_losses(
 ) -> Tensor:
     """The loss of logits (B, classes) with labels (B,) int64, summed over the examples, ().
 
+    Of mixed examples the labels are shares of the classes, (B, classes) with rows that add up to 1, and the loss is the
+    sum of those with each class, times its share.
+
     `logistic` (paper 1, section 5): each class is an independent logistic unit whose target is whether the example is
     of that class; the cross entropies of all units are added.
     """
+    labels = labels.to(logits) if labels.is_floating_point() else labels
     if loss == "cross_entropy":
         weight = None if weights is None else weights.of(logits)
         return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=label_smoothing)
-    targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    targets = labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 
 

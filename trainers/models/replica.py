@@ -21,6 +21,7 @@ from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.passes.before_use import BeforeUse
+from trainers.models.passes.compiled import compiled
 from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
@@ -43,9 +44,10 @@ class Replica:
         objective: Objective | None = None,
         skips: bool = False,
         precision: PrecisionName = "float32",
+        compiles: bool = False,
     ) -> None:
         """objective: by default the cross entropy of logits with labels. skips: whether minibatches may lack examples
-        that could not be read. precision: in which the model computes."""
+        that could not be read. precision: in which the model computes. compiles: whether it is compiled to train."""
         self.model = model.to(device).train()
         self.precision = precision
         self.loss_scale = 1.0  # by what the algorithm has losses multiplied before they go backward (float16)
@@ -72,7 +74,10 @@ class Replica:
             self._hook(HOOKED)
         if precision in REDUCED:
             answer_in_float32(self.model)
-        elif device.type == "cpu":  # products of our own are of float32
+        self.compiles = compiles
+        self.compiled: nn.Module | None = None  # once it has been trained
+        self.compiled_s = 0.0  # what its first minibatch took
+        if device.type == "cpu" and precision not in REDUCED and not compiles:  # products of our own are of float32
             for module in self.model.modules():
                 if type(module) is nn.Linear:
                     module.forward = MethodType(into_sink(self), module)  # type: ignore[method-assign]
@@ -127,7 +132,7 @@ class Replica:
             return self._nothing(into, on_ready, on_weight)
         self.point_to_vector(params)
         with self._at(batch, virtual_rank):
-            loss = self.objective.loss(self.model, on_device(batch.data, self.device))
+            loss = self.objective.loss(self._trained(), on_device(batch.data, self.device))
             loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
@@ -143,6 +148,12 @@ class Replica:
                 for name in reversed(self.layout.names):
                     on_ready(name)
         return Total.of(loss)
+
+    def _trained(self) -> nn.Module:
+        """What computes in training as the model does."""
+        if self.compiles and self.compiled is None:
+            self.compiled = compiled(self.model)
+        return self.model if self.compiled is None else self.compiled
 
     def _nothing(
         self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None
@@ -265,6 +276,10 @@ class Replica:
         self.module_buffers.put(buffers)
         self._prepare_draws(batch, virtual_rank)
         before_use = nullcontext() if self.on_use is None else BeforeUse(self.names, self.on_use)
+        if self.on_use is not None and self.compiles:  # what is compiled uses all of them at once
+            for name in self.layout.names:
+                self.on_use(name)
+            before_use = nullcontext()
         with before_use, computing_in(self.precision, self.device):
             yield
         self.module_buffers.taken(buffers)

@@ -3,7 +3,8 @@
 from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
-from trainers.data.names import TABLES
+from trainers.data.names import RECORDS, TABLES
+from trainers.models.config import ModelSpec
 from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
@@ -25,6 +26,7 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """Data as the model and the algorithm take them. Raises ValueError where they do not."""
     algorithm = info.data.get("algorithm")
+    _can_be_varied(data, info)
     if algorithm is None:
         return _codes_for_its_model(data, info)
     if data.on_error == "skip" and data.name not in TABLES:
@@ -40,6 +42,34 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
             "random before each round; set algorithm.shuffle: none too, or leave this out"
         )
     return _codes_for_its_model(data, info)
+
+
+def is_called_whole(model: ModelSpec, info: ValidationInfo) -> ModelSpec:
+    """Raises ValueError where a model is compiled as one, and an algorithm calls its layers in groups."""
+    algorithm = info.data.get("algorithm")
+    if model.compile and algorithm is not None and algorithm.traits.objective != "any":
+        raise ValueError(
+            f"{algorithm.name} with these options calls groups of layers, and compile is of the whole model; leave it "
+            "out, or take sync, or downpour without backprop"
+        )
+    return model
+
+
+def _can_be_varied(data: DataSpec, info: ValidationInfo) -> None:
+    """Raises ValueError where there are no images to vary, or nobody knows what to do with mixed labels."""
+    task, algorithm, mixed = info.data.get("task"), info.data.get("algorithm"), " and ".join(data.mixed_by)
+    if data.varied_by and data.name in RECORDS:
+        raise ValueError(f"{' and '.join(data.varied_by)}: for images with labels, not for {data.name}; leave it out")
+    if mixed and task is not None and task.name != "classification" and ":" not in task.name:
+        raise ValueError(
+            f"{mixed}: an example gets a part of two labels, which {task.name} does not take; leave it out, or take "
+            "task: classification or one of your own"
+        )
+    if mixed and algorithm is not None and algorithm.traits.objective == "labels":
+        raise ValueError(
+            f"{mixed}: an example gets a part of two labels, and {algorithm.name} divides the classes among workers; "
+            "leave it out, or take sync, downpour, mixed, parallel_sgd or admm"
+        )
 
 
 def _codes_for_its_model(data: DataSpec, info: ValidationInfo) -> DataSpec:

@@ -83,7 +83,7 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
     if spec.data.limit is not None:
         num_examples = min(num_examples, spec.data.limit)
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | _length(spec, order)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | _images(spec.data) | _length(spec, order)
     return Recipe(quantities=quantities, phases=_phases(spec, order), warnings=advice(spec, num_examples))
 
 
@@ -212,10 +212,33 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
     statistics = f"computed anew on {count} minibatches" if count else "running averages"
     return {
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
+        "compile": Quantity(
+            value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
+        ),
         "init": Quantity(value=model.init, formula=he, source=paper if is_he else ""),
         "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
         "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
     }
+
+
+def _images(data: DataSpec) -> dict[str, Quantity]:
+    """How training images, and their labels, are varied, as far as they are."""
+    found = dict[str, Quantity]()
+    if how := data.rand_augment:
+        formula = f"{how.ops} of 14 operations an image, of this strength out of 30, drawn by example and epoch"
+        found["rand_augment"] = Quantity(value=how.magnitude, formula=formula, source="Cubuk et al. 2020")
+    if erasing := data.random_erasing:
+        formula = f"share of images that lose a box of {erasing.scale[0]:g} to {erasing.scale[1]:g} of their area"
+        found["random_erasing"] = Quantity(value=erasing.probability, formula=formula, source="Zhong et al. 2020")
+    either = "; each minibatch draws one of mixup and cutmix" if len(data.mixed_by) > 1 else ""
+    drawn = f"l ~ Beta(alpha, alpha) a virtual worker's minibatch; loss l CE(y_i) + (1 - l) CE(y_j){either}"
+    if mixup := data.mixup:
+        formula = f"alpha: x <- l x_i + (1 - l) x_j, {drawn}"
+        found["mixup"] = Quantity(value=mixup.alpha, formula=formula, source="Zhang et al. 2018")
+    if cutmix := data.cutmix:
+        formula = f"alpha: a share 1 - l of x_i, a box, comes from x_j, {drawn}"
+        found["cutmix"] = Quantity(value=cutmix.alpha, formula=formula, source="Yun et al. 2019")
+    return found
 
 
 def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:

@@ -46,6 +46,7 @@ from trainers.spec.habits import (
     has_its_norm,
     has_one_size,
     has_whole_parameters,
+    is_called_whole,
     suits_device_and_algorithm,
     with_its_others,
 )
@@ -92,9 +93,11 @@ class TrainSpec(Section):
     task: Annotated[TaskSpec, shorthand("name", TaskSpec, str)] = TaskSpec()
     """What is learned: labels, numbers, the next token, or a task of your own."""
 
-    model: Annotated[ModelSpec, shorthand("name", ModelSpec, str, default=usual_model)] = cast(
-        ModelSpec, {}
-    )  # a section without a name, until the task is known
+    model: Annotated[
+        ModelSpec,
+        shorthand("name", ModelSpec, str, default=usual_model),
+        AfterValidator(is_called_whole),
+    ] = cast(ModelSpec, {})  # a section without a name, until the task is known
     """The model. Left out, it is that which suits the task."""
 
     loss: LossName = "cross_entropy"

@@ -41,10 +41,15 @@ class RunLayout:
     """The mean loss of guessing; 0: not known."""
     data: tuple[str, ...] = ()
     """What the data are, in sentences without their ends."""
+    weights: str = ""
+    """What `model.weights` lacked or had too much, in a sentence without its end; empty where the run does not begin
+    with them, or all fitted."""
     has_validation: bool = False
     """Whether a validation set is evaluated while it trains, and the test set only at the end."""
     skipped: tuple[tuple[int, str], ...] = ()
     """Training rows that were left out when the data were opened, and what is wrong with each."""
+    compiled_s: float = 0.0
+    """What the first minibatch took, with which the model was compiled; 0: it was not."""
     slow: str = ""
     """What the device of the worker that tells this computes slowly, in a sentence without its end."""
     headline: str = "loss"

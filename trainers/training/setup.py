@@ -1,6 +1,7 @@
 """From a spec to everything that one process of a run works with: data, model, order, rule, first version."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +24,11 @@ from trainers.models.layout import Layout, lay_out
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
+from trainers.models.passes.compiled import check_compiler
 from trainers.models.passes.precision import emulated
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
-from trainers.models.weights import load_weights
+from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.loss_scale import LossScale
 from trainers.optim.optimizer import Optimizer
@@ -222,8 +224,10 @@ class Setup:
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
             data=(data.facts.sentence(data.num_train, data.num_test, data.num_validation), *data.told, *self.task.told),
+            weights="" if self.spec.checkpoint.resume else told_of_weights(self.replica.model),
             has_validation=data.num_validation > 0,
             skipped=data.skipped,
+            compiled_s=self.replica.compiled_s,
             slow=emulated(self.spec.precision, self.replica.device),
             headline=self.task.headline,
             higher_is_better=self.task.higher_is_better,
@@ -286,7 +290,7 @@ def set_up(
         dataset=dataset,
         task=task,
         order=build_order(spec, dataset.num_train),
-        replica=Replica(model, layout, device, draws, task, skips=skips, precision=spec.precision),
+        replica=Replica(model, layout, device, draws, task, skips, spec.precision, spec.model.compile),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
@@ -342,9 +346,15 @@ def check(setup: Setup) -> None:
     setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
     setup.begin()
     params = setup.replica.initial_params()
-    batch = next(iter(setup.dataset.batches([(0, setup.order.examples(0, 0)[:CHECKED])])))
+    compiles = setup.spec.model.compile
+    if compiles:
+        check_compiler(setup.replica.device)
+    tried = setup.order.examples(0, 0)[: None if compiles else CHECKED]  # what is compiled, is of a whole minibatch
+    batch = next(iter(setup.dataset.batches([(0, tried)])))
+    begun = time.perf_counter()
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
+        setup.replica.compiled_s = time.perf_counter() - begun if compiles else 0.0
     except Exception as error:
         raise _does_not_train(setup.spec, error) from error
     finally:

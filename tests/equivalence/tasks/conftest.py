@@ -46,10 +46,13 @@ def table(tmp_path: Path) -> Path:
 def specs(text: Path, table: Path) -> dict[str, dict[str, object]]:
     digits = DIGITS | {"epochs": 1}  # 10 steps
     weighed = {"label_smoothing": 0.1, "class_weight": WEIGHTS}
+    varied = {"rand_augment": {}, "random_erasing": {"probability": 0.4}, "mixup": 0.3, "cutmix": 1.0}
+    mixed = digits | {"data": digits["data"] | varied | {"limit": 101}}
     words = {"name": "text", "root": str(text), "context": 12, "validation": 0.2}
     return {
         "smoothed classification": {"task": {"name": "classification", "kwargs": {"label_smoothing": 0.1}}, **digits},
         "weighted classification": {"task": {"name": "classification", "kwargs": weighed}, **digits},
+        "mixed images": {"task": {"name": "classification", "kwargs": weighed}, **mixed},
         "regression": {"task": "regression", "data": {"name": "csv", "root": str(table), "target": "y"}},
         "language model": {"task": "language_model", "model": GPT, "data": words},
         "masked language model": {"task": "tests.equivalence.usertasks:Masked", "model": GPT, "data": words},

@@ -9,7 +9,7 @@ from tests.local_runs import LocalRun
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 
-TASKS = ("smoothed classification", "regression", "language model", "segmentation", "detection", "transformers")
+TASKS = ("mixed images", "regression", "language model", "segmentation", "detection", "transformers")
 SMALL = {"batch": 2, "epochs": 1, "seed": 3, "optimizer": {"name": "momentum", "lr": 0.02}}
 EXAMPLES = 14
 

@@ -7,6 +7,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from tests.equivalence.harness import Run, WrittenLoss, run_all_reduce, run_through_shards, serial, step_batches
 from tests.equivalence.local_sgd import averaged
+from tests.equivalence.tasks.conftest import BOXES
 from tests.equivalence.usertasks import KEPT, WEIGHTS, Pairs
 from trainers.data.batches import Batch
 from trainers.errors import SpecRejected
@@ -17,6 +18,7 @@ PLAIN = {"batch": 7, "epochs": 2, "seed": 3, "workers": {"count": 3, "virtual": 
 OPTIMIZER = {"name": "momentum", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
 PLAIN_SGD = {"name": "sgd", "lr": 0.05}
 BACKPROP = {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}
+SHAPES = {"name": "tests.tasks.usersets:shapes_in_images"}
 WEIGHED = {"name": "classification", "kwargs": {"class_weight": [1, 2]}}
 
 
@@ -30,6 +32,12 @@ def weigh_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     weight = torch.tensor(WEIGHTS)
     loss = F.cross_entropy(model(batch.images), batch.labels, weight, reduction="sum", label_smoothing=0.1)
     return loss, float(weight[batch.labels].sum())
+
+
+def mix_labels(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    weight, shares = torch.tensor(WEIGHTS), batch.labels
+    wanted = (0.9 * shares + 0.1 / 10) * weight
+    return -(wanted * model(batch.images).log_softmax(1)).sum(), float((shares * weight).sum())
 
 
 def squared_error(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
@@ -90,6 +98,7 @@ def of_means(written: WrittenLoss) -> WrittenLoss:
 WRITTEN: dict[str, WrittenLoss] = {
     "smoothed classification": smooth_labels,
     "weighted classification": weigh_labels,
+    "mixed images": mix_labels,
     "regression": squared_error,
     "language model": next_token,
     "masked language model": some_tokens,
@@ -162,6 +171,8 @@ def test_parallel_sgd_is_local_sgd_written_out(name: str, specs: dict) -> None:
         ("language model", {"algorithm": "hybrid"}, "task: classification"),
         ("smoothed classification", {"algorithm": "hybrid"}, "label_smoothing"),
         ("weighted classification", {"algorithm": "hybrid"}, "class_weight"),
+        ("segmentation", {"data": SHAPES | {"rand_augment": {}}}, "rand_augment: for images with labels"),
+        ("detection", {"data": BOXES | {"random_erasing": {}}}, "random_erasing: for images with labels"),
         ("regression", {"task": WEIGHED, "loss": "logistic"}, "class_weight goes with loss: cross_entropy"),
         ("weighted classification", {"task": WEIGHED}, "class_weight has 2 numbers"),
         ("language model", {"model": "resnet18"}, "resnet18 reads images"),

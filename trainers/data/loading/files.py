@@ -5,6 +5,7 @@ they are, and whoever comes next removes those of processes that are gone.
 """
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 
 SEMAPHORES = Path("/dev/shm")
 SEMAPHORE, FOLDER = "sem.millrace-", "millrace-loaders-"
+COMPILED = "millrace-compiled-"
+"""Begins the name of the folder where a process has what it has compiled (`model.compile`)."""
 
 
 _users = 0
@@ -45,7 +48,9 @@ def end_files() -> None:
 
 def remove_forsaken_files() -> None:
     """Remove the files of processes that are gone."""
-    for path, pid in [*_named(SEMAPHORES, SEMAPHORE), *_named(Path(tempfile.gettempdir()), FOLDER)]:
+    temporary = Path(tempfile.gettempdir())
+    named = [_named(SEMAPHORES, SEMAPHORE), _named(temporary, FOLDER), _named(temporary, COMPILED)]
+    for path, pid in itertools.chain.from_iterable(named):
         if not is_running(pid):
             with suppress(OSError):  # another user's, or removed already
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -12,10 +12,16 @@ from trainers.data.draws import key
 
 def seed_generators(seed: int, epoch: int, example: int, stream: int) -> None:
     """Have all three draw what belongs to (seed, epoch, example), whoever reads it and whatever was read before."""
-    drawn = key(key(seed, epoch, stream), example, 0)
-    torch.default_generator.manual_seed(drawn)
+    drawn = seed_torch(seed, epoch, example, stream)
     np.random.seed([drawn & 0xFFFFFFFF, drawn >> 32])  # what users draw from
     random.seed(drawn)
+
+
+def seed_torch(seed: int, epoch: int, example: int, stream: int) -> int:
+    """Likewise torch's generator alone. Returns the 64 bits with which it begins."""
+    drawn = key(key(seed, epoch, stream), example, 0)
+    torch.default_generator.manual_seed(drawn)
+    return drawn
 
 
 @contextmanager

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from trainers.collectives.protocol import Collectives
-from trainers.data.augmentation import Augmentation, Images
 from trainers.data.batches import Batch, Dataset, Plan
 from trainers.data.draws import Int64Array
 from trainers.data.examples import Arrays, UInt8Array
+from trainers.data.images.augmentation import Augmentation, Images
 from trainers.data.memory import MemoryDataset
 from trainers.data.order import HeldOrder
 from trainers.data.partitioned.exchange import PairwiseExchange

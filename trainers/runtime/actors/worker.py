@@ -84,7 +84,7 @@ class Worker(BaseActor):
 
         setup = self.setup = set_up(self.spec, self.data_folder, self.note, RowsOfRun(self.job_id, self.spec.data))
         if tries:
-            self.note("tries the spec on one minibatch")
+            self.note("compiles the model" if self.spec.model.compile else "tries the spec on one minibatch")
             check(setup)
         layout = setup.run_layout()
         if chooses:

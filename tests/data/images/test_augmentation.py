@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms.v2 import RandomResizedCrop, functional
+from torchvision.transforms.v2 import RandAugment, RandomResizedCrop, functional
 
-from trainers.data.augmentation import TRIES, Augmentation, crop_boxes
-from trainers.data.draws import uniform
+from trainers.data.draws import key, uniform
+from trainers.data.images.augmentation import OPERATIONS as AUGMENTED
+from trainers.data.images.augmentation import Augmentation, crop_boxes
+from trainers.data.images.boxes import TRIES
+from trainers.data.images.config import RandAugmentSpec
 
 EVERYTHING = Augmentation(seed=3, side=24, resized_crop=True, padding=2, flip=True)
 CROP_AND_FLIP = Augmentation(seed=3, padding=4, flip=True)
 ONLY_FLIP = Augmentation(seed=3, flip=True)
+OPERATIONS = Augmentation(seed=3, padding=2, operations=RandAugmentSpec(ops=3, magnitude=20))
 
 
 def pictures(count: int, height: int = 28, width: int = 28, channels: int = 3) -> torch.Tensor:
@@ -18,7 +22,7 @@ def pictures(count: int, height: int = 28, width: int = 28, channels: int = 3) -
     return torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator)
 
 
-@pytest.mark.parametrize("augmentation", [EVERYTHING, CROP_AND_FLIP, ONLY_FLIP])
+@pytest.mark.parametrize("augmentation", [EVERYTHING, CROP_AND_FLIP, ONLY_FLIP, OPERATIONS])
 def test_example_is_the_same_in_any_minibatch_and_form(augmentation: Augmentation) -> None:
     images, ids = pictures(12), np.arange(100, 112)
     whole = augmentation.train(images, 5, ids)
@@ -40,6 +44,17 @@ def test_padded_crop_moves_the_image_and_brings_zeros_in() -> None:
     assert set(corners.ravel()) == {0, 1, 2, 3, 4}  # every shift occurs, the ends too
     for image, (top, left), result in zip(images, corners.tolist(), moved, strict=True):
         assert torch.equal(functional.crop(functional.pad(image, [2]), top, left, 28, 28), result)
+
+
+def test_operations_are_those_of_torchvision_after_the_crop() -> None:
+    images, ids = pictures(20, channels=1), np.arange(20)
+    state = torch.random.get_rng_state()
+    found = OPERATIONS.train(images, 4, ids)
+    assert torch.equal(state, torch.random.get_rng_state())
+    with torch.random.fork_rng():
+        for image, i, result in zip(Augmentation(seed=3, padding=2).train(images, 4, ids), ids, found, strict=True):
+            torch.manual_seed(key(key(3, 4, AUGMENTED), int(i), 0))
+            assert torch.equal(RandAugment(num_ops=3, magnitude=20)(image), result)
 
 
 def test_flip_mirrors_about_half() -> None:

@@ -1,7 +1,8 @@
 """Augmentation of training images. Each example has random draws of its own, so a replay on any worker is exact.
 
 The parameters are a pure function of seed, epoch and example, drawn for a minibatch at once, and are the same for sets
-in memory and for streamed ones. Images stay uint8 here; they are normalised afterwards.
+in memory and for streamed ones. Images are uint8 until they are normalised; what torchvision's recipes do after that
+is done by `finish`.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,15 @@ import torch
 
 from trainers.data.delivery import sent_to
 from trainers.data.draws import Float32Array, Int64Array, uniform
+from trainers.data.images.boxes import TRIES, first_that_fits, random_boxes
+from trainers.data.images.config import RandAugmentSpec, RandomErasingSpec
+from trainers.data.images.erasing import erase
+from trainers.data.images.mixing import Mixing
+from trainers.data.loading.generators import kept_generators, seed_torch
+from trainers.errors import SpecRejected
 
-STREAM = 1
-"""The stream of random draws that belongs to augmentation; dropout has others."""
-
-TRIES = 10
-"""Boxes drawn for a resized crop before the centre is taken, as in torchvision."""
+STREAM, OPERATIONS = 1, 8
+"""The streams of random draws of crops and mirrors, and of RandAugment; dropout has others."""
 
 AREA = (0.08, 1.0)
 ASPECT = (3 / 4, 4 / 3)
@@ -35,6 +39,7 @@ class Augmentation:
     side: pixels of the square that the model sees; 0: images keep their size, and all have the same.
     resized_crop: whether a training image is a box of random area and aspect, resized, instead of the centre.
     padding: zeros around an image before a crop of its own size is drawn; 0: no crop. flip: mirror half of them.
+    operations: RandAugment, after these. erasing, mixing: what is done to images that are normalised.
     """
 
     seed: int
@@ -42,9 +47,41 @@ class Augmentation:
     resized_crop: bool = False
     padding: int = 0
     flip: bool = False
+    operations: RandAugmentSpec | None = None
+    erasing: RandomErasingSpec | None = None
+    mixing: Mixing | None = None
+
+    def shape(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
+        """C, H, W of images of this size as the model sees them.
+
+        Raises:
+            SpecRejected: RandAugment has operations of colours that they do not have.
+        """
+        if self.operations is not None and channels not in (1, 3):
+            raise SpecRejected(
+                f"data.rand_augment: it takes grey images and those of 3 colours, and these have {channels} channels; "
+                "leave it out"
+            )
+        return channels, self.side or height, self.side or width
 
     def train(self, images: Images, epoch: int, examples: Int64Array) -> torch.Tensor:
         """uint8 (B, C, H, W): the images of `examples` (B,) int64 as `epoch` shows them."""
+        batch = self._placed(images, epoch, examples)
+        return batch if self.operations is None else _operated(batch, self.operations, self.seed, epoch, examples)
+
+    def finish(
+        self, images: torch.Tensor, labels: torch.Tensor, epoch: int, examples: Int64Array
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised training images (B, C, H, W), which may be overwritten, and their labels (B,) int64, as the model
+        learns them; where images are mixed, the labels are shares of the classes, (B, classes) float32."""
+        if self.erasing is not None and len(examples):
+            erase(images, self.erasing, self.seed, epoch, examples)
+        if self.mixing is None or not len(examples):
+            return images, labels
+        return self.mixing(images, labels, epoch, examples)
+
+    def _placed(self, images: Images, epoch: int, examples: Int64Array) -> torch.Tensor:
+        """uint8 (B, C, H, W): cropped and mirrored."""
         if not (self.side or self.padding or self.flip):
             return _stacked(images)
         units = 3 + 4 * TRIES if self.resized_crop else 3
@@ -88,6 +125,23 @@ def _centre(image: torch.Tensor, side: int) -> torch.Tensor:
     return centre
 
 
+def _operated(images: torch.Tensor, how: RandAugmentSpec, seed: int, epoch: int, examples: Int64Array) -> torch.Tensor:
+    """(B, C, H, W): each image after operations of RandAugment, with torch's generator seeded for the example.
+
+    They run on the CPU: on a GPU each is a dozen launches, and bits would not be those of a streamed set.
+    """
+    from torchvision.transforms import v2
+
+    operate = v2.RandAugment(num_ops=how.ops, magnitude=how.magnitude)
+    taken = images.cpu()
+    done = torch.empty_like(taken)
+    with kept_generators():
+        for i, example in enumerate(examples.tolist()):
+            seed_torch(seed, epoch, example, OPERATIONS)
+            done[i] = operate(taken[i])
+    return sent_to(done, images.device)
+
+
 def _padded_crop(images: torch.Tensor, draws: Float32Array, padding: int) -> torch.Tensor:
     """(B, C, H, W): each image moved by up to `padding` pixels in rows and columns; zeros come in. draws: (B, 2)."""
     height, width = images.shape[-2:]
@@ -120,17 +174,10 @@ def crop_boxes(draws: Float32Array, heights: Int64Array, widths: Int64Array) -> 
     draws: (B, TRIES, 4). The first try that fits is taken, else the middle with the aspect moved into the bounds, as
     torchvision's RandomResizedCrop does. heights, widths: (B,).
     """
-    draws64 = draws.astype(np.float64)
-    area = (heights * widths)[:, None] * (AREA[0] + (AREA[1] - AREA[0]) * draws64[..., 0])  # (B, TRIES) pixels
-    low, high = np.log(ASPECT)
-    aspect = np.exp(low + (high - low) * draws64[..., 1])
-    box_width, box_height = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    tried = random_boxes(draws, heights, widths, AREA, ASPECT)
+    box_height, box_width = tried[..., 2], tried[..., 3]
     fits = (box_width > 0) & (box_width <= widths[:, None]) & (box_height > 0) & (box_height <= heights[:, None])
-    top = np.floor(draws64[..., 2] * (heights[:, None] - box_height + 1))
-    left = np.floor(draws64[..., 3] * (widths[:, None] - box_width + 1))
-    tried = np.stack([top, left, box_height, box_width], axis=-1)  # (B, TRIES, 4)
-    first = tried[np.arange(len(draws)), fits.argmax(axis=1)]
-    return np.where(fits.any(axis=1)[:, None], first, _centre_boxes(heights, widths)).astype(np.int64)
+    return first_that_fits(tried, fits, _centre_boxes(heights, widths))
 
 
 def _centre_boxes(heights: Int64Array, widths: Int64Array) -> Int64Array:

@@ -1,0 +1,71 @@
+"""Models that are compiled to train: the same bits on any number of workers and through a resume."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.local_runs import LocalRun
+from trainers.data.loading.files import COMPILED, remove_forsaken_files
+from trainers.errors import SpecRejected
+from trainers.models.passes.compiled import check_compiler
+from trainers.spec import TrainSpec
+from trainers.training.checkpoint import read_checkpoint
+from trainers.training.setup import check, set_up
+
+NET = "tests.gpu.nets:small_net"
+
+
+def spec(count: int, **changes: object) -> TrainSpec:
+    """Three steps an epoch, whose minibatches are all of one size."""
+    fields = {
+        "workers": {"count": count, "virtual": 3}, "data": {"name": "digits", "limit": 14}, "batch": 2, "epochs": 1,
+        "model": {"name": NET, "compile": True}, "optimizer": {"name": "momentum", "lr": 0.02},
+    }  # fmt: skip
+    return TrainSpec.model_validate(fields | changes)
+
+
+@pytest.mark.long  # compiling takes some ten seconds
+@pytest.mark.filterwarnings("default")  # torch looks for one of its own, which must not be raised there
+def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
+        return read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train()).model
+
+    whole, half = run("whole", 1), run("half", 2, limit=2)
+    rest = run("rest", 3, checkpoint={"resume": str(tmp_path / "half" / "checkpoint")})
+    plain = run("plain", 1, model=NET)
+    assert whole.keys() == half.keys() == plain.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=1e-5)
+        assert torch.equal(rest[name], whole[name])
+    setup = set_up(spec(1), None)
+    with setup.dataset:
+        check(setup)
+        assert setup.run_layout().compiled_s > 0
+        with setup.replica.evaluating(setup.replica.initial_params(), {}) as model:
+            assert model is setup.replica.model is not setup.replica.compiled
+        monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+        with pytest.raises(SpecRejected, match="no C\\+\\+ compiler"):
+            check_compiler(setup.replica.device)
+
+
+def test_what_a_killed_process_has_compiled_is_removed_by_the_next() -> None:
+    folders = [Path(tempfile.gettempdir(), f"{COMPILED}{pid}") for pid in (os.getppid(), 2**31)]  # no process has that
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    remove_forsaken_files()
+    assert [folder.exists() for folder in folders] == [True, False]
+    folders[0].rmdir()
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["hybrid", {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}]
+)
+def test_algorithms_that_call_layers_by_themselves_are_refused(algorithm: object) -> None:
+    with pytest.raises(ValueError, match="or downpour without backprop"):
+        spec(1, algorithm=algorithm, workers=1)

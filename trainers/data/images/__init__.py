@@ -1,0 +1,1 @@
+"""How training images are varied and mixed."""

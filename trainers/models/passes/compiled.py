@@ -1,0 +1,70 @@
+"""torch.compile around a model, so that its bits are a function of a minibatch's shape, whoever computes it, and
+whatever was computed before."""
+
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers.data.loading.files import COMPILED
+from trainers.errors import SpecRejected
+from trainers.models.dropout import ExampleDropout
+
+SHAPES = 64
+"""Of minibatches that are compiled, each by itself; more fail the run, for torch would go on without compiling."""
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """What computes as the model does; the model itself stays as it is, with its names.
+
+    Nothing is measured to choose a kernel, and no kernel serves several shapes: torch would make one for all sizes once
+    it has seen two, and a worker that has not would have other bits. Dropout by example is not compiled.
+    """
+    _begin_folder()
+    import torch._dynamo.config as tracing
+
+    tracing.recompile_limit, tracing.fail_on_recompile_limit_hit = SHAPES, True
+    for module in model.modules():
+        if isinstance(module, ExampleDropout):
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
+    # Precompiled headers would lie in torch's own folder, where another user may have left some.
+    options: dict[str, Any] = {"deterministic": True, "compile_threads": 1, "cpp_cache_precompile_headers": False}
+    found: Any = torch.compile(model, dynamic=False, options=options)
+    assert isinstance(found, nn.Module)
+    return found
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raises SpecRejected where nothing can be compiled."""
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise SpecRejected(
+                "model.compile: there is no triton, which compiles for a GPU; install it, or leave it out"
+            )
+        return
+    _begin_folder()
+    from torch._inductor import exc
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        raise SpecRejected(
+            "model.compile: there is no C++ compiler on this worker's node; install g++ there, or leave it out"
+        ) from None
+
+
+def _begin_folder() -> None:
+    """Let what is compiled lie in a folder of this process alone: torch's own is one for all processes of a user, whose
+    name anybody can foretell, and grows without end."""
+    folder = os.path.join(tempfile.gettempdir(), f"{COMPILED}{os.getpid()}")
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != folder:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder, mode=0o700)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
