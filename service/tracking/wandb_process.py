@@ -10,6 +10,7 @@ FOLDER holds a file for each job that has not been seen to its end, which the ne
 """
 
 import fcntl
+import os
 import shutil
 import sys
 from itertools import islice
@@ -68,7 +69,8 @@ class JobRun:
 
         local = self.job.run_dir / "wandb"
         if self.mode == "offline" and local.exists():
-            shutil.rmtree(local)
+            dropped = local.rename(local.with_name(f".wandb-{os.getpid()}"))  # whoever still writes there writes on
+            shutil.rmtree(dropped, ignore_errors=True)
         quiet = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True,
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
