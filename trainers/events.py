@@ -14,6 +14,7 @@ or at the very end `test` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
 | `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped |
+| `warning` | `message`: the loss stays where guessing would have it, or jumps and stays; `examples`, `epoch` |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
 | `fault` | `actor`, `why`; `examples` |
@@ -46,6 +47,7 @@ EventType = Literal[
     "epoch",
     "checkpoint",
     "log",
+    "warning",
     "actors",
     "resize",
     "fault",

@@ -142,11 +142,12 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """An event as a line of the log for people: log lines, changes of state, requests, faults and resizes."""
+    """An event as a line of the log for people: log lines, warnings, states, requests, faults and resizes."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     data = event.data
-    if event.type == "log":
-        return f"{when} {str(data.get('level', 'info')).upper()} {data.get('message', '')}"
+    if event.type in ("log", "warning"):
+        level = data.get("level", "info") if event.type == "log" else event.type
+        return f"{when} {level.upper()} {data.get('message', '')}"
     if event.type == "state":
         return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
     if event.type == "request":

@@ -51,7 +51,7 @@ def spec(virtual: int, count: int, algorithm: dict[str, object] | None = None, *
         "algorithm": {"name": "hybrid"} | (algorithm or {}),
         "workers": {"count": count, "virtual": virtual},
         "optimizer": {"name": "momentum", "lr": 0.05, "weight_decay": 0.001},
-        "data": {"name": "digits", "limit": 203, "random_crop": 1, "horizontal_flip": True},
+        "data": {"name": "digits", "limit": 203, "random_crop": 1, "horizontal_flip": True, "random_erasing": {}},
         "epochs": 4,
     }
     return digits_spec(fields | more)

@@ -18,14 +18,15 @@ pytestmark = pytest.mark.long
 
 CODE = str(Path(__file__).parent / "code")
 EXAMPLES = 203
+DATA = {"name": "digits", "limit": EXAMPLES, "random_crop": 1, "horizontal_flip": True}
 
 
 def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
-    """Momentum, dropout, batch norm and augmentation on, gradients clipped, an average; five virtual workers."""
+    """Momentum, dropout, batch norm, augmentation and mixup on, gradients clipped, an average; five virtual workers."""
     plan.mkdir(exist_ok=True)
     base: dict[str, Any] = {
         "code": CODE,
-        "data": {"name": "digits", "limit": EXAMPLES, "random_crop": 1, "horizontal_flip": True},
+        "data": DATA | {"mixup": 0.3},
         "model": {"name": "faulty:struck", "kwargs": {"plan": str(plan), "pause_s": pause_s}},
         "workers": {"count": 4, "virtual": 5},
         "batch": 7,
@@ -270,6 +271,7 @@ def test_hybrid_loses_the_step_in_flight_and_divides_its_layers_anew(cluster: Cl
     plan = tmp_path / "plan"
     fields: dict[str, Any] = {
         "algorithm": "hybrid",
+        "data": DATA,  # hybrid divides the classes and mixes none
         "workers": {"count": 3, "virtual": 5},
         "epochs": 80,
         "clip": {"norm": 0.5},

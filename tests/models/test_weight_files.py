@@ -17,6 +17,8 @@ from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.registry import build_model
 from trainers.models.weight_files import read_weights
+from trainers.spec import TrainSpec
+from trainers.training.setup import set_up
 
 SHAPE = (1, 8, 8)
 STATE = build_model(ModelSpec(name="mlp"), 10, SHAPE, seed=7).state_dict()
@@ -73,6 +75,17 @@ def test_what_is_left_out_is_told_and_refused_where_all_must_fit(
     assert left_out in caplog.text
     with pytest.raises(SpecRejected, match=f"part.pt does not fit the model: {left_out}"):
         built(tmp_path / "part.pt", strict=True)
+
+
+@pytest.mark.parametrize("form", ["part", "whole"])
+def test_the_runs_log_tells_what_was_left_out(tmp_path: Path, form: str) -> None:
+    module = build_model(ModelSpec(name="mlp"), 10, SHAPE, seed=7).state_dict()
+    last = list(module)[-1]
+    torch.save({name: one for name, one in module.items() if form == "whole" or name != last}, tmp_path / "w.pt")
+    model = {"name": "mlp", "weights": str(tmp_path / "w.pt")}
+    told = set_up(TrainSpec.model_validate({"model": model}), None).run_layout().weights
+    taken = f"model.weights: of w.pt {len(module) - 1} tensors are taken; these keep their initial values: {last}"
+    assert told == (taken if form == "part" else "")
 
 
 def test_names_that_fit_nothing_are_shown_with_the_remedy(tmp_path: Path) -> None:

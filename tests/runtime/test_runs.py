@@ -187,7 +187,7 @@ def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_pa
     """A user's own model, on 2 workers and on 1, and through shards: parameters and running statistics. With the whole
     recipe, so that all of it reaches the shards: scaled decay, what does not decay, the rate before."""
     fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net"}
-    fields |= {"data": {"name": "digits", "limit": 101, "random_crop": 1, "horizontal_flip": True}}
+    fields |= {"data": {"name": "digits", "limit": 101, "random_crop": 1, "horizontal_flip": True, "mixup": 0.3}}
     fields |= {"optimizer": {"name": "momentum", "lr": 0.01, "weight_decay": 0.01, "equation": 10}}
     fields |= {"batch": {"per_worker": 7, "base": 4}, "scaling": {"name": "sqrt", "weight_decay": "exact"}}
     fields |= {"warmup": {"name": "gradual", "epochs": 1}, "schedule": "krizhevsky"}

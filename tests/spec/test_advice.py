@@ -26,6 +26,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
     assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
     assert said(optimizer="momentum") == []
     assert said(ema={"decay": 0.5}) == []
+    assert said(data={"name": "digits", "mixup": 0.2, "random_erasing": {}}) == []
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"ema": {"decay": 0.999}}, "ema.decay"),
         ({"warmup": {"name": "gradual", "epochs": 0.5}}, "warmup.name"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),
+        ({"data": {"name": "digits", "cutmix": 1.0}, "batch": 1}, "data.cutmix"),
         ({"algorithm": {"name": "mixed", "group": "node"}, "batch": {"per_worker": 8, "base": 8}}, "algorithm.group"),
     ],
 )

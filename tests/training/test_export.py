@@ -21,6 +21,7 @@ from trainers.models.weights import save_weights
 from trainers.optim.ema import RAW
 from trainers.spec import ModelSpec
 from trainers.tasks.config import TaskSpec
+from trainers.tasks.registry import build_task, build_task_model
 from trainers.training import export
 from trainers.training.export import FINISHED, HEADER, SUFFIX, TOLERANCE, FinishedModel, export_model
 
@@ -70,7 +71,11 @@ def left_by_a_run(
     return folder
 
 
-@pytest.mark.parametrize("form", list(SUFFIX))
+FORMATS = [form for form in SUFFIX if form != "huggingface"]
+"""Those of any model."""
+
+
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("mlp", (1, 8, 8)), pytest.param("convnet", (1, 28, 28), marks=pytest.mark.slow),
@@ -82,12 +87,13 @@ def test_each_format_gives_the_same_logits(tmp_path: Path, form: Any, name: str,
         pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     told = export_model(left_by_a_run(tmp_path / "run", name, shape), form)
     assert told.max_difference < TOLERANCE == 1e-5
-    assert told.bytes == Path(told.path).stat().st_size > 1000
+    written = Path(told.path)
+    files = [written] if written.is_file() else list(written.iterdir())
+    assert told.bytes == sum(file.stat().st_size for file in files) > 1000
     assert (told.image_shape, told.num_classes) == (shape, 10)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {FINISHED, f"model{SUFFIX[form]}"}
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("ignore")
 def test_codes_of_categories_stay_codes(tmp_path: Path) -> None:
     told = export_model(left_by_a_run(tmp_path / "run", "tabular", (5,), categories=(3, 40)), "torch.export")
@@ -168,7 +174,62 @@ def test_the_command(tmp_path: Path) -> None:
     assert (nowhere.exit_code, "there is no folder" in nowhere.output) == (2, True)
 
 
-@pytest.mark.parametrize("form", list(SUFFIX))
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.bin", "net.ckpt", "net.dcp", "net.safetensors"])
+def test_weights_go_out_and_in_again_with_the_same_bits(tmp_path: Path, name: str) -> None:
+    """The ending says the format."""
+    run, written = left_by_a_run(tmp_path / "run", "convnet", (1, 28, 28)), tmp_path / name
+    assert export_model(run, target=written).path == str(written)
+    model = ModelSpec(name="convnet", weights=str(written), strict=True)
+    found, ours = build_model(model, 10, (1, 28, 28), seed=9).state_dict(), load_file(run / FINISHED)
+    assert found.keys() == ours.keys()
+    assert all(torch.equal(found[key], ours[key]) for key in ours)
+
+
+def test_what_is_written_differently_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = left_by_a_run(tmp_path / "run", "mlp", (1, 8, 8))
+    write = export.write_saved
+    less = lambda tensors, path: write(dict(list(tensors.items())[1:]), path)  # noqa: E731
+    monkeypatch.setattr(export, "write_saved", less)
+    with pytest.raises(ExportFailed, match=r"as torch\.save the tensor .* is not the same"):
+        export_model(run, "torch.save")
+    assert [path.name for path in run.iterdir()] == [FINISHED]
+
+
+@pytest.mark.parametrize(
+    ("form", "target", "why"),
+    [(None, "net.xyz", "ends as one does: .safetensors, .pt, "), (None, None, "name a format"),
+     ("torch.save", "net.zip", "must end in .pt, "), ("torch.distributed.checkpoint", ".", "a folder .* already"),
+     ("huggingface", "net.hf", "only a model of transformers")],
+)  # fmt: skip
+def test_a_target_that_will_not_do(tmp_path: Path, form: Any, target: str | None, why: str) -> None:
+    run = left_by_a_run(tmp_path / "run", "mlp", (1, 8, 8))
+    with pytest.raises((SpecRejected, ExportFailed), match=why):
+        export_model(run, form, None if target is None else tmp_path / target)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_folder_that_transformers_loads(tmp_path: Path) -> None:
+    """Its output layer shares the weights of its embedding, which lie in the folder once."""
+    transformers = pytest.importorskip("transformers")
+    kwargs = {"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 12}
+    model = ModelSpec(name="hf:gpt2", kwargs=kwargs)
+    facts, task = DataFacts((12,), vocabulary=30, unit="byte"), TaskSpec(name="language_model")
+    module = build_task_model(build_task(task, "cross_entropy", facts), model, seed=3)
+    finished = FinishedModel(model=model, num_classes=30, image_shape=(12,), task=task, facts=facts)
+    save_weights(tmp_path / FINISHED, module, {HEADER: finished.model_dump_json()})
+    folder = Path(export_model(tmp_path, "huggingface").path)
+    assert folder.name == "model.hf"
+    tokens = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(1))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    assert theirs.config.use_cache
+    with torch.no_grad():
+        assert torch.equal(theirs(tokens).logits, module.eval()(tokens))
+    again = ModelSpec(name=f"hf:{folder}", weights=str(folder), strict=True)
+    found = build_task_model(build_task(task, "cross_entropy", facts), again, seed=4).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.filterwarnings("ignore")  # of torch's and onnx's own
 def test_a_model_of_tokens(form: Any, tmp_path: Path) -> None:
     if form == "onnx":

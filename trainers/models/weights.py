@@ -15,9 +15,16 @@ from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.weight_files import load_weights, read_weights
 
-__all__ = ["LoadReport", "initialise", "initialise_from", "load_weights", "read_weights", "save_weights"]
+__all__ = [
+    "LoadReport", "initialise", "initialise_from", "load_weights", "read_weights", "save_weights", "told_of_weights",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
+
+NAMED = 12
+"""Tensors that a sentence names; a pretrained model may lack, or have, hundreds."""
+TOLD = "_told_of_weights"
+"""The attribute of a module with which `initialise_from` has left out something."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,17 @@ class LoadReport:
             "of them have another shape": self.shape_differs,
             "only in the file": self.unused,
         }
-        return "; ".join(f"{words}: {', '.join(names)}" for words, names in found.items() if names)
+        return "; ".join(f"{words}: {_listed(names)}" for words, names in found.items() if names)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def told_of_weights(module: nn.Module) -> str:
+    """What `model.weights` lacked for this model, or had beside it, in a sentence; empty if all fitted."""
+    return str(getattr(module, TOLD, ""))
 
 
 def save_weights(
@@ -69,7 +86,8 @@ def initialise(module: nn.Module, model: ModelSpec) -> LoadReport:
 
 
 def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], model: ModelSpec) -> LoadReport:
-    """Load the tensors whose name and shape match; the others keep their initial values, which is logged.
+    """Load the tensors whose name and shape match; the others keep their initial values, which
+    `told_of_weights` says.
 
     Raises SpecRejected if no parameter of the model is among them, or, with `model.strict`, if any is left out.
     """
@@ -77,10 +95,11 @@ def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], mode
     state = module.state_dict()
     common = [name for name in state if name in tensors]
     loaded = tuple(name for name in common if tensors[name].shape == state[name].shape)
+    filled = {state[name].data_ptr() for name in loaded}  # what is tied to one of these has its values
     report = LoadReport(
         loaded=loaded,
         shape_differs=tuple(name for name in common if name not in set(loaded)),
-        missing=tuple(name for name in state if name not in tensors),
+        missing=tuple(name for name in state if name not in tensors and state[name].data_ptr() not in filled),
         unused=tuple(name for name in tensors if name not in state),
     )
     parameters = dict(module.named_parameters())
@@ -95,5 +114,7 @@ def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], mode
         for name in loaded:
             state[name].copy_(tensors[name])
     if report.left_out:
-        log.warning("%s: %d tensors loaded; %s", path.name, len(loaded), report.left_out)
+        told = f"model.weights: of {path.name} {len(loaded)} tensors are taken; {report.left_out}"
+        log.warning("%s", told)
+        setattr(module, TOLD, told)
     return report

@@ -14,7 +14,7 @@ HEAVY_MOMENTUM = 0.9
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    division = [*_division(spec, order), *_order(spec)]
+    division = [*_division(spec, order), *_order(spec), *_mixing(spec)]
     found = [*_length(spec, num_examples), *division, *_average(spec, num_examples)]
     return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
 
@@ -59,6 +59,17 @@ def _order(spec: TrainSpec) -> list[str]:
     return [
         "data.shuffle: folders have one class after the other, so whole minibatches are of one class, from which a "
         "model learns badly; leave it out"
+    ]
+
+
+def _mixing(spec: TrainSpec) -> list[str]:
+    """Minibatches in which no image has another to be mixed with."""
+    mixed = spec.data.mixed_by
+    if not mixed or spec.batch.per_worker > 1:
+        return []
+    return [
+        f"data.{mixed[0]}: images of one virtual worker's minibatch are mixed with each other, and each has only one; "
+        "raise batch.per_worker, or leave it out"
     ]
 
 

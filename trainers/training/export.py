@@ -1,4 +1,5 @@
-"""A finished model in a format for others: written, loaded again as they would, and compared on inputs drawn at random.
+"""A finished model in a format for others: written, loaded again as they would, and compared: weights bit for bit, a
+computation on inputs drawn at random.
 
 `model.safetensors` says in its header which model it is of, so that the file alone is enough.
 """
@@ -10,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,14 +23,19 @@ from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.names import is_hugging_face
 from trainers.models.registry import build_model_for
-from trainers.models.weights import load_weights
+from trainers.models.weight_files import SAVED, Tensors, load_weights, read_weights
+from trainers.models.weight_writing import differing, write_distributed, write_saved
 from trainers.optim.ema import RAW
 from trainers.spec import ModelSpec, TrainSpec
 from trainers.tasks.config import TaskSpec
 from trainers.tasks.registry import OWN, build_task, build_task_model
 
-Format = Literal["safetensors", "torch.export", "onnx"]
-SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torch.export": ".pt2", "onnx": ".onnx"}
+Format = Literal["safetensors", "torch.save", "torch.distributed.checkpoint", "huggingface", "torch.export", "onnx"]
+SUFFIX: dict[Format, str] = {
+    "safetensors": ".safetensors", "torch.save": ".pt", "torch.distributed.checkpoint": ".dcp", "huggingface": ".hf",
+    "torch.export": ".pt2", "onnx": ".onnx",
+}  # fmt: skip
+"""Of the file, or of the folder where a format is one."""
 FINISHED = "model.safetensors"
 HEADER = "millrace"
 """The one key of the header: of several, safetensors would write them in any order, and the bits would differ."""
@@ -97,43 +103,87 @@ class Exported(BaseModel):
     """Of the logits, between the finished model and what was written, loaded again."""
 
 
-def export_model(source: Path, form: Format, target: Path | None = None, raw: bool = False) -> Exported:
+def export_model(source: Path, form: Format | None = None, target: Path | None = None, raw: bool = False) -> Exported:
     """Write a finished model in another format.
 
     Args:
         source: A run directory, or its `model.safetensors`.
-        form: `safetensors` is the file as it is; `torch.export` and `onnx` hold the computation too, for minibatches
-            of any size: (B, C, H, W) float32, normalised as in training, to logits (B, classes).
+        form: `torch.export` and `onnx` hold the computation too, for minibatches of any size: (B, C, H, W) float32,
+            normalised as in training, to logits (B, classes). The others hold the weights, as `model.weights` takes
+            them; `huggingface` with the configuration, for `from_pretrained`. None: as the ending of `target` says.
         target: Where to; by default `model` with the format's suffix beside the finished model.
         raw: Of a run directory whose model is an average, the parameters as they are, as `raw` with the suffix.
 
     Raises:
-        SpecRejected: There is no finished model, or its code is not there.
+        SpecRejected: There is no finished model, its code is not there, or `target` does not do.
         ExportFailed: The model cannot be written so, or gives other logits than it should.
     """
     if raw and not (source / RAW).is_file():
         raise SpecRejected(f"there is no {RAW} in {source}; only a run with ema leaves it, whose model is an average")
     source = source / (RAW if raw else FINISHED) if source.is_dir() else source
-    target = target or source.with_suffix(SUFFIX[form])
+    form = form or _format_of(target)
+    target = _free(target or source.with_suffix(SUFFIX[form]), form)
     finished = described(source)
     part = target.with_name(f".part-{target.name}")
+    _remove(part)
     with user_code.on_path(finished.code):
-        module = _module(finished, source)
         try:
-            _WRITE[form](module, finished, source, part)
-            difference = _difference(module, finished, _LOAD[form](finished, part))
+            difference = _written(form, finished, source, part)
         except BaseException:
-            part.unlink(missing_ok=True)
+            _remove(part)
             raise
-    if difference >= TOLERANCE:
-        part.unlink()
-        raise ExportFailed(f"as {form} the model's logits differ by {difference:g}; use another format")
     part.replace(target)
     shape, classes = finished.image_shape, finished.num_classes
     return Exported(
-        path=str(target), format=form, bytes=target.stat().st_size, image_shape=shape, num_classes=classes,
+        path=str(target), format=form, bytes=_size(target), image_shape=shape, num_classes=classes,
         max_difference=difference,
     )  # fmt: skip
+
+
+def _format_of(target: Path | None) -> Format:
+    """The one whose ending a file or folder has."""
+    endings = {suffix: form for form, suffix in SUFFIX.items()} | dict.fromkeys(SAVED, "torch.save")
+    if target is None or target.suffix not in endings:
+        raise SpecRejected(f"name a format, or a file or folder that ends as one does: {', '.join(endings)}")
+    return endings[target.suffix]
+
+
+def _free(target: Path, form: Format) -> Path:
+    """Raises SpecRejected where a folder would be written over, or `model.weights` would take a file for another."""
+    if target.is_dir():
+        raise SpecRejected(f"there is a folder {target} already; remove it, or name another one")
+    if form == "torch.save" and target.suffix not in SAVED:
+        raise SpecRejected(
+            f"{target} must end in {', '.join(SAVED)}, by which model.weights knows a file of torch.save"
+        )
+    return target
+
+
+def _written(form: Format, finished: FinishedModel, source: Path, part: Path) -> float:
+    """Write it, load it again, and compare. Returns the largest difference of a logit.
+
+    Raises ExportFailed: It cannot be written so, or is not the same.
+    """
+    if form in _WEIGHTS:
+        ours = load_weights(source)
+        if name := differing(ours, _WEIGHTS[form](finished, source, part)):
+            raise ExportFailed(f"as {form} the tensor {name} is not the same; use another format")
+        return 0.0
+    module = _module(finished, source)
+    _WRITE[form](module, finished, part)
+    difference = _difference(module, finished, _LOAD[form](finished, part))
+    if difference >= TOLERANCE:
+        raise ExportFailed(f"as {form} the model's logits differ by {difference:g}; use another format")
+    return difference
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all in a folder."""
+    return sum(one.stat().st_size for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file())
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def described(path: Path) -> FinishedModel:
@@ -152,15 +202,20 @@ def described(path: Path) -> FinishedModel:
 
 def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     """The finished model, ready to be asked."""
-    spec = finished.model.model_copy(update={"weights": None})
-    if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(spec.name) else ""):
-        raise ExportFailed(f"{kind} is not written in this format yet; load {FINISHED} into the module itself")
-    if spec.name == OWN:
-        module = build_task_model(build_task(finished.task, "cross_entropy", finished.data), spec, seed=0)
-    else:
-        module = build_model_for(spec, finished.data, seed=0)
+    name = finished.model.name
+    if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(name) else ""):
+        raise ExportFailed(f"{kind} is not written in this format yet; take one of the weights alone, as torch.save")
+    module: nn.Module = _built(finished, of_task=name == OWN)
     module.load_state_dict(load_weights(weights))
     return module.eval()
+
+
+def _built(finished: FinishedModel, of_task: bool) -> Any:
+    """The model with weights of any kind."""
+    spec = finished.model.model_copy(update={"weights": None, "key_mapping": {}, "strict": False})
+    if of_task:
+        return build_task_model(build_task(finished.task, "cross_entropy", finished.data), spec, seed=0)
+    return build_model_for(spec, finished.data, seed=0)
 
 
 def _inputs(finished: FinishedModel, count: int) -> Tensor:
@@ -193,18 +248,47 @@ def _difference(module: nn.Module, finished: FinishedModel, loaded: Callable[[Te
     return found
 
 
-# -- one pair a format: write, and load as somebody else would --------------------------------------------------------
+# -- one a format of weights: write, and load again -------------------------------------------------------------------
 
 
-def _write_safetensors(_module: nn.Module, _finished: FinishedModel, source: Path, path: Path) -> None:
+def _copied(_finished: FinishedModel, source: Path, path: Path) -> Tensors:
     shutil.copyfile(source, path)
+    return load_weights(path)
 
 
-def _load_safetensors(finished: FinishedModel, path: Path) -> Callable[[Tensor], Tensor]:
-    return _asked(_module(finished, path))
+def _saved(_finished: FinishedModel, source: Path, path: Path) -> Tensors:
+    write_saved(load_weights(source), path)
+    return read_weights(path)
 
 
-def _write_program(module: nn.Module, finished: FinishedModel, _source: Path, path: Path) -> None:
+def _distributed(_finished: FinishedModel, source: Path, folder: Path) -> Tensors:
+    write_distributed(load_weights(source), folder)
+    return read_weights(folder)
+
+
+def _pretrained(finished: FinishedModel, source: Path, folder: Path) -> Tensors:
+    """Tensors that are tied lie once in the folder, so its own library says what it holds."""
+    if not is_hugging_face(finished.model.name):
+        raise ExportFailed("only a model of transformers (model: hf:...) has a configuration to go into such a folder")
+    module = _built(finished, of_task=True)
+    module.load_state_dict(load_weights(source))
+    if hasattr(module.config, "use_cache"):  # training has none
+        module.config.use_cache = finished.model.kwargs.get("use_cache", True)
+    module.save_pretrained(folder)
+    loaded: Tensors = type(module).from_pretrained(folder, local_files_only=True).state_dict()
+    return loaded
+
+
+_WEIGHTS: dict[Format, Callable[[FinishedModel, Path, Path], Tensors]] = {
+    "safetensors": _copied, "torch.save": _saved, "torch.distributed.checkpoint": _distributed,
+    "huggingface": _pretrained,
+}  # fmt: skip
+
+
+# -- one pair a format of computations: write, and load as somebody else would ----------------------------------------
+
+
+def _write_program(module: nn.Module, finished: FinishedModel, path: Path) -> None:
     with _exporting("torch.export"):
         program = torch.export.export(module, (_inputs(finished, SIZES[0]),), dynamic_shapes=_any_batch())
         buffer = io.BytesIO()  # it insists on its own suffix
@@ -216,7 +300,7 @@ def _load_program(_finished: FinishedModel, path: Path) -> Callable[[Tensor], Te
     return _asked(torch.export.load(io.BytesIO(path.read_bytes())).module())
 
 
-def _write_onnx(module: nn.Module, finished: FinishedModel, _source: Path, path: Path) -> None:
+def _write_onnx(module: nn.Module, finished: FinishedModel, path: Path) -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise ExportFailed(f"{' and '.join(missing)} is not installed: pip install 'millrace[onnx]'")
@@ -244,9 +328,11 @@ def _name(finished: FinishedModel) -> str:
     return "tokens" if finished.data.vocabulary else "images" if len(finished.data.inputs) == 3 else "inputs"
 
 
-_WRITE = {"safetensors": _write_safetensors, "torch.export": _write_program, "onnx": _write_onnx}
+_WRITE: dict[Format, Callable[[nn.Module, FinishedModel, Path], None]] = {
+    "torch.export": _write_program, "onnx": _write_onnx,
+}  # fmt: skip
 _LOAD: dict[Format, Callable[[FinishedModel, Path], Callable[[Tensor], Tensor]]] = {
-    "safetensors": _load_safetensors, "torch.export": _load_program, "onnx": _load_onnx,
+    "torch.export": _load_program, "onnx": _load_onnx,
 }  # fmt: skip
 
 

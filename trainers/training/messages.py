@@ -41,6 +41,9 @@ class RunLayout:
     """The mean loss of guessing; 0: not known."""
     data: tuple[str, ...] = ()
     """What the data are, in sentences without their ends."""
+    weights: str = ""
+    """What `model.weights` lacked or had too much, in a sentence without its end; empty where the run does not begin
+    with them, or all fitted."""
     has_validation: bool = False
     """Whether a validation set is evaluated while it trains, and the test set only at the end."""
     skipped: tuple[tuple[int, str], ...] = ()

@@ -29,7 +29,7 @@ from trainers.models.passes.precision import emulated
 from trainers.models.passes.recomputed import recompute
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
-from trainers.models.weights import load_weights
+from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.loss_scale import LossScale
 from trainers.optim.optimizer import Optimizer
@@ -225,6 +225,7 @@ class Setup:
             damaged=tuple(fault for faults in self.damaged.values() for fault in faults),
             chance_loss=self.task.chance_loss(),
             data=(data.facts.sentence(data.num_train, data.num_test, data.num_validation), *data.told, *self.task.told),
+            weights="" if self.spec.checkpoint.resume else told_of_weights(self.replica.model),
             has_validation=data.num_validation > 0,
             skipped=data.skipped,
             compiled_s=self.replica.compiled_s,

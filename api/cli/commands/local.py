@@ -15,6 +15,9 @@ class FormatName(StrEnum):
     """The formats of a finished model."""
 
     safetensors = "safetensors"
+    torch_save = "torch.save"
+    distributed = "torch.distributed.checkpoint"
+    huggingface = "huggingface"
     torch_export = "torch.export"
     onnx = "onnx"
 
@@ -117,8 +120,11 @@ def _add_export(app: typer.Typer, context: CliContext) -> None:
             str, typer.Argument(metavar="RUN", help="A run directory, or the id of a job.", show_default=False)
         ],
         *,
-        form: Annotated[FormatName, typer.Option("--format", help="torch.export and onnx hold the computation too.")],
-        to: Annotated[Path | None, typer.Option(help="The file. [beside the finished model]")] = None,
+        form: Annotated[
+            FormatName | None,
+            typer.Option("--format", help="torch.export and onnx hold the computation too. [by the ending of --to]"),
+        ] = None,
+        to: Annotated[Path | None, typer.Option(help="The file or folder. [beside the finished model]")] = None,
         raw: Annotated[bool, typer.Option("--raw", help="The parameters as they are, not their average.")] = False,
         server: ServerOption = None,
         output: OutputOption = Output.text,
@@ -126,7 +132,8 @@ def _add_export(app: typer.Typer, context: CliContext) -> None:
         """Write a finished model, of a run on this machine, in another format; load it again and compare."""
         from api.cli.actions.export import export_run
 
-        raise typer.Exit(export_run(context, server, run, (form.value, to, raw), output is Output.json))
+        status = export_run(context, server, run, (form.value if form else None, to, raw), output is Output.json)
+        raise typer.Exit(status)
 
 
 def _add_profile(app: typer.Typer) -> None:

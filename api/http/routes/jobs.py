@@ -16,7 +16,7 @@ from service import Event, JobManager, JobSpec, JobSummary, JobView, State, own_
 from service import Query as JobQuery
 
 MAX_EVENTS = 10_000
-LOG_TYPES = frozenset({"log", "request", "state"})
+LOG_TYPES = frozenset({"log", "request", "state", "warning"})
 BODY = spec_in_body("JobSpec", {"algorithm": "downpour"})
 MESSAGE = {
     "type": "object",

@@ -35,6 +35,7 @@ function request({ action, by, ...asked }) {
 
 function sentenceOf({ type, data }) {
   if (type === "log") return { level: data.level ?? "info", text: data.message ?? "" };
+  if (type === "warning") return { level: "warning", text: data.message };
   if (type === "state")
     return {
       level: data.state === "FAILED" ? "error" : "state",

@@ -88,7 +88,7 @@ def test_the_run_says_so_or_fails(tmp_path: Path, on_divergence: str) -> None:
         run.training.progress.divergence.begins(0.01)
         loses(run, 1000.0)
         await run.settle()
-        said = [line["message"] for line in run.log.of("log") if line["level"] == "warning"]
+        said = [warning["message"] for warning in run.log.of("warning")]
         if on_divergence == "warn":
             assert len(said) == 1
             assert "the run diverges" in said[0]

@@ -238,6 +238,7 @@ class RunController:
             training.progress.skip_epochs(self.before.epochs)
         if self.before.furthest or spec.checkpoint.resume is None:
             training.progress.log_epochs_after(self.before.furthest)
+        training.progress.losses.restore(self.before.losses)
         training.progress.skipped.found.update(self.before.skipped)
         training.progress.skipped.note(started.prepared.skipped)
         parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")

@@ -64,6 +64,8 @@ class Launcher:
             self.parts.log.line("warning", f"{fault}; begins from the checkpoint before it")
         for sentence in prepared[0].data:
             self.parts.log.line("info", f"data: {sentence}")
+        if prepared[0].weights:
+            self.parts.log.line("warning", prepared[0].weights)
         if prepared[0].compiled_s:
             self.parts.log.line("info", f"compiled the model for a whole minibatch in {prepared[0].compiled_s:.1f} s")
         if prepared[0].slow:

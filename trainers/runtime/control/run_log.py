@@ -37,6 +37,8 @@ class LogSummary:
     """How many coordinators have died."""
     skipped: tuple[int, ...] = ()
     """Training examples that were skipped."""
+    losses: tuple[tuple[int, float], ...] = ()
+    """Of each report of steps: the examples trained by then, and the loss."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
     digests: tuple[str, ...] = ()
@@ -63,8 +65,8 @@ def summarise_log(run_dir: Path) -> LogSummary:
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
     executed: list[str] = next((e.data["digests"] for e in reversed(events) if "digests" in e.data), [])
     return LogSummary(
-        is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped, went_back,
-        tuple(executed),
+        is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped,
+        tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back, tuple(executed),
     )  # fmt: skip
 
 
@@ -119,6 +121,10 @@ class RunLog:
     def line(self, level: str, message: str) -> None:
         """Something that a person should read. level: `info`, `warning` or `error`."""
         self.write("log", {"level": level, "message": message})
+
+    def warning(self, message: str, examples: int, epoch: float) -> None:
+        """The run trains on, and its loss says that it should not be left to itself."""
+        self.write("warning", {"message": message, "examples": examples, "epoch": epoch})
 
     def skipped(self, example: int, why: str) -> None:
         """A training example that cannot be read is skipped."""

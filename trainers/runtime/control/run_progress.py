@@ -11,7 +11,8 @@ from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTab
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
-from trainers.runtime.control.judges.divergence import DivergenceWatch, stretch_of
+from trainers.runtime.control.judges.divergence import REMEDY, DivergenceWatch, stretch_of
+from trainers.runtime.control.judges.losses import LossWatch
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.snapshots import Measured
 from trainers.runtime.messages import Prepared
@@ -74,6 +75,7 @@ class RunProgress:
             self.metrics.examples = self.dispatcher.trained
         stretch = stretch_of(prepared.num_examples, self.extent.examples)
         self.divergence = DivergenceWatch(prepared.chance_loss, stretch, self.metrics.examples)
+        self.losses = LossWatch(stretch, prepared.chance_loss > 0)
 
     # -- what workers did -----------------------------------------------------------------------------------------
 
@@ -233,10 +235,14 @@ class RunProgress:
 
     def log_metrics(self) -> None:
         """Log what the workers have reported since the last time, if anything."""
+        has_loss = self.metrics.recent.weight > 0
         metrics = self.metrics.metrics()
-        if metrics is not None:
-            self.divergence.begins(metrics.loss)
-            self.log.write("step", metrics.model_dump(mode="json"))
+        if metrics is None:
+            return
+        self.divergence.begins(metrics.loss)
+        self.log.write("step", metrics.model_dump(mode="json"))
+        if has_loss and (said := self.losses.add(metrics.examples, metrics.loss)) is not None:
+            self.log.warning(f"{said}; {REMEDY}", metrics.examples, metrics.epoch)
 
     def log_epochs(self) -> None:
         """Log the epochs that are over and were not logged yet, each with its audit; look whether the run learns.
@@ -261,7 +267,7 @@ class RunProgress:
         if watch.warning is not None and self.spec.on_divergence == "fail":
             raise Diverged(watch.warning)
         if watch.warning is not None and not said:
-            self.log.line("warning", watch.warning)
+            self.log.warning(watch.warning, self.metrics.examples, self.epochs)
 
     def _epoch_is_done(self, epoch: int) -> bool:
         if self.dispatcher is not None:
