@@ -179,6 +179,7 @@ class FakeWatch:
 
     def __init__(self) -> None:
         self.computing: set[int] = set()  # workers that are in a step
+        self.kills: tuple[str, int] | None = None  # what each actor's last answer told of its node
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -188,6 +189,9 @@ class FakeWatch:
 
     def hurry(self) -> None:
         pass
+
+    def memory_kills(self, actor: Any) -> tuple[str, int] | None:
+        return self.kills
 
     def what_is_awaited(self) -> str | None:
         return "worker/0 opens the dataset, 35 s"
