@@ -66,6 +66,12 @@ def test_what_a_killed_process_has_compiled_is_removed_by_the_next() -> None:
 @pytest.mark.parametrize(
     "algorithm", ["hybrid", {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}]
 )
-def test_algorithms_that_call_layers_by_themselves_are_refused(algorithm: object) -> None:
-    with pytest.raises(ValueError, match="or downpour without backprop"):
-        spec(1, algorithm=algorithm, workers=1)
+@pytest.mark.parametrize("field", ["compile", "checkpoint_activations"])
+def test_algorithms_that_call_layers_by_themselves_are_refused(algorithm: object, field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} is of the whole model.* or downpour without backprop"):
+        spec(1, algorithm=algorithm, workers=1, model={"name": NET, field: True})
+
+
+def test_what_is_compiled_is_not_recomputed() -> None:
+    with pytest.raises(ValueError, match="leave this out, or compile"):
+        spec(1, model={"name": NET, "compile": True, "checkpoint_activations": True})
