@@ -1,7 +1,16 @@
 """How often the kernel has ended a process for want of memory: it tells the one that it ends nothing, and counts."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
+
+from trainers.runtime.nodes import ask_on
+
+ENDED = "was ended by the kernel for want of memory"
+REMEDY = (
+    "take a smaller batch.per_worker (a larger workers.virtual keeps the batch of a step), fewer workers a node "
+    "(a larger workers.cpus), or a smaller data.memory_limit_bytes"
+)
 
 
 def memory_kills(root: Path = Path("/")) -> int:
@@ -29,3 +38,15 @@ def _of_groups(root: Path) -> list[Path]:
                 v1 = top / "memory"
                 found += [v1 / group.lstrip("/") / "memory.oom_control", v1 / "memory.oom_control"]
     return found
+
+
+async def ended_for_memory(known: tuple[str, int] | None) -> bool:
+    """Whether the count has gone up on the actor's node since the actor last answered.
+
+    known: Its node, and the count then; None where it has never answered, so that nobody knows.
+    """
+    if known is None:
+        return False
+    node, before = known
+    now = await asyncio.to_thread(ask_on, node, memory_kills)
+    return now is not None and before >= 0 and now > before

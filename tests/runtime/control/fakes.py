@@ -190,7 +190,7 @@ class FakeWatch:
     def hurry(self) -> None:
         pass
 
-    def memory_kills(self, actor: Any) -> tuple[str, int] | None:
+    def memory_kills(self, _: Any) -> tuple[str, int] | None:
         return self.kills
 
     def what_is_awaited(self) -> str | None:
@@ -198,8 +198,6 @@ class FakeWatch:
 
 
 class FakeStandbys:
-    """None."""
-
     def close(self) -> None:
         pass
 

@@ -11,10 +11,10 @@ from trainers.errors import DataChanged, SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.code_package import given_names
-from trainers.runtime.control.memory_deaths import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_log import LogSummary
+from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with

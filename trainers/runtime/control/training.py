@@ -16,7 +16,6 @@ from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.ending import LONGEST_FRAMES
 from trainers.runtime.control.generations import GenerationPlanner
-from trainers.runtime.control.memory_deaths import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import (
     GenerationEnded,
@@ -29,6 +28,7 @@ from trainers.runtime.control.run_events import (
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
+from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import Prepared
 from trainers.runtime.nodes import died_with
 from trainers.training.messages import GenerationEnd, WorkerReport
