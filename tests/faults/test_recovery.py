@@ -35,6 +35,10 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
         log.append("epoch", {"epoch": number})
         log.append("evaluation", {"epoch": number, "test_accuracy": number / 10})
 
+    log.append("log", {"level": "info", "message": "", "wanted": 5})
+    state(State.STARTING, "Starting")
+    assert summarise_log(tmp_path).wanted is None  # it was for a run that was paused since, and may have been changed
+    log.append("log", {"level": "info", "message": "", "wanted": 3})
     log.append("actors", {})
     epoch(1)
     log.append("checkpoint", {"epoch": 1})
@@ -46,7 +50,7 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
     epoch(2)
     state(State.PAUSING, "Pausing")
     assert summarise_log(tmp_path) == LogSummary(
-        False, State.PAUSED, 2, [{"epoch": 2, "test_accuracy": 0.2}], furthest=3, deaths=1, went_back=1
+        False, State.PAUSED, 2, [{"epoch": 2, "test_accuracy": 0.2}], furthest=3, deaths=1, went_back=1, wanted=3
     )
     log.append("checkpoint", {"epoch": 2})
     assert summarise_log(tmp_path).went_back == 0

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.local_runs import LocalRun
 from trainers.data.loading.files import COMPILED, remove_forsaken_files
 from trainers.errors import SpecRejected
-from trainers.models.passes.compiled import check_compiler
+from trainers.models.passes.compiled import check_compiler, is_compiling
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 from trainers.training.setup import check, set_up
@@ -20,10 +20,12 @@ NET = "tests.gpu.nets:small_net"
 
 
 def spec(count: int, **changes: object) -> TrainSpec:
-    """Three steps an epoch, whose minibatches are all of one size."""
+    """Three steps an epoch, whose minibatches are all of one size, with all that a recipe may have."""
+    groups = [{"match": "*.bias", "lr": 0.04}, {"match": "norm.weight", "frozen": True}]
     fields = {
         "workers": {"count": count, "virtual": 3}, "data": {"name": "digits", "limit": 14}, "batch": 2, "epochs": 1,
-        "model": {"name": NET, "compile": True}, "optimizer": {"name": "momentum", "lr": 0.02},
+        "model": {"name": NET, "compile": True}, "optimizer": {"name": "momentum", "lr": 0.02, "groups": groups},
+        "ema": {"decay": 0.6}, "clip": {"norm": 0.5},
     }  # fmt: skip
     return TrainSpec.model_validate(fields | changes)
 
@@ -33,13 +35,22 @@ def spec(count: int, **changes: object) -> TrainSpec:
 def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
-        return read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train()).model
+    from torch._inductor import cpp_builder
 
+    def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
+        found = read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train())
+        return found.model | {f"average of {name}": value for name, value in found.optimizer["ema"].items()}
+
+    compilers, call = [], cpp_builder.run_compile_cmd
+    monkeypatch.setattr(
+        cpp_builder, "run_compile_cmd", lambda *a, **k: (compilers.append(is_compiling()), call(*a, **k))
+    )
     whole, half = run("whole", 1), run("half", 2, limit=2)
     rest = run("rest", 3, checkpoint={"resume": str(tmp_path / "half" / "checkpoint")})
     plain = run("plain", 1, model=NET)
     assert whole.keys() == half.keys() == plain.keys()
+    assert set(compilers) == {True}
+    assert not is_compiling()
     for name, value in plain.items():
         torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=1e-5)
         assert torch.equal(rest[name], whole[name])
@@ -66,6 +77,12 @@ def test_what_a_killed_process_has_compiled_is_removed_by_the_next() -> None:
 @pytest.mark.parametrize(
     "algorithm", ["hybrid", {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 0}}]
 )
-def test_algorithms_that_call_layers_by_themselves_are_refused(algorithm: object) -> None:
-    with pytest.raises(ValueError, match="or downpour without backprop"):
-        spec(1, algorithm=algorithm, workers=1)
+@pytest.mark.parametrize("field", ["compile", "checkpoint_activations"])
+def test_algorithms_that_call_layers_by_themselves_are_refused(algorithm: object, field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} is of the whole model.* or downpour without backprop"):
+        spec(1, algorithm=algorithm, workers=1, model={"name": NET, field: True})
+
+
+def test_what_is_compiled_is_not_recomputed() -> None:
+    with pytest.raises(ValueError, match="leave this out, or compile"):
+        spec(1, model={"name": NET, "compile": True, "checkpoint_activations": True})

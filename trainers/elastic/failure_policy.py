@@ -36,6 +36,10 @@ class FailurePolicy:
             self.on_node.clear()
             self.attempts = 0
 
+    def learned(self, cause: str, better: str) -> None:
+        """More is known of why one was lost."""
+        self.causes = [better if one == cause else one for one in self.causes]
+
     def failed(self, cause: str, node: str | None = None, age: int = 0, num_started: int = 0) -> GiveUp | None:
         """A worker or a shard was lost. None: replace it.
 

@@ -78,6 +78,9 @@ class Heartbeat:
     reading_s: float = 0.0
     """For how long."""
 
+    memory_kills: int = -1
+    """Processes that the kernel has ended for want of memory where this one is; -1: not known."""
+
     @property
     def progress(self) -> tuple[int, int, bool]:
         """What changes when a worker gets on."""

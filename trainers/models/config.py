@@ -3,7 +3,7 @@
 import re
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainers.models.names import model_names
 from trainers.section import Section, known
@@ -53,6 +53,17 @@ class ModelSpec(Section):
     compile: bool = False
     """Train through torch.compile, each shape of a minibatch by itself. Evaluation and export use the model as it
     is."""
+
+    checkpoint_activations: bool | list[str] = False
+    """Keep only the inputs of the model's repeated blocks (the children of a ModuleList or Sequential), and compute the
+    rest again in the backward pass; or of the modules whose names match one of these patterns."""
+
+    @field_validator("checkpoint_activations")
+    @classmethod
+    def _is_not_compiled(cls, which: bool | list[str], info: ValidationInfo) -> bool | list[str]:
+        if which and info.data.get("compile"):
+            raise ValueError("what is compiled is not computed again; leave this out, or compile")
+        return which
 
     @field_validator("key_mapping")
     @classmethod

@@ -77,11 +77,18 @@ class ExampleDropout(nn.Module):
         """The output has the shape of x."""
         if not self.training or self.p == 0:
             return x
-        if self._pass != self._context.passes:
-            self._pass, self._calls = self._context.passes, 0
-        call = self._calls
-        self._calls += 1  # a module used twice in one pass draws two masks
+        call = self.next_call
+        self.next_call = call + 1  # a module used twice in one pass draws two masks
         return self.drop(x, call)
+
+    @property
+    def next_call(self) -> int:
+        """The number of its next call in the forward pass under way."""
+        return self._calls if self._pass == self._context.passes else 0
+
+    @next_call.setter
+    def next_call(self, call: int) -> None:
+        self._pass, self._calls = self._context.passes, call
 
     @property
     def by_unit(self) -> bool:

@@ -45,12 +45,13 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
 
 
 def is_called_whole(model: ModelSpec, info: ValidationInfo) -> ModelSpec:
-    """Raises ValueError where a model is compiled as one, and an algorithm calls its layers in groups."""
+    """Raises ValueError where a model is compiled or recomputed, and an algorithm calls its layers in groups."""
     algorithm = info.data.get("algorithm")
-    if model.compile and algorithm is not None and algorithm.traits.objective != "any":
+    used = [name for name in ("compile", "checkpoint_activations") if getattr(model, name)]
+    if used and algorithm is not None and algorithm.traits.objective != "any":
         raise ValueError(
-            f"{algorithm.name} with these options calls groups of layers, and compile is of the whole model; leave it "
-            "out, or take sync, or downpour without backprop"
+            f"{algorithm.name} with these options calls groups of layers, and {used[0]} is of the whole model; leave "
+            "it out, or take sync, or downpour without backprop"
         )
     return model
 

@@ -215,6 +215,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
+        "checkpoint_activations": _recomputed(spec),
         "init": Quantity(value=model.init, formula=he, source=paper if is_he else ""),
         "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
         "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
@@ -239,6 +240,18 @@ def _images(data: DataSpec) -> dict[str, Quantity]:
         formula = f"alpha: a share 1 - l of x_i, a box, comes from x_j, {drawn}"
         found["cutmix"] = Quantity(value=cutmix.alpha, formula=formula, source="Yun et al. 2019")
     return found
+
+
+def _recomputed(spec: TrainSpec) -> Quantity:
+    which = spec.model.checkpoint_activations
+    if not which:
+        return Quantity(value="false")
+    value = "true" if which is True else ", ".join(which)
+    return Quantity(
+        value=value,
+        formula="blocks keep their inputs; one more forward pass",
+        source="Chen et al. 2016, sublinear memory cost",
+    )
 
 
 def _length(spec: TrainSpec, order: Order) -> dict[str, Quantity]:

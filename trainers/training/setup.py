@@ -26,6 +26,7 @@ from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
 from trainers.models.passes.compiled import check_compiler
 from trainers.models.passes.precision import emulated
+from trainers.models.passes.recomputed import recompute
 from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
@@ -280,6 +281,7 @@ def set_up(
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)
+    recompute(model, spec.model.checkpoint_activations)
     try:
         groups = spec.algorithm.parameter_groups(model, layout)
     except ValueError as error:

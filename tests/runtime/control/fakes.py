@@ -179,6 +179,7 @@ class FakeWatch:
 
     def __init__(self) -> None:
         self.computing: set[int] = set()  # workers that are in a step
+        self.kills: tuple[str, int] | None = None  # what each actor's last answer told of its node
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -189,13 +190,14 @@ class FakeWatch:
     def hurry(self) -> None:
         pass
 
+    def memory_kills(self, _: Any) -> tuple[str, int] | None:
+        return self.kills
+
     def what_is_awaited(self) -> str | None:
         return "worker/0 opens the dataset, 35 s"
 
 
 class FakeStandbys:
-    """None."""
-
     def close(self) -> None:
         pass
 

@@ -93,6 +93,32 @@ def test_one_death_too_many_without_progress_fails_the_run(tmp_path: Path) -> No
     play(tmp_path, scenario, small(workers={"count": 1, "virtual": 1}))
 
 
+def test_a_worker_that_the_kernel_ended_for_memory_is_named_and_nothing_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = asyncio.Event()
+
+    async def ended_for_memory(known: tuple[str, int] | None) -> bool:
+        await told.wait()
+        return known == ("a", 4)
+
+    monkeypatch.setattr(training, "ended_for_memory", ended_for_memory)
+
+    async def scenario(run: FakeRun) -> None:
+        run.parts.watch.kills = ("a", 4)  # type: ignore[attr-defined]
+        await run.begins()
+        await run.dies(1, 0, step=3)
+        assert run.log.of("resize")[-1]["joined"] == ["job/worker/2"]
+        assert not [one for one in run.log.of("log") if one["level"] == "error"]
+        told.set()
+        await run.settle()
+        (line,) = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
+        assert line.startswith("job/worker/1 was ended by the kernel for want of memory: take a smaller batch")
+        assert run.training.failures.causes == ["job/worker/1 was ended by the kernel for want of memory"]
+
+    play(tmp_path, scenario)
+
+
 def test_progress_between_deaths_forgives_them(tmp_path: Path) -> None:
     async def scenario(run: FakeRun) -> None:
         await run.begins()

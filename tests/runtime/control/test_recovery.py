@@ -55,6 +55,19 @@ def test_what_is_missing_is_started(tmp_path: Path) -> None:
     play(tmp_path, scenario, before=LogSummary(), survivors=survivors(1))
 
 
+def test_it_goes_on_with_as_many_workers_as_were_asked_for_while_it_trained(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(wanted=3)
+        run.pool.num_started = 2
+        await run.begins()
+        assert run.log.of("resize")[-1]["joined"] == ["job/worker/2"]
+        run.controller.scale(2)
+        await run.happens()
+        assert run.log.of("log")[-1]["wanted"] == 2
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
 @pytest.mark.parametrize("left", [survivors(0), survivors(2, has_version=False)])
 def test_it_begins_again_with_as_many_workers_as_it_needs_if_no_version_is_left(
     tmp_path: Path, left: Survivors

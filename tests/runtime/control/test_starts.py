@@ -12,6 +12,7 @@ from tests.runtime.control.fakes import FakeRun, play, prepared
 from tests.runtime.runs import spec
 from trainers.errors import DataChanged, UserCodeFailed, WorkerDied
 from trainers.events import NO_ROOM, State
+from trainers.runtime import memory_kills
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control import launch
 from trainers.runtime.control.ending import Circumstances, after_failure, last_word
@@ -146,3 +147,23 @@ def test_the_next_coordinator_reads_by_what_rows_are_known_again(tmp_path: Path)
             log.append("log", {"level": "info", "message": "data", "digests": [digest]})
         log.append("log", {"level": "info", "message": "more"})
     assert summarise_log(tmp_path).digests == ("cd",)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_named"), [(("a", 4), True), (("a", 5), False), (("a", -1), False), (None, False)]
+)
+def test_one_that_the_kernel_has_ended_for_memory_over_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[str, int] | None, is_named: bool
+) -> None:
+    monkeypatch.setattr(memory_kills, "ask_on", lambda node, function: 5)
+
+    async def scenario(run: FakeRun) -> None:
+        run.parts.watch.kills = before  # type: ignore[attr-defined]
+        causes = "job/worker/0 was ended by the kernel for want of memory" if is_named else "job/worker/0 died"
+        with pytest.raises(WorkerDied, match=f"further: {causes} before it was ready; "):
+            await asyncio.gather(*ready(run, died(), prepared(1), died(), died()))
+        lines = [one["message"] for one in run.log.of("log")]
+        assert len(lines) == (3 if is_named else 0)
+        assert all("for want of memory: take a smaller batch.per_worker" in line for line in lines)
+
+    play(tmp_path, scenario)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainers.data.reading import OPENING
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.runtime.actors.coordinator_watch import CoordinatorWatch
+from trainers.runtime.memory_kills import memory_kills
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup, leave
 from trainers.runtime.processes import ProcessId, this_process
@@ -47,7 +48,8 @@ class BaseActor:
     def heartbeat(self) -> Heartbeat:
         """What this actor does."""
         busy_s = time.monotonic() - self.active_since_s
-        beat = Heartbeat(cpu_s=time.process_time(), activity=self.activity, activity_s=busy_s)
+        cpu_s, kills = time.process_time(), memory_kills()
+        beat = Heartbeat(cpu_s=cpu_s, activity=self.activity, activity_s=busy_s, memory_kills=kills)
         reading = OPENING.longest() if self.setup is None else self.setup.dataset.reading()
         return beat if reading is None else replace(beat, example=reading.example, reading_s=reading.seconds)
 

@@ -80,6 +80,12 @@ class ActorWatch:
         """Whether an actor has said a word to this coordinator."""
         return actor in self.watched and self.watched[actor].process is not None
 
+    def memory_kills(self, actor: Any) -> tuple[str, int] | None:
+        """The node of an actor, and how many processes the kernel had ended there for want of memory when it last
+        answered; None if it never has."""
+        one = self.watched.get(actor)
+        return None if one is None or one.process is None else (one.process.node_id, one.history.beat.memory_kills)
+
     def is_computing(self, worker: WorkerHandle) -> bool:
         """Whether a worker is in a step, as far as one knows: one that does not answer now is given the time in which
         it is judged."""

@@ -122,6 +122,7 @@ class RunController:
             return
         self.parts.log.state(State.RECOVERING, TAKES_OVER, "going on with the actors that survived")
         self.stops_as = self.before.stops_as
+        self.scaler.want(self.before.wanted or self.scaler.wanted)
         self.phase = RunPhase.LOOKING
         self.parts.tasks.start(self._find_survivors())
 
@@ -169,6 +170,7 @@ class RunController:
                 self._stop(stops_as)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
+                self.parts.log.wanted(count)
             case happened.RequestNoted(request):
                 self.parts.log.write("request", request)
             case happened.SurvivorsFound(survivors):
@@ -374,12 +376,10 @@ class RunController:
         self.parts.events.put_nowait(happened.RunStarted(started))
 
     async def _find_survivors(self) -> None:
-        survivors = await self.recovery.find_survivors(self.incarnation)
-        self.parts.events.put_nowait(happened.SurvivorsFound(survivors))
+        self.parts.events.put_nowait(happened.SurvivorsFound(await self.recovery.find_survivors(self.incarnation)))
 
     async def _take_back(self, survivors: happened.Survivors) -> None:
-        started = await self.recovery.take_back(survivors, self.before)
-        self.parts.events.put_nowait(happened.RunStarted(started))
+        self.parts.events.put_nowait(happened.RunStarted(await self.recovery.take_back(survivors, self.before)))
 
     async def _remove_leftovers(self, survivors: happened.Survivors) -> None:
         await self.recovery.remove_leftovers(survivors)

@@ -14,6 +14,7 @@ from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_log import LogSummary
+from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with
@@ -125,7 +126,8 @@ class Launcher:
             try:
                 return await worker.prepare(chooses=rank == 0, tries=tries and rank == 0)
             except ray.exceptions.RayActorError:
-                await self._lose(worker.name, worker.fault or "died", node)
+                known = self.parts.watch.memory_kills(worker.actor)
+                await self._lose(worker.name, worker.fault or "died", node, known)
                 self.parts.pool.restart_worker(rank)
 
     async def _warm_shard(self, index: int) -> ActorLocation:
@@ -140,8 +142,12 @@ class Launcher:
             else:
                 return place
 
-    async def _lose(self, name: str, why: str, node: str | None) -> None:
-        """Log a death before the first step. node: Where it was; the death counts unless the node has died.
+    async def _lose(self, name: str, why: str, node: str | None, known: tuple[str, int] | None = None) -> None:
+        """Log a death before the first step.
+
+        Args:
+            node: Where it was; the death counts unless the node has died.
+            known: As in `ended_for_memory`.
 
         Raises:
             WorkerDied: That was one too many, or the run replaces none.
@@ -150,7 +156,12 @@ class Launcher:
         self.parts.log.write("fault", {"actor": name, "why": why, "examples": 0})
         if self.parts.config.is_trial:
             raise WorkerDied(f"{name} {why}, and a trial's processes are not replaced")
-        if not await died_with(node) and (decision := self.failures.failed(f"{name} {why}")) is not None:
+        if await died_with(node):
+            return
+        if await ended_for_memory(known):
+            self.parts.log.line("error", f"{name} {ENDED}: {REMEDY}")
+            why = f"{ENDED} before it was ready"
+        if (decision := self.failures.failed(f"{name} {why}")) is not None:
             raise WorkerDied(decision.message)
 
     def _say_of_products(self, first: Prepared) -> None:

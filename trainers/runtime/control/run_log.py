@@ -41,6 +41,8 @@ class LogSummary:
     """Of each report of steps: the examples trained by then, and the loss."""
     went_back: int = 0
     """How often the run went back to its last checkpoint without having written another one since."""
+    wanted: int | None = None
+    """With how many workers it was last told to train, since it was started; None: as the spec says."""
     digests: tuple[str, ...] = ()
     """By which the rows of the Ray Datasets are known again that were executed last."""
 
@@ -63,10 +65,13 @@ def summarise_log(run_dir: Path) -> LogSummary:
         went_back += event.type == "state" and event.data["reason"] in GOES_BACK
         went_back *= event.type != "checkpoint"
     is_over = last.is_terminal or last in (State.PAUSED, State.QUEUED)
+    begun = max((i for i, e in enumerate(events) if e.type == "state" and e.data["state"] == State.STARTING), default=0)
+    wanted = [event.data["wanted"] for event in events[begun:] if "wanted" in event.data]
     executed: list[str] = next((e.data["digests"] for e in reversed(events) if "digests" in e.data), [])
     return LogSummary(
         is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped,
-        tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back, tuple(executed),
+        tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back,
+        wanted[-1] if wanted else None, tuple(executed),
     )  # fmt: skip
 
 
@@ -125,6 +130,10 @@ class RunLog:
     def warning(self, message: str, examples: int, epoch: float) -> None:
         """The run trains on, and its loss says that it should not be left to itself."""
         self.write("warning", {"message": message, "examples": examples, "epoch": epoch})
+
+    def wanted(self, workers: int) -> None:
+        """The run was told to train with so many workers from soon on."""
+        self.write("log", {"level": "info", "message": f"is to train with {workers} workers", "wanted": workers})
 
     def skipped(self, example: int, why: str) -> None:
         """A training example that cannot be read is skipped."""

@@ -5,6 +5,7 @@ Events change what is known; `advance` decides from it and begins what follows. 
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from typing import Any
 
 import ray
 
@@ -27,6 +28,7 @@ from trainers.runtime.control.run_events import (
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
+from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import Prepared
 from trainers.runtime.nodes import died_with
 from trainers.training.messages import GenerationEnd, WorkerReport
@@ -128,6 +130,7 @@ class Training:
             node = worker.prepared.place.node_id
         if event.with_node:
             return
+        self._ask_why(worker.actor, worker.name, event.why)
         self._fail_if_hopeless(
             self.failures.failed(f"{worker.name} {event.why}", node, worker.number, self.parts.pool.num_started)
         )
@@ -155,6 +158,7 @@ class Training:
         pool = self.parts.pool
         why = pool.why_gone(pool.shards[index])
         self._log_fault(f"{pool.job_id}/shard/{index}", why)
+        self._ask_why(pool.shards[index], f"shard {index}", why)
         decision = self.failures.failed(
             f"shard {index} {why}", pool.shard_nodes[index], pool.shard_ages[index], pool.num_started
         )
@@ -243,11 +247,24 @@ class Training:
         self.groups.append(group)
         return group
 
+    def _ask_why(self, actor: Any, name: str, why: str) -> None:
+        """Find out whether an actor was lost for want of memory; nothing waits for that."""
+        if "OutOfMemoryError" in why:  # Ray's own monitor has ended it, or a GPU was full
+            self.parts.log.line("error", f"{name} lacked memory: {REMEDY}")
+        elif why.startswith("died"):
+            known = self.parts.watch.memory_kills(actor)  # the watch forgets it soon
+            self.parts.tasks.start_background(f"asking why {name} died", self._say_if_for_memory(known, name, why))
+
     def _fail_if_hopeless(self, decision: GiveUp | None) -> None:
         if decision is not None:
             raise WorkerDied(decision.message)
 
     # -- what takes time -------------------------------------------------------------------------------------------
+
+    async def _say_if_for_memory(self, known: tuple[str, int] | None, name: str, why: str) -> None:
+        if await ended_for_memory(known):
+            self.parts.log.line("error", f"{name} {ENDED}: {REMEDY}")
+            self.failures.learned(f"{name} {why}", f"{name} {ENDED}")
 
     async def _start_worker(self) -> None:
         pool, events = self.parts.pool, self.parts.events
