@@ -22,6 +22,8 @@ def test_nothing_is_said_of_what_is_well() -> None:
     assert said(warmup={"name": "gradual", "epochs": 0.5}, **scaled) == []
     assert said(warmup={"name": "linear", "epochs": 0.5}) == []
     assert said() == []
+    assert said(**scaled | {"workers": {"virtual": 8}}) == []
+    assert said(**scaled | {"workers": {"virtual": 9}, "schedule": "one_cycle"}) == []
     assert said(algorithm="downpour") == []
     assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
     assert said(optimizer="momentum") == []
@@ -38,6 +40,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
         ({"ema": {"decay": 0.999}}, "ema.decay"),
         ({"warmup": {"name": "gradual", "epochs": 0.5}}, "warmup.name"),
+        ({"workers": {"virtual": 9}, "batch": {"per_worker": 32, "base": 32}, "scaling": "sqrt"}, "warmup"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),
         (
             {"task": "language_model", "data": {"name": "text", "root": "t", "horizontal_flip": True}},

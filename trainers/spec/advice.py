@@ -13,6 +13,9 @@ OF_IMAGES = ("random_crop", "horizontal_flip", "random_resized_crop", "resize")
 HEAVY_MOMENTUM = 0.9
 """From here on, momentum on top of asynchrony is known to cost accuracy."""
 
+FAR = 8
+"""Times the base batch, above which the scaled rate is not to be taken at once: the large minibatches of paper 4."""
+
 
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
@@ -122,7 +125,13 @@ def _scaling(spec: TrainSpec) -> list[str]:
 
 
 def _warmup(spec: TrainSpec) -> list[str]:
-    """One that leads from the base rate to the scaled one, where these are the same."""
+    """One that leads from the base rate to the scaled one, where these are the same; or none, where it is far."""
+    times = spec.batch_scaling.batch_factor
+    if spec.warmup.name == "none" and not spec.schedule.warms_up and times > FAR and spec.scaling.name != "none":
+        return [
+            f"warmup: the batch is {times:g} times batch.base, and the scaled rate is too high for a network that is "
+            "still changing rapidly (Goyal et al. 2017, section 2.2); set warmup: gradual"
+        ]
     if spec.warmup.name == "none" or spec.warms_up:
         return []
     return [
