@@ -9,9 +9,11 @@ from tests.runtime.control.fake_actors import died
 from tests.runtime.control.fakes import EXAMPLES, FakeRun, ended, play, small, train_everything
 from trainers.errors import Fenced, SpecRejected
 from trainers.events import State
+from trainers.metrics import StepMetrics
 from trainers.runtime.control import training
 from trainers.runtime.control.controller import RunPhase
 from trainers.runtime.control.run_events import TaskFailed
+from trainers.training.messages import WorkerReport
 
 STARTED = [("STARTING", "Starting"), ("RUNNING", "Training")]
 
@@ -50,6 +52,19 @@ def test_a_start_that_fails_ends_the_run_with_the_reason(tmp_path: Path) -> None
         await run.begins(RunPhase.STARTING)
         await run.happens(TaskFailed(SpecRejected("model: it does not fit")))
         assert ended(run) == ("FAILED", "SpecRejected", "model: it does not fit")
+
+    play(tmp_path, scenario)
+
+
+def test_the_log_tells_once_what_memory_a_worker_had_in_its_first_step(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        for number in (0, 1):
+            report = WorkerReport(number, 0, StepMetrics(steps=1), peak_bytes=(2_000_000, 0))
+            run.controller.report(report)
+        told = [one["message"] for one in run.log.of("log") if one["message"].startswith("memory: ")]
+        assert len(told) == 1
+        assert told[0].startswith("memory: worker 0 had at most 2 MB resident in its first step, at least 0.0 MB of it")
 
     play(tmp_path, scenario)
 
