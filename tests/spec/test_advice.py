@@ -39,6 +39,10 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"ema": {"decay": 0.999}}, "ema.decay"),
         ({"warmup": {"name": "gradual", "epochs": 0.5}}, "warmup.name"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),
+        (
+            {"task": "language_model", "data": {"name": "text", "root": "t", "horizontal_flip": True}},
+            "data.horizontal_flip",
+        ),
         ({"data": {"name": "digits", "cutmix": 1.0}, "batch": 1}, "data.cutmix"),
         ({"algorithm": {"name": "mixed", "group": "node"}, "batch": {"per_worker": 8, "base": 8}}, "algorithm.group"),
     ],

@@ -20,10 +20,12 @@ NET = "tests.gpu.nets:small_net"
 
 
 def spec(count: int, **changes: object) -> TrainSpec:
-    """Three steps an epoch, whose minibatches are all of one size."""
+    """Three steps an epoch, whose minibatches are all of one size, with all that a recipe may have."""
+    groups = [{"match": "*.bias", "lr": 0.04}, {"match": "norm.weight", "frozen": True}]
     fields = {
         "workers": {"count": count, "virtual": 3}, "data": {"name": "digits", "limit": 14}, "batch": 2, "epochs": 1,
-        "model": {"name": NET, "compile": True}, "optimizer": {"name": "momentum", "lr": 0.02},
+        "model": {"name": NET, "compile": True}, "optimizer": {"name": "momentum", "lr": 0.02, "groups": groups},
+        "ema": {"decay": 0.6}, "clip": {"norm": 0.5},
     }  # fmt: skip
     return TrainSpec.model_validate(fields | changes)
 
@@ -34,7 +36,8 @@ def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stoppe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
-        return read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train()).model
+        found = read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train())
+        return found.model | {f"average of {name}": value for name, value in found.optimizer["ema"].items()}
 
     whole, half = run("whole", 1), run("half", 2, limit=2)
     rest = run("rest", 3, checkpoint={"resume": str(tmp_path / "half" / "checkpoint")})

@@ -1,5 +1,6 @@
 """What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
 
+from trainers.data.names import RECORDS
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
@@ -7,6 +8,8 @@ from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
 MOST_OF_THE_FIRST = 0.05
 """Share of the first update in the average at the end of a run, from which on it is told."""
+OF_IMAGES = ("random_crop", "horizontal_flip", "random_resized_crop", "resize")
+"""What specs of before there were other data may have for any; newer such fields are refused."""
 HEAVY_MOMENTUM = 0.9
 """From here on, momentum on top of asynchrony is known to cost accuracy."""
 
@@ -14,7 +17,7 @@ HEAVY_MOMENTUM = 0.9
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    division = [*_division(spec, order), *_order(spec), *_mixing(spec)]
+    division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec)]
     found = [*_length(spec, num_examples), *division, *_average(spec, num_examples)]
     return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
 
@@ -60,6 +63,13 @@ def _order(spec: TrainSpec) -> list[str]:
         "data.shuffle: folders have one class after the other, so whole minibatches are of one class, from which a "
         "model learns badly; leave it out"
     ]
+
+
+def _images(spec: TrainSpec) -> list[str]:
+    """Changes of images, of data that have none."""
+    data = spec.data
+    vain = [name for name in OF_IMAGES if getattr(data, name)] if data.name in RECORDS else []
+    return [f"data.{name}: {data.name} has no images, so this does nothing; leave it out" for name in vain]
 
 
 def _mixing(spec: TrainSpec) -> list[str]:
