@@ -90,7 +90,7 @@ class NeededMemory(Figures):
     """What `held` names, at least; null where the optimizer's class decides."""
     held: str
     activations: int
-    """What the layers of a minibatch put out."""
+    """What the layers of a minibatch put out; with `model.checkpoint_activations` not all of it is kept at once."""
 
 
 class ModelCost(Figures):

@@ -12,8 +12,8 @@ from trainers.training.messages import WorkerReport
 
 ENDED = "was ended by the kernel for want of memory"
 REMEDY = (
-    "take a smaller batch.per_worker (a larger workers.virtual keeps the batch of a step), fewer workers a node "
-    "(a larger workers.cpus), or a smaller data.memory_limit_bytes"
+    "take a smaller batch.per_worker (a larger workers.virtual keeps the batch of a step), "
+    "model.checkpoint_activations, fewer workers a node (a larger workers.cpus), or a smaller data.memory_limit_bytes"
 )
 
 

@@ -49,7 +49,9 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
         vectors, activations = cost.memory.vectors, f"{cost.memory.activations / 1e6:,.1f} MB"
         known = "what its class keeps" if vectors is None else f"at least {vectors / 1e6:,.1f} MB"
         typer.echo(f"\nA worker needs {known} for {cost.memory.held}, and {activations} for")
-        typer.echo(f"what the layers put out for {spec.batch.per_worker} examples, beside data and the process itself.")
+        most = " at most" if spec.model.checkpoint_activations else ""
+        put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
+        typer.echo(f"{put_out}, beside data and the process itself.")
 
 
 def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:

@@ -12,7 +12,7 @@ from trainers.events import State
 from trainers.metrics import StepMetrics
 from trainers.runtime.control import training
 from trainers.runtime.control.controller import RunPhase
-from trainers.runtime.control.run_events import TaskFailed
+from trainers.runtime.control.run_events import TaskFailed, WorkerLost
 from trainers.training.messages import WorkerReport
 
 STARTED = [("STARTING", "Starting"), ("RUNNING", "Training")]
@@ -130,6 +130,18 @@ def test_a_worker_that_the_kernel_ended_for_memory_is_named_and_nothing_waits_fo
         (line,) = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
         assert line.startswith("job/worker/1 was ended by the kernel for want of memory: take a smaller batch")
         assert run.training.failures.causes == ["job/worker/1 was ended by the kernel for want of memory"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_worker_whose_gpu_is_full_is_told_with_what_to_change(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        await run.happens(WorkerLost(run.pool.workers[1], "broke: OutOfMemoryError: CUDA out of memory", "frames"))
+        assert run.log.of("fault")[0]["why"] == "broke: OutOfMemoryError: CUDA out of memory"
+        lines = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
+        assert lines[0] == "frames"
+        assert lines[1].startswith("job/worker/1 lacked memory: take a smaller batch.per_worker")
 
     play(tmp_path, scenario)
 
