@@ -111,7 +111,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         raise CannotServe(f"--webhook-allow: {error}; a network looks like 10.1.0.0/16") from None
     mirror = open_mirror(options)
     listening = bind(options.host, options.port, is_guarded=demands)
-    with contextlib.closing(listening), _alone(options.state_dir), _tracking(settings) as tracking:
+    with contextlib.closing(listening), _alone(options.state_dir), _trackers(settings, options.state_dir) as trackers:
         address = options.address or start_head(options.state_dir, options.num_cpus).address
         cluster = attach(address, json_logs=settings.log_format == "json")
         store = open_store(settings, options.state_dir)
@@ -121,7 +121,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
                 options.state_dir / "runs", Path.cwd(), quotas=quotas(settings), growth=growth,
                 audit_entries=settings.audit_entries,
             )  # fmt: skip
-            manager = build_manager(store, ray_runs(), config, mirror, tracking)
+            manager = build_manager(store, ray_runs(), config, mirror, trackers)
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()
             sender = Sender(Webhooks(store.engine, sweeps.folder), allowed)
@@ -142,22 +142,27 @@ def serve(settings: Settings, options: ServeOptions) -> None:
 
 
 @contextlib.contextmanager
-def _tracking(settings: Settings) -> "Iterator[Tracking | None]":
-    """The MLflow that jobs are mirrored in, if there is one."""
+def _trackers(settings: Settings, state_dir: Path) -> "Iterator[list[Tracking]]":
+    """What mirrors the jobs in MLflow and in Weights & Biases, where the settings name them. Raises CannotServe."""
     from api import CannotServe
     from service import Tracking
 
-    if not settings.mlflow_uri:
-        yield None
-        return
-    if not Tracking.is_installed():
-        raise CannotServe("MILLRACE_MLFLOW_URI is set, but MLflow is not installed: pip install 'millrace[mlflow]'")
-    tracking = Tracking(settings.mlflow_uri, settings.mlflow_experiment)
-    tracking.start()
-    try:
-        yield tracking
-    finally:
-        tracking.close()
+    found: list[Tracking] = []
+    if settings.mlflow_uri:
+        found.append(Tracking("mlflow", settings.mlflow_uri, settings.mlflow_experiment))
+    if settings.wandb_project:
+        found.append(Tracking("wandb", settings.wandb_project, settings.wandb_mode, str(state_dir / "wandb")))
+    for one in found:
+        if not one.is_installed:
+            raise CannotServe(
+                f"a setting MILLRACE_{one.library.upper()}_* names a tracker that is not installed: "
+                f"pip install 'millrace[{one.library}]'"
+            )
+    with contextlib.ExitStack() as stack:
+        for one in found:
+            one.start()
+            stack.callback(one.close)
+        yield found
 
 
 def open_mirror(options: ServeOptions) -> "Mirror | None":

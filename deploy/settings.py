@@ -47,6 +47,13 @@ class Settings(BaseSettings):
     mlflow_uri: str = ""
     """The MLflow in which jobs are mirrored, as MLflow names it: `http://host:5000`, `sqlite:////path/mlflow.db`."""
 
+    wandb_project: str = ""
+    """The project of Weights & Biases in which jobs are mirrored; left out: none. wandb finds its key and its server by
+    its own variables."""
+
+    wandb_mode: Literal["online", "offline"] = "online"
+    """`offline` writes them into the runs' folders, for `wandb sync`."""
+
     guide_dir: Path | None = None
     """The built guide that `millrace serve` shows at /guide; left out: what `make docs` has built."""
 

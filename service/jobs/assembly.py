@@ -1,5 +1,7 @@
 """Puts a manager of jobs together from its parts."""
 
+from collections.abc import Sequence
+
 from service.database.job_store import Store
 from service.jobs.active_jobs import ActiveJobs
 from service.jobs.admission import Admission
@@ -19,7 +21,7 @@ from service.tracking.tracker import Tracking
 
 
 def build_manager(
-    store: Store, runs: Runs, config: ManagerConfig, mirror: Mirror | None = None, tracking: Tracking | None = None
+    store: Store, runs: Runs, config: ManagerConfig, mirror: Mirror | None = None, trackers: Sequence[Tracking] = ()
 ) -> JobManager:
     """A manager that has not started.
 
@@ -28,11 +30,11 @@ def build_manager(
         runs: Starts runs and finds them again.
         config: Where the jobs are kept, and what their users may have.
         mirror: Keeps copies of the runs, if there is a storage.
-        tracking: Mirrors the runs in MLflow, if there is one.
+        trackers: Each mirrors the jobs in MLflow or the like.
     """
     active = ActiveJobs()
     queue = JobQueue(runs, active, config.quotas, config.growth)
-    sinks = Sinks(RunDirs(store, mirror), SeriesCache(), tracking)
+    sinks = Sinks(RunDirs(store, mirror), SeriesCache(), trackers)
     lifecycle = Lifecycle(store, runs, active, queue, sinks, config.poll_s)
     metrics = ServiceMetrics(store.count, active.progress, mirror)
     preemption = Preemption(queue.held, active.scale)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,8 @@ class Sinks:
     """Copies of run directories."""
     series: SeriesCache
     """Metric series for charts."""
-    tracking: Tracking | None
-    """MLflow."""
+    trackers: Sequence[Tracking]
+    """MLflow and the like."""
 
 
 class Lifecycle:
@@ -186,8 +186,8 @@ class Lifecycle:
         active.handle = handle
         requests, active.requests = active.requests, []
         _tell(handle, requests)
-        if self.sinks.tracking is not None:
-            self.sinks.tracking.follow(job)
+        for tracker in self.sinks.trackers:
+            tracker.follow(job)
 
         async def on_state(status: Status) -> bool:
             return await self.reached(job.id, status)

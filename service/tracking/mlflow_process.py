@@ -1,24 +1,18 @@
 """Mirrors jobs as MLflow runs: `python -m service.tracking.mlflow_process URI EXPERIMENT`.
 
-It is a process of its own because MLflow takes 150 MB. The service names the jobs on its standard input, one JSON
-object a line; the process reads their metrics from their event logs. It finds a job's MLflow run by a tag and does not
-log again what that run already has, so both this process and the service may be restarted at any moment.
+It is a process of its own because MLflow takes 150 MB. It finds a job's MLflow run by a tag and does not log again what
+that run already has, so both this process and the service may be restarted at any moment.
 """
 
-import contextlib
-import json
 import logging
-import queue
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
-
+from service.tracking.mirror import TRY_AGAIN_S, TrackedJob, flat, listen, mirror
 from service.tracking.scalars import Scalars
 from trainers import Event, EventLogReader, State
 
@@ -28,8 +22,6 @@ if TYPE_CHECKING:
 
 JOB_TAG = "millrace.job"
 FOLDER_TAG = "millrace.run_dir"
-POLL_S = 1.0
-TRY_AGAIN_S = 10.0
 BATCH = 50
 """Events that are logged at once; MLflow takes up to 1,000 figures."""
 PARAMS = 100
@@ -37,16 +29,6 @@ PARAMS = 100
 STATUS = {State.SUCCEEDED: "FINISHED", State.FAILED: "FAILED", State.CANCELLED: "KILLED"}
 
 logger = logging.getLogger(__name__)
-
-
-class TrackedJob(BaseModel):
-    """A job as the service sends it."""
-
-    id: str
-    name: str
-    labels: dict[str, str]
-    run_dir: Path
-    spec: dict[str, Any]
 
 
 class JobRun:
@@ -110,15 +92,6 @@ class JobRun:
         return [Metric(name, value, *when) for name, value in points.items() if (name, *when) not in self.known]
 
 
-def flat(spec: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a spec by their paths: `optimizer.lr`."""
-    for name, value in spec.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
 def left_open(client: "MlflowClient", experiment: str) -> list[TrackedJob]:
     """Jobs whose runs were still open when an earlier process ended."""
     found = client.search_runs([experiment], "attributes.status = 'RUNNING'")
@@ -130,46 +103,11 @@ def left_open(client: "MlflowClient", experiment: str) -> list[TrackedJob]:
     ]
 
 
-def mirror(client: "MlflowClient", experiment: str, incoming: "queue.SimpleQueue[TrackedJob | None]") -> None:
-    """Follow all jobs until no more are coming, and then to where their logs end now."""
-    runs: dict[str, JobRun] = {}
-    news: list[TrackedJob | None] = []
-    while None not in news:
-        news = arrived(incoming)
-        for job in filter(None, news):
-            runs.setdefault(job.id, JobRun(client, experiment, job))
-        for run in list(runs.values()):
-            try:
-                if run.go_on():
-                    del runs[run.job.id]
-            except Exception as error:  # MLflow may be back in a while
-                logger.warning("could not log job %s to MLflow: %s", run.job.id, error)
-                time.sleep(0 if None in news else TRY_AGAIN_S)
-                break
-
-
-def arrived(incoming: "queue.SimpleQueue[TrackedJob | None]") -> list[TrackedJob | None]:
-    """The jobs that arrive within a second."""
-    found: list[TrackedJob | None] = []
-    with contextlib.suppress(queue.Empty):
-        found.append(incoming.get(timeout=POLL_S))
-        while True:
-            found.append(incoming.get_nowait())
-    return found
-
-
 def main(uri: str, experiment_name: str) -> None:
     """Mirror the jobs that come by the standard input."""
     from mlflow import MlflowClient
 
-    incoming: queue.SimpleQueue[TrackedJob | None] = queue.SimpleQueue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            incoming.put(TrackedJob.model_validate(json.loads(line)))
-        incoming.put(None)
-
-    threading.Thread(target=listen, daemon=True).start()
+    incoming = listen()
     while True:
         try:
             client = MlflowClient(tracking_uri=uri)
@@ -182,7 +120,7 @@ def main(uri: str, experiment_name: str) -> None:
             time.sleep(TRY_AGAIN_S)
     for job in unfinished:
         incoming.put(job)
-    mirror(client, number, incoming)
+    mirror(lambda job: JobRun(client, number, job), incoming)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The service's side of MLflow: starts the process that mirrors jobs, and sends it each job."""
+"""The service's side of a tracker: starts the process that mirrors jobs, and sends it each job."""
 
 import contextlib
 import importlib.util
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from typing import Literal
 
 from service.database.job_store import Job
 
@@ -17,7 +18,9 @@ STOP_WITHIN_S = 5.0
 START_AGAIN_S = 5.0
 LOOK_S = 1.0
 RESENT = 100
-"""How many of the last jobs are sent again to a new process; MLflow itself knows of earlier ones."""
+"""How many of the last jobs are sent again to a new process; of earlier ones it knows by itself."""
+
+Library = Literal["mlflow", "wandb"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +28,18 @@ logger = logging.getLogger(__name__)
 class Tracking:
     """Takes jobs from any thread without blocking. A process that dies is started again, and is sent the jobs again."""
 
-    def __init__(self, uri: str, experiment: str) -> None:
-        self.command = [sys.executable, "-P", "-m", "service.tracking.mlflow_process", uri, experiment]
+    def __init__(self, library: Library, *arguments: str) -> None:
+        """arguments: What the tracker's process is told beside the jobs."""
+        self.library = library
+        self.command = [sys.executable, "-P", "-m", f"service.tracking.{library}_process", *arguments]
         self.jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.process: subprocess.Popen[str] | None = None
         self.thread = threading.Thread(target=self._run, name="tracking", daemon=True)
 
-    @staticmethod
-    def is_installed() -> bool:
-        """Whether there is an MLflow in this environment."""
-        return importlib.util.find_spec("mlflow") is not None
+    @property
+    def is_installed(self) -> bool:
+        """Whether the tracker's library is in this environment."""
+        return importlib.util.find_spec(self.library) is not None
 
     def start(self) -> None:
         """Begin."""
@@ -59,7 +64,7 @@ class Tracking:
     def _run(self) -> None:
         lines: deque[str] = deque(maxlen=RESENT)
         while not self._send_all(lines):
-            logger.warning("the process that mirrors jobs in MLflow has died; it is started again")
+            logger.warning("the process that mirrors jobs in %s has died; it is started again", self.library)
             time.sleep(START_AGAIN_S)
 
     def _send_all(self, lines: deque[str]) -> bool:

@@ -70,14 +70,15 @@ def test_another_format_is_refused() -> None:
     assert "MILLRACE_LOG_FORMAT" in done.stderr
 
 
-def test_mlflow_without_mlflow_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tracker", [{"mlflow_uri": "http://127.0.0.1:1"}, {"wandb_project": "mine"}])
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: dict[str, str]
 ) -> None:
     from api import CannotServe, ServeOptions
     from service import Tracking
 
-    monkeypatch.setattr(Tracking, "is_installed", staticmethod(lambda: False))
-    serve = cli_context(Settings(mlflow_uri="http://127.0.0.1:1")).serve
-    with pytest.raises(CannotServe, match="mlflow"):
+    monkeypatch.setattr(Tracking, "is_installed", False)
+    serve = cli_context(Settings(**tracker)).serve
+    with pytest.raises(CannotServe, match="is not installed: pip install"):
         serve(ServeOptions("127.0.0.1", 0, tmp_path / "state", None, None))
     assert not (tmp_path / "state" / "cluster.json").exists()

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,10 @@ def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     """Opens a manager; called again, one that finds what the first left."""
 
     @asynccontextmanager
-    async def open_manager(tracking: Tracking | None = None, **options: Any) -> AsyncIterator[JobManager]:
+    async def open_manager(trackers: Sequence[Tracking] = (), **options: Any) -> AsyncIterator[JobManager]:
         store = Store.open(url)
         config = ManagerConfig(tmp_path / "runs", tmp_path, poll_s=0.01, **options)
-        manager = build_manager(store, runs, config, tracking=tracking)
+        manager = build_manager(store, runs, config, trackers=trackers)
         await manager.start()
         try:
             yield manager

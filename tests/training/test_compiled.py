@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.local_runs import LocalRun
 from trainers.data.loading.files import COMPILED, remove_forsaken_files
 from trainers.errors import SpecRejected
-from trainers.models.passes.compiled import check_compiler
+from trainers.models.passes.compiled import check_compiler, is_compiling
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 from trainers.training.setup import check, set_up
@@ -35,14 +35,22 @@ def spec(count: int, **changes: object) -> TrainSpec:
 def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch._inductor import cpp_builder
+
     def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
         found = read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train())
         return found.model | {f"average of {name}": value for name, value in found.optimizer["ema"].items()}
 
+    compilers, call = [], cpp_builder.run_compile_cmd
+    monkeypatch.setattr(
+        cpp_builder, "run_compile_cmd", lambda *a, **k: (compilers.append(is_compiling()), call(*a, **k))
+    )
     whole, half = run("whole", 1), run("half", 2, limit=2)
     rest = run("rest", 3, checkpoint={"resume": str(tmp_path / "half" / "checkpoint")})
     plain = run("plain", 1, model=NET)
     assert whole.keys() == half.keys() == plain.keys()
+    assert set(compilers) == {True}
+    assert not is_compiling()
     for name, value in plain.items():
         torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=1e-5)
         assert torch.equal(rest[name], whole[name])

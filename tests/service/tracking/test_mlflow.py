@@ -15,7 +15,8 @@ pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
 from mlflow import MlflowClient
 
 from service.spec import JobSpec
-from service.tracking.mlflow_process import JOB_TAG, JobRun, TrackedJob, left_open, mirror
+from service.tracking.mirror import TrackedJob, mirror
+from service.tracking.mlflow_process import JOB_TAG, JobRun, left_open
 from service.tracking.tracker import Tracking
 from tests.service.conftest import Managed, eventually, reached, started
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
@@ -112,7 +113,7 @@ def test_a_run_that_ended_while_nobody_looked_is_seen_to_its_end(
     told: queue.SimpleQueue[TrackedJob | None] = queue.SimpleQueue()
     for one in (*left_open(client, experiment), None):
         told.put(one)
-    mirror(client, experiment, told)
+    mirror(lambda one: JobRun(client, experiment, one), told)
     found = only(client, experiment)
     assert found.info.status == "KILLED"
     assert history(client, found.info.run_id, "train/loss") == [(1000, 0.5)]
@@ -142,9 +143,9 @@ def test_the_service_has_its_jobs_mirrored_by_a_process_that_may_die(
     name = client.get_experiment(experiment).name
 
     async def scenario() -> None:
-        tracking = Tracking(uri, name)
+        tracking = Tracking("mlflow", uri, name)
         tracking.start()
-        async with managed(tracking=tracking) as manager:
+        async with managed(trackers=[tracking]) as manager:
             job, _ = await manager.submit(JobSpec(name="first"))
             run = await started(runs, job.id)
             run.state(State.RUNNING)
@@ -169,5 +170,6 @@ def test_the_service_has_its_jobs_mirrored_by_a_process_that_may_die(
 
 
 def test_the_service_itself_does_not_import_it() -> None:
-    program = "import sys, service.jobs.manager, service.tracking.mlflow_process; sys.exit('mlflow' in sys.modules)"
+    program = """import sys, service.jobs.manager, service.tracking.mlflow_process, service.tracking.wandb_process
+sys.exit('mlflow' in sys.modules or 'wandb' in sys.modules)"""
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

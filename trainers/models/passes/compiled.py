@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 from typing import Any
 
 import torch
@@ -18,6 +19,13 @@ from trainers.models.dropout import ExampleDropout
 SHAPES = 64
 """Of minibatches that are compiled, each by itself; more fail the run, for torch would go on without compiling."""
 
+_compiling = threading.Event()
+
+
+def is_compiling() -> bool:
+    """Whether this process compiles: it waits for a compiler then, which uses the CPU in its place."""
+    return _compiling.is_set()
+
 
 def compiled(model: nn.Module) -> nn.Module:
     """What computes as the model does; the model itself stays as it is, with its names.
@@ -27,7 +35,11 @@ def compiled(model: nn.Module) -> nn.Module:
     """
     _begin_folder()
     import torch._dynamo.config as tracing
+    from torch._dynamo.callback import callback_handler
 
+    if _begins not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begins)
+        callback_handler.register_end_callback(_ends)
     tracing.recompile_limit, tracing.fail_on_recompile_limit_hit = SHAPES, True
     for module in model.modules():
         if isinstance(module, ExampleDropout):
@@ -57,6 +69,14 @@ def check_compiler(device: torch.device) -> None:
         raise SpecRejected(
             "model.compile: there is no C++ compiler on this worker's node; install g++ there, or leave it out"
         ) from None
+
+
+def _begins(_: object) -> None:
+    _compiling.set()
+
+
+def _ends(_: object) -> None:
+    _compiling.clear()
 
 
 def _begin_folder() -> None:

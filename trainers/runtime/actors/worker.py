@@ -130,7 +130,9 @@ class Worker(BaseActor):
         if trainer is None:
             return beat
         generation = trainer.endpoint.generation
-        begun, computes = self.gates[generation].begun, trainer.computes()
+        from trainers.models.passes.compiled import is_compiling
+
+        begun, computes = self.gates[generation].begun, trainer.computes() and not is_compiling()
         return replace(beat, generation=generation, begun=begun, computes=computes)
 
     def hold(self, generation: int) -> int:

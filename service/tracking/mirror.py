@@ -1,0 +1,97 @@
+"""What the processes that mirror jobs in trackers have in common: the service names the jobs, their logs tell the rest.
+
+The service names them on the standard input, one JSON object a line; each process reads their event logs for itself.
+A tracker that is away is tried again and again, while what it is to hear waits in the logs: no job waits for it.
+"""
+
+import contextlib
+import json
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+POLL_S = 1.0
+TRY_AGAIN_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class TrackedJob(BaseModel):
+    """A job as the service sends it."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    run_dir: Path
+    spec: dict[str, Any]
+
+
+Jobs = queue.SimpleQueue[TrackedJob | None]
+"""Those that are to be mirrored; None: no more are coming."""
+
+
+class TrackedRun(Protocol):
+    """One job in a tracker."""
+
+    job: TrackedJob
+
+    def go_on(self) -> bool:
+        """Log what is new. Returns whether the job has ended. If the tracker raises, the next call tries again."""
+
+
+def mirror(open_run: Callable[[TrackedJob], TrackedRun], incoming: Jobs) -> None:
+    """Follow all jobs until no more are coming, and then to where their logs end now."""
+    runs: dict[str, TrackedRun] = {}
+    news: list[TrackedJob | None] = []
+    while None not in news:
+        news = arrived(incoming)
+        for job in filter(None, news):
+            if job.id not in runs:
+                runs[job.id] = open_run(job)
+        for run in list(runs.values()):
+            try:
+                if run.go_on():
+                    del runs[run.job.id]
+            except Exception as error:  # the tracker may be back in a while
+                logger.warning("could not log job %s: %s", run.job.id, error)
+                time.sleep(0 if None in news else TRY_AGAIN_S)
+                break
+
+
+def arrived(incoming: Jobs) -> list[TrackedJob | None]:
+    """The jobs that arrive within a second."""
+    found: list[TrackedJob | None] = []
+    with contextlib.suppress(queue.Empty):
+        found.append(incoming.get(timeout=POLL_S))
+        while True:
+            found.append(incoming.get_nowait())
+    return found
+
+
+def listen() -> Jobs:
+    """The jobs that come by the standard input, until it ends."""
+    incoming: Jobs = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            incoming.put(TrackedJob.model_validate(json.loads(line)))
+        incoming.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return incoming
+
+
+def flat(spec: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a spec by their paths: `optimizer.lr`."""
+    for name, value in spec.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
