@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         images_of,
         known_examples,
         metrics_of,
+        needed_memory,
         plot_timings,
         profile_model,
         profile_spec,
@@ -165,8 +166,8 @@ _HOME = {
         "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "plot_timings", "profile_model", "profile_spec", "set_of", "slope_words", "start_head",
-        "stop_head", "time_layers",
+        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "set_of", "slope_words",
+        "start_head", "stop_head", "time_layers",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -186,7 +187,8 @@ __all__ = [
     "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
     "check_fits", "chunks", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded",
     "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
-    "load_yaml", "log_line", "markdown", "metrics_of", "models", "networks", "new_job_id", "new_sweep_id", "own_code",
+    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
+    "new_job_id", "new_sweep_id", "own_code",
     "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
     "read_spec_file", "read_sweep_file", "scaling_report", "set_of", "slope_words", "start_head", "stop_head", "sweep",
     "time_layers", "trial_needs", "verify",

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainers.callback import Callback, SeenEvent
-    from trainers.cost.figures import CostShare, Images, ModelCost, TimingPlan, Timings, images_of, slope_words
+    from trainers.cost.figures import (
+        CostShare,
+        Images,
+        ModelCost,
+        TimingPlan,
+        Timings,
+        images_of,
+        needed_memory,
+        slope_words,
+    )
     from trainers.cost.layers import profile_model, profile_spec
     from trainers.cost.plot import plot_timings
     from trainers.cost.timing import time_layers
@@ -68,7 +77,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "trainers.callback": ("Callback", "SeenEvent"),
-    "trainers.cost.figures": ("Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "slope_words"),
+    "trainers.cost.figures": (
+        "Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "needed_memory", "slope_words",
+    ),
     "trainers.cost.layers": ("profile_model", "profile_spec"),
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.timing": ("time_layers",),
@@ -112,7 +123,8 @@ __all__ = [
     "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
     "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
     "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
-    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needs",
+    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets",
+    "needed_memory", "needs",
     "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "set_of",
     "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
     "train",

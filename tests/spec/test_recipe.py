@@ -95,6 +95,16 @@ def test_the_average_and_its_memory() -> None:
     found = explain(TrainSpec.model_validate({"optimizer": "momentum", "ema": {"decay": 0.9}}), 1437).quantities
     assert (found["ema"].value, found["ema"].source) == (0.9, "Polyak and Juditsky 1992")
     assert found["optimizer_state"].value == 8
+    assert found["worker_memory"].value == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [({"optimizer": "sgd"}, 8), ({"optimizer": "momentum"}, 12), ({"optimizer": "torch.optim:NAdam"}, None),
+     ({"optimizer": "momentum", "algorithm": "downpour"}, 8)],
+)  # fmt: skip
+def test_the_memory_of_a_worker_counts_what_it_holds_itself(fields: dict[str, object], value: int | None) -> None:
+    assert explain(TrainSpec.model_validate(fields), 1437).quantities["worker_memory"].value == value
 
 
 def test_a_limit_cuts_the_examples_and_no_base_scales_nothing() -> None:

@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from trainers.data.names import IMAGES
-from trainers.spec import DataSpec, Device, ModelSpec
+from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec
+from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
 
 Kind = Literal["convolution", "fully connected", "attention", "normalisation", "other"]
 LayerName = Literal["convolution", "fully_connected"]
@@ -82,6 +83,16 @@ class LayerCost(Figures):
     share: CostShare
 
 
+class NeededMemory(Figures):
+    """What a worker of a spec needs for the model, beside its data and the process itself, in bytes."""
+
+    vectors: int | None
+    """What `held` names, at least; null where the optimizer's class decides."""
+    held: str
+    activations: int
+    """What the layers of a minibatch put out; with `model.checkpoint_activations` not all of it is kept at once."""
+
+
 class ModelCost(Figures):
     """A model, layer by layer in the order in which they are first called, and by kinds of layer."""
 
@@ -94,6 +105,18 @@ class ModelCost(Figures):
     kinds: dict[Kind, CostShare]
     """Fractions of all layers of a kind together (paper 1, section 3)."""
     whole: ImageCost
+    memory: NeededMemory | None = None
+    """Of a worker, where the model is that of a spec."""
+
+
+def needed_memory(spec: TrainSpec, whole: ImageCost) -> NeededMemory:
+    """That of a spec whose model costs so much for one example."""
+    vector, number = bytes_a_parameter(spec), 2 if spec.precision in ("bfloat16", "float16") else 4
+    return NeededMemory(
+        vectors=None if vector is None else vector * whole.parameters,
+        held=held_by_a_worker(spec),
+        activations=number * whole.activities * spec.batch.per_worker,
+    )
 
 
 def model_cost(

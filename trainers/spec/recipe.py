@@ -16,6 +16,7 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
+from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -128,6 +129,7 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "optimizer": Quantity(value=o.name, formula=formula, source=source),
         "momentum": Quantity(value=momentum),
         "optimizer_state": _state(spec),
+        "worker_memory": _memory(spec),
         "base_rate": Quantity(value=o.lr, formula="lr, at the base batch"),
         "rate_factor": Quantity(value=spec.batch_scaling.rate_factor, formula=factor, source=SCALING[scaling.name]),
         "learning_rate": Quantity(
@@ -153,6 +155,12 @@ def _state(spec: TrainSpec) -> Quantity:
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
     return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+
+
+def _memory(spec: TrainSpec) -> Quantity:
+    """What a worker needs beside the activations."""
+    formula = f"bytes a parameter, at least: {held_by_a_worker(spec)}; activations: millrace profile --model SPEC"
+    return Quantity(value=bytes_a_parameter(spec), formula=formula)
 
 
 def _clip(spec: TrainSpec) -> Quantity:

@@ -1,5 +1,7 @@
 """The device on which a process computes, and what holds of a GPU's arithmetic."""
 
+from pathlib import Path
+
 import torch
 
 from trainers.errors import SpecRejected
@@ -29,3 +31,13 @@ def choose_device(spec: TrainSpec) -> torch.device:
 def place_name(device: torch.device) -> str:
     """`cpu`, or which GPU it is: two workers of a node have the same name only if they share one."""
     return "cpu" if device.type == "cpu" else f"cuda {torch.cuda.get_device_properties(device).uuid}"
+
+
+def peak_bytes() -> tuple[int, int]:
+    """The most memory that this process has had so far: resident, with what it shares; and allocated by torch on a GPU,
+    0 where it uses none."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    resident = int(status["VmHWM"].split()[0]) * 1024
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count()) if is_used else range(0)
+    return resident, max((torch.cuda.max_memory_allocated(gpu) for gpu in gpus), default=0)

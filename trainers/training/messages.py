@@ -127,5 +127,8 @@ class WorkerReport:
     """Examples in the newest version, of all workers since the beginning; for synchronous algorithms."""
     skipped: tuple[tuple[int, str], ...] = ()
     """Training examples that could not be read, and what is wrong with each."""
+    peak_bytes: tuple[int, int] = (0, 0)
+    """The most memory that the worker's process has had by the end of its first step in a generation, resident and on a
+    GPU; in its first report."""
     applied: tuple[tuple[int, int, int], ...] = ()
     """Epoch, first and last minibatch of the pushes that every shard has acknowledged."""

@@ -19,6 +19,7 @@ from trainers.data.batches import Skipped
 from trainers.errors import LossNotFinite
 from trainers.metrics import StepMetrics
 from trainers.parameter_server.protocol import ParameterStore
+from trainers.training.device import peak_bytes
 from trainers.training.messages import GenerationStart, WorkerReport
 
 
@@ -54,6 +55,7 @@ class Reporter:
         self.learning_rate = 0.0
         self.delays: tuple[int, ...] = ()
         self.skipped: list[Skipped] = []  # since the last report
+        self.has_told_peak = False
         self.unread: UnreadLoss | None = None
         self.staleness: Counter[int] = Counter()  # as of the last report
         self.group_staleness: list[Counter[int]] = []  # likewise
@@ -125,6 +127,9 @@ class Reporter:
         self._read_loss()
         applied = self.store.applied if self.store is not None else []
         metrics, skipped = self.metrics, self.skipped
+        peak = (0, 0)
+        if self.steps and not self.has_told_peak:
+            peak, self.has_told_peak = peak_bytes(), True
         self.skipped = []
         self.restart()
         if self.collectives is not None:
@@ -142,6 +147,7 @@ class Reporter:
                 updates=updates,
                 reached=reached,
                 loss_scale=loss_scale,
+                peak_bytes=peak,
                 skipped=tuple(skipped),
                 applied=tuple((p.identity.epoch, p.identity.first, p.identity.last) for p in applied),
             )

@@ -19,7 +19,7 @@ from rich.text import Text
 from api.cli.actions.specs import read_job
 from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
-from service import CostShare, Images, JobSpec, MillraceError, ModelCost, TimingPlan, Timings, images_of
+from service import CostShare, Images, JobSpec, MillraceError, ModelCost, TimingPlan, Timings, images_of, needed_memory
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,19 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
     spec = read_job(Path(request.model), request.sets) if is_file else _named(request)
     with _refusing():
         cost = _cost(request, spec, is_file)
+    if is_file:
+        cost = cost.model_copy(update={"memory": needed_memory(spec.train, cost.whole)})
     if as_json:
         typer.echo(cost.model_dump_json())
         return
     _show(_layers(cost), _kinds(cost))
+    if cost.memory is not None:
+        vectors, activations = cost.memory.vectors, f"{cost.memory.activations / 1e6:,.1f} MB"
+        known = "what its class keeps" if vectors is None else f"at least {vectors / 1e6:,.1f} MB"
+        typer.echo(f"\nA worker needs {known} for {cost.memory.held}, and {activations} for")
+        most = " at most" if spec.model.checkpoint_activations else ""
+        put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
+        typer.echo(f"{put_out}, beside data and the process itself.")
 
 
 def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:

@@ -50,7 +50,10 @@ def test_a_spec_in_place_of_a_name(cli: Cli) -> None:
     path = ROOT / "examples/digits-downpour.yaml"
     cost = json.loads(cli("profile", "--model", path, "--set", "model.kwargs.hidden=16", "-o", "json").stdout)
     assert cost["images"] == {"shape": [1, 8, 8], "classes": 10}
-    assert cost["whole"]["parameters"] == 64 * 16 + 16 + 16 * 10 + 10
+    assert cost["whole"]["parameters"] == (parameters := 64 * 16 + 16 + 16 * 10 + 10)
+    assert cost["memory"]["vectors"] == 8 * parameters  # in shards, the optimizer's state is not the worker's
+    assert cost["memory"]["activations"] == 4 * cost["whole"]["activities"] * 32
+    assert "for parameters and gradient, and" in cli("profile", "--model", path).stdout
     own = ROOT / "examples/own_code/job.yaml"
     outcome = cli("profile", "--model", own, "--set", f"code={own.parent}", "--classes", 3)
     assert outcome.exit_code == 2

@@ -9,9 +9,11 @@ from tests.runtime.control.fake_actors import died
 from tests.runtime.control.fakes import EXAMPLES, FakeRun, ended, play, small, train_everything
 from trainers.errors import Fenced, SpecRejected
 from trainers.events import State
+from trainers.metrics import StepMetrics
 from trainers.runtime.control import training
 from trainers.runtime.control.controller import RunPhase
-from trainers.runtime.control.run_events import TaskFailed
+from trainers.runtime.control.run_events import TaskFailed, WorkerLost
+from trainers.training.messages import WorkerReport
 
 STARTED = [("STARTING", "Starting"), ("RUNNING", "Training")]
 
@@ -50,6 +52,19 @@ def test_a_start_that_fails_ends_the_run_with_the_reason(tmp_path: Path) -> None
         await run.begins(RunPhase.STARTING)
         await run.happens(TaskFailed(SpecRejected("model: it does not fit")))
         assert ended(run) == ("FAILED", "SpecRejected", "model: it does not fit")
+
+    play(tmp_path, scenario)
+
+
+def test_the_log_tells_once_what_memory_a_worker_had_in_its_first_step(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        for number in (0, 1):
+            report = WorkerReport(number, 0, StepMetrics(steps=1), peak_bytes=(2_000_000, 0))
+            run.controller.report(report)
+        told = [one["message"] for one in run.log.of("log") if one["message"].startswith("memory: ")]
+        assert len(told) == 1
+        assert told[0].startswith("memory: worker 0 had at most 2 MB resident in its first step, at least 0.0 MB of it")
 
     play(tmp_path, scenario)
 
@@ -115,6 +130,18 @@ def test_a_worker_that_the_kernel_ended_for_memory_is_named_and_nothing_waits_fo
         (line,) = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
         assert line.startswith("job/worker/1 was ended by the kernel for want of memory: take a smaller batch")
         assert run.training.failures.causes == ["job/worker/1 was ended by the kernel for want of memory"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_worker_whose_gpu_is_full_is_told_with_what_to_change(tmp_path: Path) -> None:
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        await run.happens(WorkerLost(run.pool.workers[1], "broke: OutOfMemoryError: CUDA out of memory", "frames"))
+        assert run.log.of("fault")[0]["why"] == "broke: OutOfMemoryError: CUDA out of memory"
+        lines = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
+        assert lines[0] == "frames"
+        assert lines[1].startswith("job/worker/1 lacked memory: take a smaller batch.per_worker")
 
     play(tmp_path, scenario)
 

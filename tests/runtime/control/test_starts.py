@@ -12,7 +12,7 @@ from tests.runtime.control.fakes import FakeRun, play, prepared
 from tests.runtime.runs import spec
 from trainers.errors import DataChanged, UserCodeFailed, WorkerDied
 from trainers.events import NO_ROOM, State
-from trainers.runtime import memory_kills
+from trainers.runtime import memory
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control import launch
 from trainers.runtime.control.ending import Circumstances, after_failure, last_word
@@ -155,7 +155,7 @@ def test_the_next_coordinator_reads_by_what_rows_are_known_again(tmp_path: Path)
 def test_one_that_the_kernel_has_ended_for_memory_over_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[str, int] | None, is_named: bool
 ) -> None:
-    monkeypatch.setattr(memory_kills, "ask_on", lambda node, function: 5)
+    monkeypatch.setattr(memory, "ask_on", lambda node, function: 5)
 
     async def scenario(run: FakeRun) -> None:
         run.parts.watch.kills = before  # type: ignore[attr-defined]

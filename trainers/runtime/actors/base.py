@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainers.data.reading import OPENING
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.runtime.actors.coordinator_watch import CoordinatorWatch
-from trainers.runtime.memory_kills import memory_kills
+from trainers.runtime.memory import memory_kills
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup, leave
 from trainers.runtime.processes import ProcessId, this_process

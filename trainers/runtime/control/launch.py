@@ -14,7 +14,7 @@ from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_log import LogSummary
-from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
+from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with

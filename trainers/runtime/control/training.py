@@ -28,7 +28,7 @@ from trainers.runtime.control.run_events import (
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
-from trainers.runtime.memory_kills import ENDED, REMEDY, ended_for_memory
+from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory, memory_told
 from trainers.runtime.messages import Prepared
 from trainers.runtime.nodes import died_with
 from trainers.training.messages import GenerationEnd, WorkerReport
@@ -65,6 +65,7 @@ class Training:
         self.num_reserving = 0  # workers that will be started as soon as there is room for them
         self.waits_for_workers = False
         self.is_stopping = False
+        self.numel, self.has_told_memory = started.prepared.numel, False
         if started.updates is not None:
             self.progress.agreed_on(started.updates)
 
@@ -79,6 +80,9 @@ class Training:
             except Diverged as error:  # no concern of the worker that reports
                 self.parts.events.put_nowait(TaskFailed(error))
             self.failures.progressed(self.progress.examples)
+            if any(report.peak_bytes) and not self.has_told_memory:
+                self.has_told_memory = True
+                self.parts.log.line("info", memory_told(self.parts.config.spec, self.numel, report))
 
     def lease(self, number: int, generation: int, dropped: Sequence[Lease]) -> list[Lease | None]:
         """Minibatches for an asynchronous worker; None is the end. Nothing for a worker of an earlier coordinator."""

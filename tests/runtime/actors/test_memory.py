@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainers.runtime.memory_kills import memory_kills
+from tests.runtime.runs import spec
+from trainers.metrics import StepMetrics
+from trainers.runtime.memory import memory_kills, memory_told
+from trainers.training.messages import WorkerReport
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,21 @@ def test_the_nearest_group_that_counts_is_asked_and_else_the_machine(
 
 def test_where_nobody_counts_nothing_is_known(tmp_path: Path) -> None:
     assert memory_kills(tmp_path) == -1
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpu", "told"),
+    [
+        ({"optimizer": "sgd"}, 0, "812 MB resident in its first step, at least 8.0 MB of it parameters"),
+        ({"optimizer": "adam", "ema": {"decay": 0.9}}, 0, "at least 24.0 MB of it parameters, gradient and optimizer"),
+        (
+            {"optimizer": "adam", "algorithm": "downpour"},
+            5,
+            "812 MB resident and 5 MB on its GPU in its first step, ",
+        ),
+        ({"optimizer": "torch.optim:NAdam"}, 0, "in its first step, an unknown part of it parameters"),
+    ],
+)
+def test_what_was_taken_is_told_beside_what_was_to_be_expected(fields: dict[str, object], gpu: int, told: str) -> None:
+    report = WorkerReport(3, 0, StepMetrics(), peak_bytes=(812_000_000, gpu * 1_000_000))
+    assert told in memory_told(spec(**fields), 1_000_000, report)

@@ -1,15 +1,19 @@
-"""How often the kernel has ended a process for want of memory: it tells the one that it ends nothing, and counts."""
+"""What the actors take of memory, and how often the kernel has ended a process for want of it: it tells that process
+nothing, and counts."""
 
 import asyncio
 from contextlib import suppress
 from pathlib import Path
 
 from trainers.runtime.nodes import ask_on
+from trainers.spec import TrainSpec
+from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
+from trainers.training.messages import WorkerReport
 
 ENDED = "was ended by the kernel for want of memory"
 REMEDY = (
-    "take a smaller batch.per_worker (a larger workers.virtual keeps the batch of a step), fewer workers a node "
-    "(a larger workers.cpus), or a smaller data.memory_limit_bytes"
+    "take a smaller batch.per_worker (a larger workers.virtual keeps the batch of a step), "
+    "model.checkpoint_activations, fewer workers a node (a larger workers.cpus), or a smaller data.memory_limit_bytes"
 )
 
 
@@ -50,3 +54,15 @@ async def ended_for_memory(known: tuple[str, int] | None) -> bool:
     node, before = known
     now = await asyncio.to_thread(ask_on, node, memory_kills)
     return now is not None and before >= 0 and now > before
+
+
+def memory_told(spec: TrainSpec, numel: int, report: WorkerReport) -> str:
+    """What a worker has taken by the end of its first step, beside what was to be expected. numel: Of the model."""
+    resident, gpu = report.peak_bytes
+    taken = f"{resident / 1e6:,.0f} MB resident" + (f" and {gpu / 1e6:,.0f} MB on its GPU" if gpu else "")
+    expected = (bytes_a_parameter(spec) or 0) * numel
+    least = f"at least {expected / 1e6:,.1f} MB of it " if expected else "an unknown part of it "
+    rest = "the rest activations, data and the process itself"
+    return (
+        f"memory: worker {report.number} had at most {taken} in its first step, {least}{held_by_a_worker(spec)}; {rest}"
+    )

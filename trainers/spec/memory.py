@@ -1,0 +1,23 @@
+"""What the vectors of a model take of a worker's memory, as far as a spec alone says it. Imports no torch."""
+
+from trainers.spec.train import TrainSpec
+
+
+def bytes_a_parameter(spec: TrainSpec) -> int | None:
+    """The least that a worker takes for each parameter of the model; None where the optimizer's class decides.
+
+    Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each makes
+    steps of its own; with a parameter server the state is in the shards.
+    """
+    traits, vectors = spec.algorithm.traits, spec.optimizer.num_states
+    if traits.uses_parameter_server:
+        return 4 * 2
+    if vectors is None:
+        return None
+    return 4 * (2 + vectors + (spec.ema is not None))
+
+
+def held_by_a_worker(spec: TrainSpec) -> str:
+    """Which vectors that is."""
+    in_shards = spec.algorithm.traits.uses_parameter_server
+    return "parameters and gradient" if in_shards else "parameters, gradient and optimizer state"
