@@ -214,6 +214,7 @@ def test_a_process_that_dies_again_and_again(on_error: str) -> None:
 # -- on Ray -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_with_callbacks_one_of_which_dies_and_asks(cluster: ClusterInfo, tmp_path: Path) -> None:
     told = tmp_path / "told"
     fields = {"epochs": 1000, "evaluate": {"every_epochs": 0}, "report_every_s": 0.05}
@@ -234,6 +235,7 @@ def test_a_run_with_callbacks_one_of_which_dies_and_asks(cluster: ClusterInfo, t
     assert not any("/callbacks" in name for name in names)
 
 
+@pytest.mark.long
 def test_one_that_raises_at_the_end_fails_a_run_that_had_succeeded(cluster: ClusterInfo, tmp_path: Path) -> None:
     """The others are those of the example, whose code travels."""
     watching = ["watching:Tell", {"name": "watching:GoodEnough", "kwargs": {"loss": 1.5}}]
