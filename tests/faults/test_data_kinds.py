@@ -3,6 +3,7 @@ count."""
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ import webdataset
 from tests.arrow_rows import ArrowRows
 from tests.faults.test_workers import CODE, fault, has_trained, hurry, resized, strike, trained_each_once
 from tests.local_runs import LocalRun
-from tests.runtime.runs import Watched, start
+from tests.runtime.runs import WITHIN_S, Watched, start
 from trainers import ClusterInfo, TrainSpec, user_code
 from trainers.given import Given
 from trainers.models.weights import load_weights
@@ -131,7 +132,7 @@ def through_it_all(watched: Watched, folder: Path) -> None:
     has_trained(watched, 6)
     if held is not None:
         assert holder(watched)._actor_id == held._actor_id  # executed once, whoever died
-        ray.kill(held)  # the worker in the place of the next dead one looks for the blocks
+        lose(watched, held)  # the worker in the place of the next dead one looks for the blocks
     strike(plan, "kill")
     fault(watched)
     if held is not None:
@@ -145,6 +146,16 @@ def through_it_all(watched: Watched, folder: Path) -> None:
 def holder(watched: Watched) -> Any:
     """The actor that holds a Ray Dataset."""
     return ray.get_actor(f"{watched.run.job_id}/dataset", NAMESPACE)
+
+
+def lose(watched: Watched, held: Any) -> None:
+    """Kill it, and wait until Ray knows: until then a new worker may still be given the blocks."""
+    ray.kill(held)
+    deadline = time.monotonic() + WITHIN_S
+    with pytest.raises(ValueError, match="Failed to look up actor"):
+        while time.monotonic() < deadline:
+            holder(watched)
+            time.sleep(0.05)
 
 
 @pytest.mark.long
@@ -178,7 +189,7 @@ def test_a_ray_dataset_that_gives_other_rows_when_it_is_executed_anew_ends_the_r
     train |= {"workers": {"count": 1, "virtual": 1, "cpus": 0.25}, "checkpoint": {"every_epochs": 1}}
     watched = start("kinds-unseeded", TrainSpec.model_validate(train), tmp_path / "ray")
     watched.until(lambda event: event.type == "checkpoint")
-    ray.kill(holder(watched))
+    lose(watched, holder(watched))
     strike(tmp_path / "plan", "kill")  # the next worker looks for the blocks
     end = watched.end().data
     assert (end["state"], end["reason"]) == ("FAILED", "DataChanged")
