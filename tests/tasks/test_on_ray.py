@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import trainers
+from service import read_spec_file
 from tests.runtime.runs import Watched, finished, start
 from trainers import ClusterInfo, TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 
+ROOT = Path(__file__).parents[2]
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 
 
@@ -53,6 +55,53 @@ def test_a_language_model_has_the_same_bits_through_a_kill(cluster: ClusterInfo,
     assert all(audit["trained"] == audit_of(alone) for audit in shaken.of("epoch_audit"))
     for name in ("task-alone", "task-shaken"):
         trainers.cleanup_run(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [
+        ("scenes/segmentation", ["model.kwargs.width=4", "data.root=nowhere", "data.limit=48"]),
+        ("scenes/detection", ["data.loader_processes=0", "data.root=nowhere", "data.limit=6", "batch=1"]),
+        ("sentences/job", ["data.loader_processes=0", "data.limit=96"]),
+        ("masked_words/job", ["model.kwargs.num_hidden_layers=1", "model.kwargs.hidden_size=16", "data.limit=96"]),
+        ("regression", []),
+    ],
+)
+def test_the_other_tasks_have_the_same_bits_through_a_kill(
+    name: str, sets: list[str], cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    train, job = regression(tmp_path) if name == "regression" else example(name, sets), name.replace("/", "-")
+    shaken = start(f"{job}-shaken", train, tmp_path / "shaken")
+    shaken.until(lambda event: event.type == "step" and event.data["epoch"] > 0.3)
+    os.kill(shaken.of("actors")[-1]["workers"][1]["pid"], signal.SIGKILL)
+    shaken.end()
+    assert shaken.of("fault"), "the worker was killed too late"
+    alone = finished(f"{job}-alone", with_workers(train, 1), tmp_path / "alone")
+    assert bits(shaken) == bits(alone)
+    assert {audit["trained"] for audit in shaken.of("epoch_audit")} == {audit_of(alone)}
+    for run in (shaken, alone):
+        trainers.cleanup_run(run.run.job_id)
+
+
+def example(name: str, sets: list[str]) -> TrainSpec:
+    """An example's spec, long enough to be disturbed."""
+    shared = ["epochs=30", "report_every_s=0.05", "algorithm=sync", "evaluate.every_epochs=0", *sets]
+    train = read_spec_file(ROOT / "examples" / f"{name}.yaml", shared).resolved(ROOT).train
+    return with_workers(train, 2)
+
+
+def regression(folder: Path) -> TrainSpec:
+    rows = "".join(f"{i % 7},{i % 5},{(i % 7) * 2 - i % 5}\n" for i in range(90))
+    (folder / "table.csv").write_text("a,b,c\n" + rows)
+    data = {"name": "csv", "root": str(folder / "table.csv"), "target": "c"}
+    fields = {"task": "regression", "model": "mlp", "data": data, "batch": 4, "epochs": 60, "report_every_s": 0.05}
+    return with_workers(TrainSpec.model_validate(fields | {"optimizer": {"name": "momentum", "lr": 0.001}}), 2)
+
+
+def with_workers(train: TrainSpec, count: int) -> TrainSpec:
+    return TrainSpec.model_validate(train.model_dump() | {"workers": {"count": count, "virtual": 3}})
 
 
 def audit_of(run: Watched) -> int:
