@@ -148,5 +148,6 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         reason=row.reason,
         error=curve.error,
         points=curve.points,
+        start_loss=curve.start_loss,
         settings=row.settings,
     )
