@@ -121,14 +121,13 @@ __all__ = [
     "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
     "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State",
-    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute",
-    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
-    "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
-    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets",
-    "needed_memory", "needs",
-    "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "set_of",
-    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
-    "train",
+    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner",
+    "absolute", "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples",
+    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
+    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
+    "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight", "profile_model", "profile_spec",
+    "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
+    "torchvision_names", "total_resources", "train",
 ]  # fmt: skip
 
 

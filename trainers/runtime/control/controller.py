@@ -168,8 +168,7 @@ class RunController:
     def _take_in(self, event: happened.RunEvent) -> None:
         match event:
             case happened.StopRequested(stops_as, why):
-                self.stop_reason = why
-                self._stop(stops_as)
+                self._stop(stops_as, why)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
                 self.parts.log.wanted(count)
@@ -292,8 +291,8 @@ class RunController:
 
     # -- stopping, and the end -------------------------------------------------------------------------------------
 
-    def _stop(self, stops_as: State) -> None:
-        is_first, self.stops_as = self.stops_as is None, stops_as
+    def _stop(self, stops_as: State, why: StopReason | None = None) -> None:
+        is_first, self.stops_as, self.stop_reason = self.stops_as is None, stops_as, why
         self.parts.schedule.close()
         if self.phase is RunPhase.STARTING:
             raise Stopped("before the first step")
@@ -339,8 +338,7 @@ class RunController:
         if isinstance(error, Stopped):
             self.end = stopped(self.stops_as or State.CANCELLED, str(error), self.stop_reason)
             return
-        goes_back = isinstance(cause_of(error), GoesBack)
-        went_back = self.parts.log.summary().went_back if goes_back else 0
+        went_back = self.parts.log.summary().went_back if isinstance(cause_of(error), GoesBack) else 0
         if (text := explanation(error)) is not None:
             with suppress(OSError):  # the disk may be what is full
                 self.parts.log.line("error", text)
