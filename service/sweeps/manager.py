@@ -17,6 +17,7 @@ from service.errors import KeyReused, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
+from service.jobs.queueing.claims import Claim
 from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
@@ -24,9 +25,11 @@ from service.sweeps.drawings import Drawings
 from service.sweeps.local import new_sweep_id
 from service.sweeps.reports import Reports
 from service.sweeps.spec import SweepSpec
+from service.sweeps.trial_queue import TrialQueue
 from service.sweeps.trial_store import TrialStore
+from service.sweeps.turns import Turns
 from service.sweeps.views import SweepSummary, SweepView, summary, view
-from trainers import Event, EventLogReader, State
+from trainers import Event, EventLogReader, Resources, State
 
 T = TypeVar("T")
 KEEP_EVERY_S = 1.0
@@ -41,6 +44,10 @@ class TrialHandle:
     def __init__(self, store: TrialStore, trial: str) -> None:
         self.store = store
         self.trial = trial
+
+    def give_turn(self) -> None:
+        """It may run."""
+        Turns(self.store).give(self.trial)
 
     def cancel(self) -> None:
         """Cancel the trial; the others of its sweep go on."""
@@ -72,10 +79,13 @@ class SweepManager:
         self.poll_s = poll_s
         self.trainable = trainable
         """Replaces the class of the trials in Ray Tune; none: `TrialRun`."""
+        self.queue = TrialQueue(jobs)
         self.reports = Reports()
         self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
         self.followers: dict[str, asyncio.Task[None]] = {}
+        self.noted: set[str] = set()
+        """Trials whose ends their jobs know."""
 
     async def start(self) -> None:
         """Take up the sweeps that an earlier process left. The job manager must have started."""
@@ -95,15 +105,20 @@ class SweepManager:
         self.reports.close()
         await self.drawings.stop()
 
-    async def check(self, spec: SweepSpec) -> tuple[SweepSpec, int]:
+    async def check(self, spec: SweepSpec, user: str = "local") -> tuple[SweepSpec, int]:
         """A dry run: the spec as it would run, and how many trials it has. Raises SpecInvalid, NeverFits."""
         spec = spec.resolved(self.base)
-        runs, growth = self.jobs.runs, self.jobs.config.growth
-        return spec, await asyncio.to_thread(lambda: control.check_fits(spec, runs.total_resources(), growth))
+        runs, config = self.jobs.runs, self.jobs.config
+
+        def refuses(needed: Resources) -> str | None:
+            return config.quotas.refuses(Claim("", user, 0, needed), ())
+
+        total = await asyncio.to_thread(runs.total_resources)
+        return spec, await asyncio.to_thread(control.check_fits, spec, total, config.growth, refuses)
 
     async def submit(self, spec: SweepSpec, key: str | None = None, user: str = "local") -> tuple[SweepView, bool]:
         """Accept a sweep. A key that the user has used before stands for that sweep. Returns whether it is new."""
-        spec, _ = await self.check(spec)
+        spec, _ = await self.check(spec, user)
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
         sweep_id = new_sweep_id() if key is None else _id_of(user, key)
         store = TrialStore(self.folder / sweep_id)
@@ -188,6 +203,7 @@ class SweepManager:
         if sweep_id in self.logs:  # it is being followed already, and was extended meanwhile
             return
         log = self.logs[sweep_id] = LiveLog(store.folder)
+        await asyncio.to_thread(Turns(store).require, True)
         ends = [event.seq for event in await asyncio.to_thread(lambda: [*log.reader.read()]) if event.is_terminal]
         log.reader = EventLogReader(store.folder, max(ends, default=0))
         await self._add_trials(store)
@@ -204,16 +220,18 @@ class SweepManager:
                     await self._add_trials(store)
                 for trial, data in moved.items():
                     await self._note(trial, data)
-                if time.monotonic() - kept_s > KEEP_EVERY_S:
+                if moved or time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
+                    await self.queue.look(store)
+                    await self._note_ends(store)
                     await asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
             except Exception:  # the cluster or the disk may be back in a second
                 logger.exception("could not keep %s going", sweep_id)
                 await asyncio.sleep(KEEP_EVERY_S)
             if not events:
                 await asyncio.sleep(self.poll_s)
-        for row in await asyncio.to_thread(store.trials):
-            await self._note(row.id, row.model_dump(mode="json"))
+        await self.queue.look(store)
+        await self._note_ends(store)
         self.logs.pop(sweep_id, None)
         self.followers.pop(sweep_id, None)
         if not await asyncio.to_thread(_has_ended, store):  # it was extended while its driver ended
@@ -227,10 +245,21 @@ class SweepManager:
         await self.jobs.trials.add(sweep_id, trials, user)
         for row in rows:
             self.jobs.trials.register(row.id, TrialHandle(store, row.id))
+            await self.queue.limit(row.id, row.job.get("deadline_s"))
             await self._note(row.id, row.model_dump(mode="json"))
+
+    async def _note_ends(self, store: TrialStore) -> None:
+        """Record the ends of trials that no driver reports, since none runs while they wait."""
+        for one in await asyncio.to_thread(store.progress):
+            if one.state.has_ended and one.id not in self.noted:
+                row = await asyncio.to_thread(store.trial, one.id)
+                assert row is not None
+                await self._note(row.id, row.model_dump(mode="json"))
 
     async def _note(self, trial: str, data: Mapping[str, Any]) -> None:
         state = State.CANCELLED if data["state"] == "STOPPED" else State(data["state"])
+        if state.is_terminal:
+            self.noted.add(trial)
         await self.jobs.trials.record_state(trial, Status(state, data["reason"], data["message"]))
 
 

@@ -93,7 +93,7 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         told(request, **spec.model_dump(mode="json", include={"name", "axes"}))
         check_code(request, access, own_code_of_sweep(spec))
         if dry_run:
-            checked, count = await manager.check(spec)
+            checked, count = await manager.check(spec, caller(request).user)
             return JSONResponse(SweepChecked(trials=count, spec=checked).model_dump(mode="json"))
         sweep, is_new = await manager.submit(spec, key, caller(request).user)
         tell_where(response, f"/v1/sweeps/{sweep.id}", is_new)
