@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from service.storage.object_storage import Storage
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
+    from service.sweeps.listing import SweepPage, SweepQuery
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
     from service.sweeps.manager import SweepManager
     from service.sweeps.own_code import own_code_of_sweep
@@ -147,6 +148,7 @@ _HOME = {
     "service.sweeps.axes": ("configurations", "trial_needs"),
     "service.sweeps.control": ("check_fits",),
     "service.sweeps.trial_store": ("TrialStore",),
+    "service.sweeps.listing": ("SweepPage", "SweepQuery"),
     "service.sweeps.local": ("LocalSweep", "new_sweep_id", "sweep"),
     "service.sweeps.manager": ("SweepManager",),
     "service.sweeps.spec": ("SweepSpec", "parse_sweep", "read_sweep_file"),
@@ -177,21 +179,20 @@ __all__ = [
     "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query",
-    "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
-    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
-    "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError",
+    "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas", "Recipe",
+    "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound",
+    "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict", "Storage", "StorageFull",
+    "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepPage", "SweepQuery",
     "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
     "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound",
     "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
     "check_fits", "chunks", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded",
     "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
-    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
-    "new_job_id", "new_sweep_id", "own_code",
-    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "set_of", "slope_words", "start_head", "stop_head", "sweep",
-    "time_layers", "trial_needs", "verify",
+    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks", "new_job_id",
+    "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model",
+    "profile_spec", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "set_of", "slope_words",
+    "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify",
 ]  # fmt: skip
 
 

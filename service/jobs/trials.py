@@ -32,6 +32,12 @@ class TrialJobs:
         """Know a trial that the store has."""
         self.active.trials[job_id] = handle
 
+    def forget(self, job_id: str) -> None:
+        """Its sweep is removed."""
+        self.active.trials.pop(job_id, None)
+        self.active.remove(job_id)
+        self.lifecycle.queue.release(job_id)
+
     async def record_state(self, job_id: str, status: Status) -> None:
         """Take in what the sweep reports of a trial: that it runs, waits again, or has ended."""
         job = await asyncio.to_thread(self.store.get, job_id)

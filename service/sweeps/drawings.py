@@ -76,6 +76,11 @@ class Drawings:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.start()
 
+    async def forget(self, sweep: str) -> None:
+        """Remove the figures of a sweep that is removed."""
+        if (found := self.drawn.pop(sweep, None)) is not None:
+            await asyncio.to_thread(shutil.rmtree, found.folder, ignore_errors=True)
+
     async def names(self, store: TrialStore, user: str) -> tuple[str, ...]:
         """Of all figures of a sweep's report, in order. Raises DrawingFailed, TooManyInFlight."""
         return (await self._of(store, user)).names

@@ -22,17 +22,22 @@ from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
 from service.sweeps.drawings import Drawings
+from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
+from service.sweeps.removal import expires, remove
 from service.sweeps.reports import Reports
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_queue import TrialQueue
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.turns import Turns
-from service.sweeps.views import SweepSummary, SweepView, summary, view
+from service.sweeps.views import SweepView, view
 from trainers import Event, EventLogReader, Resources, State
 
 T = TypeVar("T")
 KEEP_EVERY_S = 1.0
+REMOVE_EVERY_S = 60.0
+ENDS_WITHIN_S = 10.0
+"""How long a sweep's end may take to be recorded before it is deleted."""
 SWEEP_ID = re.compile(r"^sweep-[0-9a-z]{1,32}\Z")  # it names a folder
 
 logger = logging.getLogger(__name__)
@@ -84,6 +89,7 @@ class SweepManager:
         self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
         self.followers: dict[str, asyncio.Task[None]] = {}
+        self.upkeep: asyncio.Task[None] | None = None
         self.noted: set[str] = set()
         """Trials whose ends their jobs know."""
 
@@ -97,10 +103,14 @@ class SweepManager:
             else:
                 await self._follow(store)
 
+        self.upkeep = asyncio.create_task(self._keep_up(), name="upkeep of sweeps")
+
     async def stop(self) -> None:
         """Let go of everything; sweeps go on."""
         for task in self.followers.values():
             task.cancel()
+        if self.upkeep is not None:
+            self.upkeep.cancel()
         await asyncio.gather(*self.followers.values(), return_exceptions=True)
         self.reports.close()
         await self.drawings.stop()
@@ -130,10 +140,25 @@ class SweepManager:
         await self._follow(store)
         return await self.show(sweep_id), True
 
-    async def page(self) -> list[SweepSummary]:
-        """All sweeps, newest first."""
-        found = await asyncio.to_thread(lambda: [summary(store) for store in self._stores()])
-        return sorted(found, key=lambda one: one.created, reverse=True)
+    async def page(self, query: SweepQuery = SweepQuery()) -> SweepPage:
+        """A page of sweeps, newest first."""
+        return await asyncio.to_thread(lambda: page(self._stores(), query))
+
+    async def delete(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files. Raises SweepNotFound, StateConflict."""
+        store = self._store(sweep_id)
+        if (follower := self.followers.get(sweep_id)) is not None and store.state.is_terminal:
+            await asyncio.wait({follower}, timeout=ENDS_WITHIN_S)  # it has still to record the end
+        await remove(self.jobs, store)
+        await self.drawings.forget(sweep_id)
+
+    async def remove_expired(self, now: float) -> None:
+        """Remove the sweeps that have ended and whose time is over."""
+        keep_s = self.jobs.config.quotas.keep_s
+        for store in await asyncio.to_thread(self._stores):
+            until = await asyncio.to_thread(expires, store, keep_s)
+            if until is not None and until < now:
+                await self.delete(store.folder.name)
 
     async def show(self, sweep_id: str) -> SweepView:
         """One sweep with its trials. Raises SweepNotFound."""
@@ -177,6 +202,14 @@ class SweepManager:
         """The events that the log holds now above `after`, at most `limit` of them."""
         reader = EventLogReader(self._store(sweep_id).folder, after)
         return await asyncio.to_thread(lambda: [*islice(reader.read(), limit)])
+
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                await self.remove_expired(time.time())
+            except Exception:  # the disk or the database may be back in a minute
+                logger.exception("could not remove expired sweeps")
+            await asyncio.sleep(REMOVE_EVERY_S)
 
     # -- within ---------------------------------------------------------------------------------------------------
 
