@@ -20,7 +20,7 @@ def round_to(vector: Tensor, wire: WireName) -> None:
     """Round (n,) float32 in place to what travels: to the nearest, and of two that are as near to the even one."""
     if wire == "float32":
         return
-    for chunk in vector.split(CHUNK if vector.device.type == "cpu" else max(len(vector), 1)):
+    for chunk in torch.split(vector, CHUNK if vector.device.type == "cpu" else max(len(vector), 1)):
         chunk.copy_(chunk.to(DTYPES[wire]))
 
 
