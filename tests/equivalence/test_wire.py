@@ -139,7 +139,11 @@ CROSSED = {
     },
     "lamb": {"optimizer": {"name": "lamb", "lr": 0.01}},
     "muon": {"optimizer": {"name": "muon", "lr": 0.01}},
-    "scaled": {"scaling": "linear", "batch": {"per_worker": 5, "base": 5}, "warmup": {"name": "gradual", "epochs": 0.5}},
+    "scaled": {
+        "scaling": "linear",
+        "batch": {"per_worker": 5, "base": 5},
+        "warmup": {"name": "gradual", "epochs": 0.5},
+    },
 }
 
 

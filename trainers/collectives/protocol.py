@@ -183,7 +183,9 @@ class Collectives(ABC):
 
         def found() -> dict[Node, Tensor]:
             exchange.wait()
-            return {node: row for i, rows in zip(nodes, receive, strict=True) for node, row in zip(i, rows, strict=True)}
+            return {
+                node: row for i, rows in zip(nodes, receive, strict=True) for node, row in zip(i, rows, strict=True)
+            }
 
         return Handle(found)
 

@@ -237,7 +237,9 @@ def _wire(spec: TrainSpec) -> Quantity:
         return Quantity(value=spec.wire, formula="whatever travels is float32")
     source = PRECISIONS["bfloat16"][1]
     if not spec.algorithm.traits.is_synchronous:
-        formula = "each push is rounded once: 2 bytes an element, 4 where shards of the node read it in place; fetches 4"
+        formula = (
+            "each push is rounded once: 2 bytes an element, 4 where shards of the node read it in place; fetches 4"
+        )
         return Quantity(value=spec.wire, formula=formula, source=source)
     rounded, plain = (gradient_bytes(spec, wire) for wire in (spec.wire, "float32"))
     formula = "each virtual worker's gradient is rounded once; sums and what comes back are float32"
