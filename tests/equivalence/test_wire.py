@@ -57,7 +57,7 @@ def serial(run: Run, batches: Iterator[list[Batch]], is_mean: bool = False, agai
             loss = F.cross_entropy(model(batch.images), batch.labels, reduction="sum")
             (loss / len(batch) if is_mean else loss).backward()
             for total, parameter in zip(sums, model.parameters(), strict=True):
-                total += rounded(parameter.grad)
+                total.add_(rounded(parameter.grad))
         for total, parameter in zip(sums, model.parameters(), strict=True):
             mean = total if is_mean else total / sum(map(len, step))
             parameter.grad = rounded(mean) if again else mean

@@ -119,8 +119,8 @@ class TreeSum:
 
 
 def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice) -> Tensor:
-    """The sum under `node` of subtrees that make it up, each (n,), over a cut of them, in float32; where the node itself
-    is one of them and float32, that, not a copy."""
+    """The sum under `node` of subtrees that make it up, each (n,), over a cut of them, in float32; where the node
+    itself is one of them and float32, that, not a copy."""
     part = parts.get(node)
     if part is not None:
         return part[cut].float()

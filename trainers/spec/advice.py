@@ -94,8 +94,8 @@ def _wire(spec: TrainSpec) -> list[str]:
     if gradient_bytes(spec, spec.wire) < gradient_bytes(spec, "float32"):
         return []
     return [
-        "wire: each worker sends sums of several virtual workers' gradients, which are float32, so bfloat16 rounds these "
-        "and saves no byte; leave it out, or take as many workers as virtual ones"
+        "wire: each worker sends sums of several virtual workers' gradients, which are float32, so bfloat16 rounds "
+        "these and saves no byte; leave it out, or take as many workers as virtual ones"
     ]
 
 
