@@ -46,14 +46,13 @@ from trainers.spec.callbacks import CallbackSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.field_errors import field_errors
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import PATH_FIELDS, absolute
 from trainers.spec.train import (
     Device,
     TrainSpec,
     TransportName,
-    all_field_names,
-    field_errors,
 )
 from trainers.spec.workers import WorkersSpec
 
@@ -103,6 +102,5 @@ __all__ = [
     "WorkersSpec",
     "WsdSchedule",
     "absolute",
-    "all_field_names",
     "field_errors",
 ]
