@@ -46,9 +46,9 @@ from trainers.spec.callbacks import CallbackSpec
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.field_errors import field_errors
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import PATH_FIELDS, absolute
+from trainers.spec.spec_errors import field_errors
 from trainers.spec.train import (
     Device,
     TrainSpec,

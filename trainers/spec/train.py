@@ -37,7 +37,6 @@ from trainers.spec.callbacks import Callbacks
 from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
-from trainers.spec.field_errors import field_errors
 from trainers.spec.habits import (
     counts_steps,
     ends_within,
@@ -52,6 +51,7 @@ from trainers.spec.habits import (
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import with_paths
+from trainers.spec.spec_errors import field_errors
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 

@@ -63,7 +63,7 @@ def _near(word: str, names: Set[str], cutoff: float) -> list[str]:
 @functools.cache  # anyone may send an unknown field
 def fields_below(model: type[BaseModel], depth: int = 4) -> dict[tuple[str, ...], frozenset[str]]:
     """Path of a section -> names of its fields, those of all its forms where it has several."""
-    found = {(): frozenset(model.model_fields)}
+    found: dict[tuple[str, ...], frozenset[str]] = {(): frozenset(model.model_fields)}
     for name, field in model.model_fields.items():
         for section in _sections(field.annotation) if depth else ():
             for path, names in fields_below(section, depth - 1).items():
