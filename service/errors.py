@@ -41,6 +41,9 @@ class SpecInvalid(ServiceError):
         super().__init__("; ".join(f"{error.pointer or '/'}: {error.message}" for error in errors))
         self.errors = errors
 
+    def __reduce__(self) -> tuple[type["SpecInvalid"], tuple[list[FieldError]]]:
+        return type(self), (self.errors,)
+
 
 class NeverFits(ServiceError):
     """The job asks for more than the whole cluster has, or than its user may hold."""

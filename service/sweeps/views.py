@@ -145,8 +145,9 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         multiple=float(multiple) if isinstance(multiple, int | float) else 1.0,
         seed=job.seed,
         state=row.state.value,
-        reason=row.reason,
+        reason=": ".join(filter(None, (row.reason, row.message.partition("\n")[0]))),
         error=curve.error,
         points=curve.points,
+        start_loss=curve.start_loss,
         settings=row.settings,
     )

@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.data.reading import OPENING
 from trainers.errors import SpecRejected
+from trainers.events import StopReason
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, own_ray_has_ended
@@ -37,9 +38,9 @@ class Run:
         self.job_id = job_id
         self.coordinator = coordinator
 
-    def cancel(self) -> None:
-        """Ask for a clean stop with a checkpoint; returns at once."""
-        self.coordinator.cancel.remote()
+    def cancel(self, why: StopReason | None = None) -> None:
+        """Ask for a clean stop with a checkpoint; returns at once. why: For the last line of its log."""
+        self.coordinator.cancel.remote(why)
 
     def scale(self, count: int) -> None:
         """Train with so many workers from soon on; returns once the run has taken note.

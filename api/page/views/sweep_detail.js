@@ -221,7 +221,7 @@ function bars(plot, batches, table, tells) {
   batches.forEach((batch, j) => {
     // what has no error because it broke
     const broken = table.reduce(
-      (sum, row) => sum + (row[j] && row[j].mean === null ? row[j].diverged + row[j].stopped : 0),
+      (sum, row) => sum + (row[j] && row[j].mean === null ? row[j].diverged : 0),
       0,
     );
     if (broken) ctx.fillText("✕", plot.valToPos(batch, "x", true), bbox.top + 12 * devicePixelRatio);

@@ -7,7 +7,7 @@ import ray
 
 from trainers.disk import is_full
 from trainers.errors import DiskFull, GoesBack, MillraceError, UserCodeFailed
-from trainers.events import RETRYING, State
+from trainers.events import RETRYING, State, StopReason
 
 RETURNS = 2
 """How often a run that has lost a shard with all that it had, or its data, goes on from its last checkpoint without
@@ -43,9 +43,12 @@ class Circumstances:
     """How often the run went back to its last checkpoint without having written another one since."""
 
 
-def stopped(stops_as: State, when: str) -> RunEnd:
-    """The end of a run that was told to stop."""
-    return RunEnd(stops_as, stops_as.capitalize(), f"{stops_as.lower()} {when}")
+def stopped(stops_as: State, when: str, why: StopReason | None = None) -> RunEnd:
+    """The end of a run that was told to stop. why: It was to be cancelled, if who told it has said so."""
+    how = f"{stops_as.lower()} {when}"
+    if why is None or stops_as is not State.CANCELLED:
+        return RunEnd(stops_as, stops_as.capitalize(), how)
+    return RunEnd(stops_as, why.reason, f"{why.message} ({how})")
 
 
 def succeeded(epochs: float, why: str | None, is_complete: bool = True) -> RunEnd:
