@@ -13,7 +13,7 @@ import { sweepsView } from "./views/sweep_list.js";
 const SECTIONS = [
   { key: "j", path: "jobs", label: "Jobs" },
   { key: "s", path: "sweeps", label: "Sweeps" },
-  { key: "o", path: "compare", label: "Overlay" },
+  { key: "o", path: "compare", label: "Compare" },
   { key: "c", path: "cluster", label: "Cluster" },
   { key: "n", path: "new", label: "New" },
 ];
@@ -27,10 +27,10 @@ const VIEWS = [
   [/^new$/, submitView],
 ];
 const KEYS = [
-  ["j  s  o  c  n", "Jobs, Sweeps, Overlay, Cluster, New"],
+  ["j  s  o  c  n", "Jobs, Sweeps, Compare, Cluster, New"],
   ["↓  ↑", "the next or the last row of a list"],
   ["Enter", "open the row"],
-  ["Space", "take the row into the overlay"],
+  ["Space", "take the row into the comparison"],
   ["/", "to the filter"],
   ["←  →", "move the cursor of the chart that has the focus"],
   ["Ctrl Enter", "submit the spec"],

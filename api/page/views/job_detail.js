@@ -106,7 +106,7 @@ class JobPage {
           { class: "heading" },
           el("h2", {}, "Curves"),
           this.axis,
-          link(`#/compare?jobs=${id}`, "Overlay with others"),
+          link(`#/compare?jobs=${id}`, "Compare with others"),
         ),
         this.happened,
         this.chartList,

@@ -52,14 +52,14 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("first")
     assert focused.evaluate("(node) => getComputedStyle(node).outlineStyle") == "solid"
     page.keyboard.press(" ")
-    expect(page.get_by_label("Overlay first")).to_be_checked()
+    expect(page.get_by_label("Compare first")).to_be_checked()
     page.keyboard.press("ArrowUp")
     expect(focused).to_have_text("second")
     page.wait_for_timeout(2500)  # the list has been read again meanwhile
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Overlay"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("n", "New"), ("j", "Jobs")):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")
