@@ -128,8 +128,8 @@ __all__ = [
     "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
     "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
     "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight", "profile_model", "profile_spec",
-    "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
-    "torchvision_names", "total_resources", "train", "unknown",
+    "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head", "start_run", "stop_head",
+    "time_layers", "torchvision_names", "total_resources", "train", "unknown",
 ]  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         ("batch_size: 32", "batch"),
         ("epohcs: 3", "epochs"),
         ("prioritty: 3", "priority"),
-        ("task: clasification", "classification"),
+        ("task: classificatio", "classification"),
         ("optimizer: momentun", "momentum"),
         ("schedule: cosin", "cosine"),
         ("model: alexnt", "alexnet"),
