@@ -310,4 +310,4 @@ def test_ids_stand_in_tables_whole(width: int, service: Service) -> None:
 def test_a_server_is_named_without_a_scheme_too(cli: Cli, service: Service) -> None:
     outcome = cli("list", "--server", service.url.removeprefix("http://"))
     assert outcome.exit_code == 0, outcome.output
-    assert cli("list", "--state", "RUNNNG").stderr == "--state: there is no 'RUNNNG'; did you mean RUNNING?\n"
+    assert cli("list", "--state", "RUNNINGX").stderr == "--state: there is no 'RUNNINGX'; did you mean RUNNING?\n"
