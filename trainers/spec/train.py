@@ -4,10 +4,8 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 `model`, `data`), the name alone may stand for it: `algorithm: downpour`. `workers: 4` and `batch: 32` likewise.
 """
 
-import difflib
-import functools
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
@@ -16,7 +14,7 @@ from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
-from trainers.errors import FieldError, SpecRejected
+from trainers.errors import SpecRejected
 from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
@@ -55,13 +53,11 @@ from trainers.spec.habits import (
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import with_paths
+from trainers.spec.spec_errors import field_errors
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 
 Device = Literal["auto", "cpu", "cuda"]
-MOST_ERRORS = 50
-"""Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
-
 MOST_EPOCHS = 1_000_000
 
 TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
@@ -190,8 +186,6 @@ class TrainSpec(Section):
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""
 
-    UNIONS: ClassVar[frozenset[str]] = frozenset({"algorithm", "optimizer", "schedule"})
-
     @field_validator("algorithm")
     @classmethod
     def _algorithm_has_its_workers(cls, algorithm: AlgorithmConfig, info: ValidationInfo) -> AlgorithmConfig:
@@ -272,7 +266,9 @@ class TrainSpec(Section):
         try:
             return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
         except ValidationError as error:
-            raise SpecRejected("; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error))) from None
+            raise SpecRejected(
+                "; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error, type(self)))
+            ) from None
 
     @property
     def scales_batch(self) -> bool:
@@ -350,33 +346,3 @@ class TrainSpec(Section):
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""
         return self.model_copy(update=with_paths(self, base))
-
-
-def field_errors(error: ValidationError) -> list[FieldError]:
-    """The errors of a validation, with pointers into what the user wrote (the tags of unions are removed).
-
-    Of more than MOST_ERRORS the rest is only counted.
-    """
-
-    def pointer(loc: tuple[Any, ...]) -> str:
-        parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
-        return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-    def message(item: Any) -> str:
-        if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(item["loc"][-1]), sorted(all_field_names()), n=3)
-            return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
-        return str(item["msg"]).removeprefix("Value error, ")
-
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    errors = [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in found[:MOST_ERRORS]]
-    if len(found) > MOST_ERRORS:
-        errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
-    return errors
-
-
-@functools.cache  # computed for every spec with an unknown field, which anyone may send
-def all_field_names() -> set[str]:
-    """The names of all fields of all sections."""
-    schema = TrainSpec.model_json_schema()
-    return {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})}
