@@ -140,7 +140,7 @@ class SweepManager:
         await self._follow(store)
         return await self.show(sweep_id), True
 
-    async def page(self, query: SweepQuery = SweepQuery()) -> SweepPage:
+    async def page(self, query: SweepQuery) -> SweepPage:
         """A page of sweeps, newest first."""
         return await asyncio.to_thread(lambda: page(self._stores(), query))
 

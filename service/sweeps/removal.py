@@ -15,7 +15,8 @@ def expires(store: TrialStore, keep_s: float | None) -> float | None:
     kept_s = keep_s if ttl_s is None else float(ttl_s)
     if kept_s is None or not store.state.is_terminal:
         return None
-    return max([store.get("created"), *(row.finished or 0.0 for row in store.trials())]) + kept_s
+    ended = max((row.finished or 0.0 for row in store.trials()), default=0.0)
+    return max(float(store.get("created")), ended) + kept_s
 
 
 async def remove(jobs: JobManager, store: TrialStore) -> None:

@@ -61,7 +61,7 @@ class SweepPage {
         "div",
         { class: "buttons", role: "group", "aria-label": "What to do with the sweep" },
         Object.values(this.buttons),
-        link(`#/compare?sweep=${encodeURIComponent(id)}`, "Overlay its trials"),
+        link(`#/compare?sweep=${encodeURIComponent(id)}`, "Compare its trials"),
       ),
       this.report,
       section("Trials", this.trials),
