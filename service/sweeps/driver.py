@@ -25,7 +25,7 @@ from service.status import Status
 from service.sweeps.axes import base_batch
 from service.sweeps.hopeless import common_failure, without_success
 from service.sweeps.log import SweepLog
-from service.sweeps.search import TrialSearcher, scheduler, tuner
+from service.sweeps.search.searcher import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
 from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_process import end_orphans, forget_processes

@@ -21,11 +21,11 @@ from service.jobs.queueing.claims import Claim
 from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
-from service.sweeps.drawings import Drawings
 from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
 from service.sweeps.removal import expires, remove
-from service.sweeps.reports import Reports
+from service.sweeps.reporting.drawings import Drawings
+from service.sweeps.reporting.reports import Reports
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_queue import TrialQueue
 from service.sweeps.trial_store import TrialStore

@@ -10,7 +10,7 @@ from ray.tune.utils import flatten_dict
 from service import parse_sweep
 from service.scaling.metric import Metric
 from service.sweeps import control
-from service.sweeps.search import scheduler
+from service.sweeps.search.searcher import scheduler
 
 
 def test_the_worse_trial_of_a_rung_is_asked_to_stop_and_told_in_the_metric_of_its_task(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ takes seconds."""
 KEPT = 50
 """Sweeps whose figures are kept on the disk, half a megabyte each."""
 READ_BYTES = 4096
-COMMAND = (sys.executable, "-P", "-m", "service.sweeps.draw")
+COMMAND = (sys.executable, "-P", "-m", "service.sweeps.reporting.draw")
 
 logger = logging.getLogger(__name__)
 

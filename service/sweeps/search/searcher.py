@@ -9,7 +9,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from service.jobs.queueing.growth import Growth
-from service.sweeps.sampler import Sampler
+from service.sweeps.search.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
 from service.sweeps.turns import Turns
