@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TokenRefused,
         TooManyInFlight,
         TooManyWaiting,
+        TraceNotFound,
         WebhookNotFound,
         WebhookRefused,
     )
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
+    from service.storage.traces import TraceView
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         State,
         TimingPlan,
         Timings,
+        TraceRefused,
         attach,
         check_bits,
         count_examples,
@@ -121,7 +124,7 @@ _HOME = {
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
         "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "WebhookNotFound", "WebhookRefused",
+        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -142,6 +145,7 @@ _HOME = {
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
+    "service.storage.traces": ("TraceView",),
     "service.database.job_store": ("Query", "Store"),
     "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
@@ -167,7 +171,7 @@ _HOME = {
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
         "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "set_of", "slope_words",
-        "start_head", "stop_head", "time_layers",
+        "start_head", "stop_head", "time_layers", "TraceRefused",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -183,7 +187,8 @@ __all__ = [
     "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
     "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
     "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
-    "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound",
+    "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
+    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound",
     "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
     "check_fits", "chunks", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded",
     "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MillraceError,
         RunFailed,
         SpecRejected,
+        TraceRefused,
         UserCodeFailed,
     )
     from trainers.events import (
@@ -89,7 +90,7 @@ _HOME = {
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
-        "UserCodeFailed",
+        "TraceRefused", "UserCodeFailed",
     ),
     "trainers.events": (
         "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
@@ -120,8 +121,9 @@ __all__ = [
     "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
     "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "Sum",
-    "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach",
-    "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
+    "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner",
+    "absolute", "attach", "available_resources",
+    "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
     "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
     "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets",
     "needed_memory", "needs",

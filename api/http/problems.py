@@ -31,6 +31,7 @@ from service import (
     TokenRefused,
     TooManyInFlight,
     TooManyWaiting,
+    TraceNotFound,
     WebhookNotFound,
     WebhookRefused,
 )
@@ -43,6 +44,7 @@ STATUS: dict[type[ServiceError], int] = {
     SeriesNotFound: 422,
     JobNotFound: 404,
     CheckpointNotFound: 404,
+    TraceNotFound: 404,
     SweepNotFound: 404,
     StateConflict: 409,
     TokenRefused: 422,
@@ -62,6 +64,7 @@ REMEDY: dict[type[ServiceError], str] = {
     KeyReused: "send another Idempotency-Key, or the body that the key came with first",
     JobNotFound: "take an id from GET /v1/jobs",
     SweepNotFound: "take an id from GET /v1/sweeps",
+    TraceNotFound: "take a name from GET /v1/jobs/{id}/traces",
     CheckpointNotFound: "take a step and a file from GET /v1/jobs/{id}/checkpoints",
     SeriesNotFound: "take a name that the detail lists",
     TooManyWaiting: "wait as long as Retry-After says, or cancel a job that waits",

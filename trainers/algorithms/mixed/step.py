@@ -16,6 +16,7 @@ from trainers.models.objective import Total
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 class Mixed(Algorithm):
@@ -49,16 +50,20 @@ class Mixed(Algorithm):
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
         if self.clock % self.config.num_fetch == 0:
-            self._fetch()
+            with span("fetch"):
+                self._fetch()
         if minibatch.batch is None:  # the lease has no examples left for this worker
             self.part.zero_()
             total = Total()
         else:
             total = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
-        self._average(self.weight.of(work.total_examples, [total.weight]))
+        weight = self.weight.of(work.total_examples, [total.weight])
+        with span("sums"):
+            self._average(weight)
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
-            self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
+            with span("update"):
+                self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
         return StepReport(total, work.examples, self.lr, norms=self.limit.taken())
@@ -100,5 +105,6 @@ class Mixed(Algorithm):
         if self.pending == self.config.num_push or work.ends_lease:
             self.limit.shorten(self.accrued)
             identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
-            self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+            with span("push"):
+                self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
             self.accrued, self.pending, self.pending_examples = None, 0, 0

@@ -14,6 +14,7 @@ from trainers.runtime.control.shard_group import ShardGroup
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
 from trainers.runtime.control.snapshots import Snapshots
 from trainers.runtime.control.standbys import Standbys
+from trainers.runtime.control.tracing import Tracing
 from trainers.runtime.ray_metrics import RayMetrics
 from trainers.runtime.topology import Topology
 
@@ -34,6 +35,7 @@ class RunParts:
     snapshots: Snapshots
     callbacks: CallbackCalls
     schedule: SnapshotSchedule
+    tracing: Tracing
 
 
 def build_parts(config: RunConfig, coordinator: Any, node_ip: str) -> RunParts:
@@ -57,4 +59,7 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     schedule = SnapshotSchedule(pool, shards, snapshots)
     callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool)
     tasks = Tasks(events)
-    return RunParts(config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule)
+    tracing = Tracing(config.run_dir, pool, log, tasks)
+    return RunParts(
+        config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule, tracing
+    )
