@@ -19,6 +19,8 @@ class FakeRun:
 
     trace_file = gzip.compress(b'{"traceEvents": []}')
     """What a trace of it holds."""
+    no_trace = ""
+    """Why there is none."""
 
     def __init__(self, job_id: str, spec: TrainSpec, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -87,6 +89,9 @@ class FakeRun:
             raise TraceRefused(f"there is no worker {worker}; those that train now: 0")
         name, data = f"0001-worker-{worker or 0}-{steps}.json.gz", {"worker": worker or 0, "asked": steps}
         first = self.emit("trace", **data, steps=0).seq
+        if self.no_trace:
+            self.emit("trace", **data, steps=0, why=self.no_trace)
+            return first
         (self.run_dir / "traces").mkdir(exist_ok=True)
         (self.run_dir / "traces" / name).write_bytes(self.trace_file)
         self.emit("trace", **data, steps=steps, file=name, bytes=len(self.trace_file))

@@ -64,7 +64,7 @@ def router(manager: JobManager) -> APIRouter:
     @routes.get(
         "/{job_id}/traces/{name}", response_class=StreamingResponse, responses={**FILE, **answers(404, 502, 503)}
     )
-    async def download(job_id: str, name: str) -> StreamingResponse:
+    async def download_trace(job_id: str, name: str) -> StreamingResponse:
         """A Chrome trace, compressed with gzip: for Perfetto, `chrome://tracing` and the page of the job."""
         opened = await manager.trace_file(job_id, name)
         headers = {

@@ -21,6 +21,7 @@ from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun,
 from trainers.runtime.control.run_log import LogSummary, RunLog
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
 from trainers.runtime.control.snapshots import Measured, Snapshot
+from trainers.runtime.control.tracing import Tracing
 from trainers.runtime.control.training import Training
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.topology import Topology
@@ -48,10 +49,11 @@ class FakeLog(RunLog):
     def open(self) -> None:
         pass
 
-    def write(self, event_type: Any, data: dict[str, Any], is_last: bool = False) -> None:
+    def write(self, event_type: Any, data: dict[str, Any], is_last: bool = False) -> int:
         if self.fault is not None:
             raise self.fault
         self.written.append((event_type, data))
+        return len(self.written)
 
     def refresh_gauges(self) -> None:
         pass
@@ -344,9 +346,11 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     shards, snapshots = FakeShards(events), FakeSnapshots()
     schedule = SnapshotSchedule(pool, shards, snapshots)  # type: ignore[arg-type]
     topology = Topology(config.spec, "127.0.0.1")
+    tasks = Tasks(events)
     parts = RunParts(
-        config, events, Tasks(events), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
+        config, events, tasks, log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
         FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
+        Tracing(folder, pool, log, tasks),
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]
