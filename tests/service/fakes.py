@@ -85,6 +85,8 @@ class FakeRun:
         self.size = count
 
     def trace(self, steps: int, worker: int | None) -> int:
+        if not self.alive:
+            raise TraceRefused("the run trains nothing now; ask again while it is RUNNING")
         if (worker or 0) >= self.size:
             raise TraceRefused(f"there is no worker {worker}; those that train now: 0")
         name, data = f"0001-worker-{worker or 0}-{steps}.json.gz", {"worker": worker or 0, "asked": steps}

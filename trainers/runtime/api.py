@@ -55,7 +55,7 @@ def train(
     """
     import ray
 
-    from trainers.runtime.control.tracing import check_steps
+    from trainers.runtime.control.onlookers.tracing import check_steps
     from trainers.runtime.runs import cleanup_run, start_run
 
     job_id = f"run-{uuid.uuid4().hex[:8]}"

@@ -60,3 +60,10 @@ class FakeMethod:
         else:
             answer.set_result(found)
         return answer
+
+
+class FakeStandbys:
+    """Shards without a second copy."""
+
+    def close(self) -> None:
+        pass

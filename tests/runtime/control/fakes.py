@@ -6,22 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.control.fake_actors import FakeActor, died
+from tests.runtime.control.fake_actors import FakeActor, FakeStandbys, died
 from tests.runtime.runs import spec
 from trainers import TrainSpec
 from trainers.metrics import StepMetrics
 from trainers.runtime.actor_handles import WarmPool, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
-from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
+from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun, Survivors, Tasks
 from trainers.runtime.control.run_log import LogSummary, RunLog
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
 from trainers.runtime.control.snapshots import Measured, Snapshot
-from trainers.runtime.control.tracing import Tracing
 from trainers.runtime.control.training import Training
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.topology import Topology
@@ -199,11 +199,6 @@ class FakeWatch:
         return "worker/0 opens the dataset, 35 s"
 
 
-class FakeStandbys:
-    def close(self) -> None:
-        pass
-
-
 class FakeLauncher(Launcher):
     """Gets as many workers ready as it is told to, when it is allowed to."""
 
@@ -346,9 +341,8 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     shards, snapshots = FakeShards(events), FakeSnapshots()
     schedule = SnapshotSchedule(pool, shards, snapshots)  # type: ignore[arg-type]
     topology = Topology(config.spec, "127.0.0.1")
-    tasks = Tasks(events)
     parts = RunParts(
-        config, events, tasks, log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
+        config, events, (tasks := Tasks(events)), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
         FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
         Tracing(folder, pool, log, tasks),
     )  # fmt: skip

@@ -11,8 +11,8 @@ from tests.runtime.control.fake_actors import died
 from tests.runtime.control.fakes import FakeRun, play
 from trainers.errors import TraceRefused
 from trainers.events import State
+from trainers.runtime.control.onlookers.tracing import KEPT
 from trainers.runtime.control.run_log import LogSummary
-from trainers.runtime.control.tracing import KEPT
 from trainers.training.messages import Traced
 
 WHOLE = Traced(10, True, b"trace")

@@ -6,15 +6,15 @@ from typing import Any
 
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.actor_watch import ActorWatch
-from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
+from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.run_events import EventQueue, StopsEarly, Tasks
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.shard_group import ShardGroup
 from trainers.runtime.control.snapshot_schedule import SnapshotSchedule
 from trainers.runtime.control.snapshots import Snapshots
 from trainers.runtime.control.standbys import Standbys
-from trainers.runtime.control.tracing import Tracing
 from trainers.runtime.ray_metrics import RayMetrics
 from trainers.runtime.topology import Topology
 
