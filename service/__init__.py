@@ -106,11 +106,13 @@ if TYPE_CHECKING:
         plot_timings,
         profile_model,
         profile_spec,
+        sentence,
         set_of,
         slope_words,
         start_head,
         stop_head,
         time_layers,
+        unknown,
     )
 
 _HOME = {
@@ -168,8 +170,8 @@ _HOME = {
         "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "set_of", "slope_words",
-        "start_head", "stop_head", "time_layers",
+        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
+        "slope_words", "start_head", "stop_head", "time_layers", "unknown",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -193,8 +195,8 @@ __all__ = [
     "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
     "new_job_id", "new_sweep_id", "own_code",
     "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "set_of", "slope_words", "start_head", "stop_head", "sweep",
-    "time_layers", "trial_needs", "verify",
+    "read_spec_file", "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head",
+    "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
+    from trainers.spelling import sentence, unknown
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
     from trainers.training.bits_check import BitsReport, check_bits
@@ -112,6 +113,7 @@ _HOME = {
     "trainers.tasks.base": ("Task",),
     "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
     "trainers.models.objective": ("Loss", "Supervised"),
+    "trainers.spelling": ("sentence", "unknown"),
     "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -126,8 +128,8 @@ __all__ = [
     "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
     "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
     "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight", "profile_model", "profile_spec",
-    "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers",
-    "torchvision_names", "total_resources", "train",
+    "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head", "start_run", "stop_head",
+    "time_layers", "torchvision_names", "total_resources", "train", "unknown",
 ]  # fmt: skip
 
 

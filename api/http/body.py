@@ -11,6 +11,7 @@ from fastapi import Request
 
 from api.http.auth import caller
 from api.http.error_lines import placed
+from api.http.exact import without_doubles
 from api.http.fair_process import FairProcess
 from api.http.problems import ProblemError
 from service import MAX_VALUES, FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
@@ -127,7 +128,7 @@ async def _bounded(request: Request) -> bytes:
 
 def _load_json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body, object_pairs_hook=without_doubles)
     except json.JSONDecodeError as error:
         message = f"not valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
     except UnicodeDecodeError:

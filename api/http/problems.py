@@ -34,6 +34,7 @@ from service import (
     TooManyWaiting,
     WebhookNotFound,
     WebhookRefused,
+    sentence,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -171,8 +172,12 @@ async def _service_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [FieldError(pointer=_pointer(item["loc"]), message=item["msg"]) for item in error.errors()]
+    errors = [FieldError(pointer=_pointer(item["loc"]), message=_message(item)) for item in error.errors()]
     return _answer(422, "; ".join(f"{item.pointer}: {item.message}" for item in errors), errors)
+
+
+def _message(item: Any) -> str:
+    return f"not valid JSON: {item['ctx']['error']}" if item["type"] == "json_invalid" else sentence(item)
 
 
 def _pointer(location: tuple[str | int, ...]) -> str:
@@ -190,7 +195,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     headers = dict(error.headers or {})
     if error.status_code == 405:  # of the several routes of one address, the first knows its own methods only
         found = await asyncio.to_thread(_methods, request)  # the first time, the whole schema is made for it
-        headers["Allow"] = ", ".join(found) or headers.get("Allow", "GET")
+        headers["Allow"] = ", ".join(found + ["HEAD"] * ("GET" in found)) or headers.get("Allow", "GET")
     return _answer(error.status_code, detail, headers=headers)
 
 
