@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SeriesNotFound,
         ServiceError,
         SpecInvalid,
+        SpecUnreadable,
         StateConflict,
         StorageFull,
         StorageRefused,
@@ -108,11 +109,13 @@ if TYPE_CHECKING:
         plot_timings,
         profile_model,
         profile_spec,
+        sentence,
         set_of,
         slope_words,
         start_head,
         stop_head,
         time_layers,
+        unknown,
     )
 
 _HOME = {
@@ -122,7 +125,8 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
+        "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
         "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
@@ -170,8 +174,8 @@ _HOME = {
         "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "set_of", "slope_words",
-        "start_head", "stop_head", "time_layers", "TraceRefused",
+        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
+        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -184,7 +188,8 @@ __all__ = [
     "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
     "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query",
     "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
-    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
+    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",
+    "StateConflict",
     "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
     "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
     "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
@@ -195,8 +200,8 @@ __all__ = [
     "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
     "new_job_id", "new_sweep_id", "own_code",
     "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "set_of", "slope_words", "start_head", "stop_head", "sweep",
-    "time_layers", "trial_needs", "verify",
+    "read_spec_file", "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head",
+    "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

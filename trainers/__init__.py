@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Metrics,
         Result,
         State,
+        StopReason,
         error_median,
         headline_of,
         is_judged,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
+    from trainers.spelling import sentence, unknown
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
     from trainers.training.bits_check import BitsReport, check_bits
@@ -93,8 +95,8 @@ _HOME = {
         "TraceRefused", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
-        "last_median", "metrics_of", "set_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "error_median", "headline_of",
+        "is_judged", "last_median", "metrics_of", "set_of",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.bits_check": ("BitsReport", "check_bits"),
@@ -112,6 +114,7 @@ _HOME = {
     "trainers.tasks.base": ("Task",),
     "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
     "trainers.models.objective": ("Loss", "Supervised"),
+    "trainers.spelling": ("sentence", "unknown"),
     "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -120,16 +123,14 @@ __all__ = [
     "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "ClusterInfo", "CostShare",
     "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
     "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
-    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "Sum",
-    "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner",
-    "absolute", "attach", "available_resources",
-    "check_bits", "cleanup_run", "cluster_is_open", "count_examples", "detach", "embedded",
-    "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of",
-    "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets",
-    "needed_memory", "needs",
-    "plot_timings", "preflight", "profile_model", "profile_spec", "refuse_given", "remove_files", "set_of",
-    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
-    "train",
+    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State",
+    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed",
+    "WarmRunner", "absolute", "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open",
+    "count_examples", "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model",
+    "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples",
+    "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight",
+    "profile_model", "profile_spec", "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head",
+    "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train", "unknown",
 ]  # fmt: skip
 
 

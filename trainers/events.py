@@ -35,7 +35,7 @@ import statistics
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -88,6 +88,14 @@ class State(StrEnum):
     def is_terminal(self) -> bool:
         """Whether nothing follows."""
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class StopReason(NamedTuple):
+    """Why somebody wants a run to stop, for the last line of its log."""
+
+    reason: str
+    """In CamelCase."""
+    message: str
 
 
 class Event(BaseModel):

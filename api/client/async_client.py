@@ -23,7 +23,7 @@ class AsyncClient:
     """Client for programs with an event loop: the same methods, to be awaited; what comes one by one is `async for`."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
-        self.server = server.rstrip("/")
+        self.server = calls.url_of(server)
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.AsyncClient(

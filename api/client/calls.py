@@ -242,6 +242,11 @@ def datasets() -> Call[list[service.Dataset]]:
     return Call("GET", "/v1/datasets", _many(service.Dataset))
 
 
+def url_of(server: str) -> str:
+    """The URL of a service, of which `host:port` is enough."""
+    return (server if "://" in server else f"http://{server}").rstrip("/")
+
+
 def ready() -> Call[None]:
     """GET /readyz."""
     return Call("GET", "/readyz", lambda _: None)

@@ -29,7 +29,7 @@ class Client:
     """Submits jobs to a service and follows them. A connection that breaks in the middle is taken up again."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
-        self.server = server.rstrip("/")
+        self.server = calls.url_of(server)
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.Client(

@@ -15,6 +15,11 @@ def died() -> Exception:
     return ray.exceptions.ActorDiedError()
 
 
+def ended_by_ray() -> Exception:
+    """What Ray raises for them where its own monitor has ended the process."""
+    return ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
+
+
 class FakeActor:
     """Answers every method from `answers`, an exception by raising it, a queue one by one and then not any more, and
     a function by calling it a moment later; but for `train`, which a test ends."""

@@ -132,5 +132,6 @@ class Downpour(Algorithm):
 
     def _push(self, epoch: int, group: int) -> None:
         identity = PushIdentity(epoch, self.pushed_to, self.pushed_to + self.pending - 1, group)
+        numbers = self.begun_at + self.clock, self.pending_examples, self.pending
         with span("push"):
-            self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+            self.store.push(Push(identity, *numbers, wire=self.context.wire))

@@ -36,8 +36,9 @@ class SyncBackup(Algorithm):
                 buffer.copy_(before[name])  # a dropped minibatch must leave no trace in them
             return StepReport(Total(), 0, lr, dropped=1)
         identity = PushIdentity(work.epoch, minibatch.index, minibatch.index)
+        push = Push(identity, self.clock, work.examples, weight=total.weight, wire=self.context.wire)
         with span("push"):
-            self.store.push(Push(identity, self.clock, work.examples, weight=total.weight))
+            self.store.push(push)
         return StepReport(total, work.examples, lr)
 
     def finish(self) -> None:
