@@ -180,8 +180,8 @@ __all__ = [
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
     "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query",
-    "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
+    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
+    "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
     "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
     "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
     "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
@@ -189,11 +189,10 @@ __all__ = [
     "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
     "check_fits", "chunks", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded",
     "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
-    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
-    "new_job_id", "new_sweep_id", "own_code",
-    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head",
-    "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
+    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks", "new_job_id",
+    "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model",
+    "profile_spec", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "sentence", "set_of",
+    "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

@@ -186,6 +186,7 @@ class TrainingLoop:
         while self.gate.enter():
             if self._has_parameters and self.gate.meets():
                 self._snapshot()
+            self.reporter.count_wait()
             begun = time.perf_counter()
             work = next(works, None)
             if work is None:

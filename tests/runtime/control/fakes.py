@@ -45,6 +45,9 @@ class FakeLog(RunLog):
     def evaluations_until(self, examples: int) -> list[dict[str, Any]]:
         return [found for found in self.of("evaluation") if found["examples"] <= examples] if examples else []
 
+    def at_work_s(self) -> float:
+        return 4.0
+
     def open(self) -> None:
         pass
 
