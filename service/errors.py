@@ -2,6 +2,7 @@
 
 ServiceError
 ├── SpecInvalid          fields of a spec are wrong; carries a pointer and a sentence for each
+├── SpecUnreadable       another version of Millrace stored a spec that this one cannot read
 ├── NeverFits            the cluster as it is, or what its user may hold, could never start the job
 ├── KeyReused            an idempotency key came again with another body
 ├── JobNotFound          no job has this id
@@ -43,6 +44,10 @@ class SpecInvalid(ServiceError):
 
     def __reduce__(self) -> tuple[type["SpecInvalid"], tuple[list[FieldError]]]:
         return type(self), (self.errors,)
+
+
+class SpecUnreadable(ServiceError):
+    """Another version of Millrace stored the spec, with fields or values that this one does not know."""
 
 
 class NeverFits(ServiceError):

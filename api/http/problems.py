@@ -24,6 +24,7 @@ from service import (
     SeriesNotFound,
     ServiceError,
     SpecInvalid,
+    SpecUnreadable,
     StateConflict,
     StorageFull,
     StorageUnreachable,
@@ -39,6 +40,7 @@ from service import (
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[type[ServiceError], int] = {
     SpecInvalid: 422,
+    SpecUnreadable: 409,
     NeverFits: 422,
     KeyReused: 422,
     SeriesNotFound: 422,
@@ -59,6 +61,7 @@ STATUS: dict[type[ServiceError], int] = {
 }
 REMEDY: dict[type[ServiceError], str] = {
     SpecInvalid: "change the fields that `errors` points to; /v1/schema/job describes every field",
+    SpecUnreadable: "ask whoever runs the service for the Millrace that stored it, or a later one",
     NeverFits: "ask for less, or for a larger cluster; /v1/cluster tells what there is",
     KeyReused: "send another Idempotency-Key, or the body that the key came with first",
     JobNotFound: "take an id from GET /v1/jobs",

@@ -23,6 +23,7 @@ from trainers.collectives.shared_messages import SharedMemoryMessages
 from trainers.errors import PeerLost
 from trainers.links.channel import SocketChannel, connect, listen
 from trainers.links.device_rows import DeviceRows
+from trainers.links.encoding import encoded
 from trainers.links.handle import Handle
 from trainers.links.mapped import MappedFile
 from trainers.optim.gradient import Gradient
@@ -305,8 +306,9 @@ class SharedMemoryCollectives(Collectives):
         return self.folder / f"box-{rank}-{slot}-{numel}"
 
     def _part(self, reduction: Reduction, rank: int, index: int) -> Tensor:
-        rows = len(reduction.nodes(rank))
-        return self.file(f"parts-{rank}-{reduction.num_virtual}", rows, reduction.numel).row(index)
+        nodes = reduction.nodes(rank)
+        row = self.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel).row(index)
+        return encoded(row, reduction.wire_of(nodes[index]))
 
     def file(self, name: str, rows: int, numel: int) -> MappedFile | DeviceRows:
         """Vectors that all workers have under this name: a mapped file of the folder, or memory of the GPU."""

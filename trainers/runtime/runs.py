@@ -18,6 +18,7 @@ from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, ow
 from trainers.runtime.code_package import Objects, check_own, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
+from trainers.runtime.gone import GONE
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
@@ -73,10 +74,10 @@ class Run:
         for _ in range(ANSWERS_WITHIN_S):
             try:
                 ray.get(answer, timeout=1)
-            except ray.exceptions.ActorDiedError:
-                return False
             except ray.exceptions.ActorUnavailableError:
                 return True
+            except GONE:
+                return False
             except ray.exceptions.GetTimeoutError:
                 ensure_own_ray()
             else:

@@ -14,6 +14,11 @@ def died() -> Exception:
     return ray.exceptions.ActorDiedError()
 
 
+def ended_by_ray() -> Exception:
+    """What Ray raises for them where its own monitor has ended the process."""
+    return ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
+
+
 class FakeActor:
     """Answers every method from `answers`, an exception by raising it; but for `train`, which a test ends."""
 

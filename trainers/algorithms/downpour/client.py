@@ -129,4 +129,5 @@ class Downpour(Algorithm):
 
     def _push(self, epoch: int, group: int) -> None:
         identity = PushIdentity(epoch, self.pushed_to, self.pushed_to + self.pending - 1, group)
-        self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+        numbers = self.begun_at + self.clock, self.pending_examples, self.pending
+        self.store.push(Push(identity, *numbers, wire=self.context.wire))

@@ -123,6 +123,6 @@ class PipelinedDownpour(Algorithm):
             identity = PushIdentity(microbatch.epoch, microbatch.index, microbatch.index, group)
             clock = self.begun_at + microbatch.number + 1
             delay = self.fetched - microbatch.number
-            self.store.push(Push(identity, clock, microbatch.examples, delay=delay))
+            self.store.push(Push(identity, clock, microbatch.examples, delay=delay, wire=self.context.wire))
         if m == 0:
             del self.in_flight[microbatch.number]

@@ -32,7 +32,7 @@ class SyncBackup(Algorithm):
                 buffer.copy_(before[name])  # a dropped minibatch must leave no trace in them
             return StepReport(Total(), 0, lr, dropped=1)
         identity = PushIdentity(work.epoch, minibatch.index, minibatch.index)
-        self.store.push(Push(identity, self.clock, work.examples, weight=total.weight))
+        self.store.push(Push(identity, self.clock, work.examples, weight=total.weight, wire=self.context.wire))
         return StepReport(total, work.examples, lr)
 
     def finish(self) -> None:

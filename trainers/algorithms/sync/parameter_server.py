@@ -30,13 +30,13 @@ class SyncParameterServer(Algorithm):
         for lo, hi in subtrees(self.context.num_virtual, first.virtual_rank, last.virtual_rank + 1):
             part = self.store.gradient_buffer()
             self.scratch = self.scratch or Scratch(part)
-            total = sum(
-                sum_gradients(self.replica, params, work, (lo, hi), self.scratch.under(part, (lo, hi))), Total()
-            )
+            buffers = self.scratch.under(part, (lo, hi))
+            total = sum(sum_gradients(self.replica, params, work, (lo, hi), buffers, self.context.wire), Total())
             totals.append(total)
             examples = sum(m.batch.num_used for m in work.minibatches if m.batch and lo <= m.virtual_rank < hi)
             identity = PushIdentity(work.epoch, step_start + lo, step_start + hi - 1)
-            self.store.push(Push(identity, self.clock + 1, examples, hi - lo, weight=total.weight))
+            wire = self.context.wire if hi - lo == 1 else "float32"  # the sum of several is no bfloat16
+            self.store.push(Push(identity, self.clock + 1, examples, hi - lo, weight=total.weight, wire=wire))
         self.clock += 1
         self.examples += work.total_examples
         return StepReport(sum(totals, Total()), work.examples, lr)

@@ -14,6 +14,7 @@ from trainers.elastic.heartbeat import Heartbeat
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
+from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
 from trainers.runtime.ray_data.blocks import RowsOfRun
@@ -120,7 +121,7 @@ class Worker(BaseActor):
             self.version = trainer.version
         finally:
             self.idle.set()
-        with suppress(ray.exceptions.RayActorError):  # a coordinator that died; the next one asks for what it needs
+        with suppress(*GONE):  # a coordinator that died; the next one asks for what it needs
             ray.get([*self.reports, *self.handed_over])  # it must know all before it hears that this is over
         return ended
 
@@ -199,7 +200,7 @@ class Worker(BaseActor):
         if not self.leases:
             try:
                 self.leases.extend(ray.get(self.ahead or self.coordinator.lease.remote(*me, dropped)))
-            except ray.exceptions.RayActorError:
+            except GONE:
                 raise PeerLost("the coordinator died") from None
             if not self.leases:
                 raise PeerLost("another coordinator is about to take over")
@@ -208,7 +209,7 @@ class Worker(BaseActor):
         return self.leases.popleft()
 
     def _snapshot(self, version: "ModelVersion") -> None:
-        with suppress(ray.exceptions.RayActorError):
+        with suppress(*GONE):
             ray.get(
                 self.handed_over
             )  # an evaluator that lags behind the epochs slows them down rather than fill the store
@@ -222,7 +223,7 @@ class Worker(BaseActor):
             if ray.wait([taken], timeout=GATE_LOOK_S)[0]:
                 try:
                     ray.get(taken)
-                except ray.exceptions.RayActorError:
+                except GONE:
                     raise PeerLost("the coordinator died") from None
                 return
 
