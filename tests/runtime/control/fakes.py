@@ -38,15 +38,13 @@ class FakeLog(RunLog):
         self.before = before or LogSummary()
         self.written: list[tuple[str, dict[str, Any]]] = []
         self.fault: Exception | None = None  # raised by every write from now on
+        self.at_work_s = lambda: 4.0
 
     def summary(self) -> LogSummary:
         return self.before
 
     def evaluations_until(self, examples: int) -> list[dict[str, Any]]:
         return [found for found in self.of("evaluation") if found["examples"] <= examples] if examples else []
-
-    def at_work_s(self) -> float:
-        return 4.0
 
     def open(self) -> None:
         pass
