@@ -7,7 +7,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.status import Status
-from trainers import RETRYING, Event, Metrics, Result, State, headline_of, metrics_of, set_of
+from trainers import (
+    RETRYING,
+    Event,
+    Metrics,
+    Result,
+    State,
+    adds_to_work,
+    headline_of,
+    metrics_of,
+    set_of,
+    who_trains,
+)
 
 LOST = "CoordinatorLost"
 """The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""
@@ -25,6 +36,8 @@ class Progress(BaseModel):
     """When the first event came, in seconds since 1970."""
     ended: float | None = None
     """When the last event came."""
+    at_work_s: float = 0.0
+    """Seconds in which it was at work by then, pauses and waiting not counted."""
     first_step: tuple[float, float] | None = None
     """Time and epochs of the first report."""
     metrics: Metrics | None = None
@@ -44,6 +57,8 @@ class Progress(BaseModel):
     def add(self, event: Event) -> None:
         """Take in one more event."""
         self.seq = event.seq
+        if self.ended is not None and adds_to_work(self.state):
+            self.at_work_s += max(0.0, event.time - self.ended)
         self.started = event.time if self.started is None else self.started
         self.ended = event.time
         match event.type:
@@ -62,6 +77,8 @@ class Progress(BaseModel):
             case "resize":
                 left = event.data.get("left", [])
                 self.workers = [w for w in (*self.workers, *event.data.get("joined", [])) if w not in left]
+                if self.reason == "Training":
+                    self.message = who_trains(event.data["workers"])
             case "checkpoint":
                 self.losses = 0
             case "result":
@@ -126,9 +143,9 @@ class Progress(BaseModel):
             higher_is_better=None if headline is None else headline[1],
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
-            wall_s=(self.ended or 0.0) - (self.started or 0.0),
+            wall_s=self.at_work_s,
             algorithm=spec["algorithm"]["name"],
-            workers=metrics.workers if metrics else len(self.workers),
+            workers=len(self.workers) or (metrics.workers if metrics else 0),
             dropped=metrics.dropped if metrics else 0,
             model_path=None,
             message=self.message,

@@ -191,6 +191,7 @@ class TrainingLoop:
         while self.gate.enter():
             if self._has_parameters and self.gate.meets():
                 self._snapshot()
+            self.reporter.count_wait()
             self.ports.tracer.turn()
             with span("step"):
                 if (work := self._next(works)) is None:

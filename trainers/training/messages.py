@@ -129,6 +129,8 @@ class WorkerReport:
     metrics: StepMetrics
     learning_rate: float = 0.0
     """Of the last step."""
+    seconds: float = 0.0
+    """That it took to do all of this."""
     loss_scale: float = 0.0
     """Of the next step; 0 where losses are not scaled."""
     delays: tuple[int, ...] = ()

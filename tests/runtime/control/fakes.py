@@ -38,7 +38,7 @@ class FakeLog(RunLog):
     def __init__(self, before: LogSummary | None = None) -> None:
         self.before = before or LogSummary()
         self.written: list[tuple[str, dict[str, Any]]] = []
-        self.fault: Exception | None = None  # raised by every write from now on
+        self.fault, self.at_work_s = (None, lambda: 4.0)  # what every write raises from now on; of the whole log
 
     def summary(self) -> LogSummary:
         return self.before

@@ -1,11 +1,12 @@
 """The log of a run, as its coordinator writes it, and as the next coordinator reads it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.events import EventType, Result, State
+from trainers.events import EventType, Result, State, at_work_s
 from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
@@ -96,6 +97,10 @@ class RunLog:
         """Those of the training before the version after so many examples; none where it begins."""
         events = EventLogReader(self.run_dir).read() if examples else ()
         return [e.data for e in events if e.type == "evaluation" and e.data["examples"] <= examples]
+
+    def at_work_s(self) -> float:
+        """Seconds in which the run was at work until now."""
+        return at_work_s(EventLogReader(self.run_dir).read(), time.time())
 
     def open(self) -> None:
         """Become its only writer."""

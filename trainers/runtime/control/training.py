@@ -10,7 +10,7 @@ from typing import Any
 from trainers.elastic.failure_policy import FailurePolicy, GiveUp
 from trainers.elastic.lease_table import Lease
 from trainers.errors import Diverged, WorkerDied
-from trainers.events import State
+from trainers.events import State, who_trains
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.ending import LONGEST_FRAMES
 from trainers.runtime.control.generations import GenerationPlanner
@@ -222,7 +222,7 @@ class Training:
             message = f"waits for room: {num_members} workers are left, workers.min is {least}"
             self.parts.log.state(State.RECOVERING, "TooFewWorkers", message)
         elif self.waits_for_workers and not is_short:
-            self.parts.log.state(State.RUNNING, "Training", f"{num_members} workers train")
+            self.parts.log.state(State.RUNNING, "Training", who_trains(num_members))
         self.waits_for_workers = is_short
         return is_short
 
