@@ -19,6 +19,7 @@ def kept(run: Watched) -> Checkpoint:
     return read_checkpoint(Path(run.of("checkpoint")[-1]["path"]))
 
 
+@pytest.mark.long
 def test_all_workers_of_a_run_multiply_alike_through_a_kill(cluster: ClusterInfo, tmp_path: Path) -> None:
     workers = {"count": 2, "virtual": 3}
     alone = finished("products-alone", spec(**LARGE, workers={"count": 1, "virtual": 3}), tmp_path / "alone")

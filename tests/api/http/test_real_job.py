@@ -47,6 +47,7 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
         store.close()
 
 
+@pytest.mark.long
 def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole(
     tmp_path: Path, cluster: ClusterInfo
 ) -> None:
