@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import trainers
 from tests.runtime.runs import Watched, finished, spec, start
 from trainers import ClusterInfo

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import trainers
 from api import AppConfig, Client, Server, Streams, bind, create_app
 from service import ManagerConfig, Store, SweepManager, build_manager
