@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import trainers
 from api import AppConfig, Client, Server, Streams, bind, create_app
 from service import ManagerConfig, Store, SweepManager, build_manager
@@ -49,6 +51,7 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
         store.close()
 
 
+@pytest.mark.long
 def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole(
     tmp_path: Path, cluster: ClusterInfo
 ) -> None:
