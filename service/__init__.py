@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SeriesNotFound,
         ServiceError,
         SpecInvalid,
+        SpecUnreadable,
         StateConflict,
         StorageFull,
         StorageRefused,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         TokenRefused,
         TooManyInFlight,
         TooManyWaiting,
+        TraceNotFound,
         WebhookNotFound,
         WebhookRefused,
     )
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
+    from service.storage.traces import TraceView
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
     from service.sweeps.listing import SweepPage, SweepQuery
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
         State,
         TimingPlan,
         Timings,
+        TraceRefused,
         attach,
         check_bits,
         count_examples,
@@ -122,9 +126,10 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
+        "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "WebhookNotFound", "WebhookRefused",
+        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -145,6 +150,7 @@ _HOME = {
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
+    "service.storage.traces": ("TraceView",),
     "service.database.job_store": ("Query", "Store"),
     "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
@@ -171,7 +177,7 @@ _HOME = {
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
         "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
-        "slope_words", "start_head", "stop_head", "time_layers", "unknown",
+        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -242,6 +248,7 @@ __all__ = [
     "ServiceMetrics",
     "SpecInvalid",
     "SpecRejected",
+    "SpecUnreadable",
     "State",
     "StateConflict",
     "Storage",
@@ -263,6 +270,9 @@ __all__ = [
     "Tokens",
     "TooManyInFlight",
     "TooManyWaiting",
+    "TraceNotFound",
+    "TraceRefused",
+    "TraceView",
     "Tracking",
     "TrialStore",
     "TrialView",
