@@ -257,7 +257,7 @@ class SweepManager:
 
     async def _keep(self, sweep_id: str, store: TrialStore, log: LiveLog) -> None:
         """Until the sweep has ended, make sure that it has a driver, and record the states of its trials."""
-        kept_s, events = 0.0, list[Event]()
+        kept_s, events, keeping = 0.0, list[Event](), None
         while not log.ended:
             try:
                 events = await log.read()
@@ -270,8 +270,13 @@ class SweepManager:
                     kept_s = time.monotonic()
                     await self.queue.look(store)
                     await self._note_ends(store)
-                    await asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
+                    if keeping is None or keeping.done():  # it may wait for an answer of Ray; the queue must not
+                        if keeping is not None:
+                            keeping.result()
+                        keep = asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
+                        keeping = asyncio.create_task(keep, name=f"driver of {sweep_id}")
             except Exception:  # the cluster or the disk may be back in a second
+                keeping = None
                 logger.exception("could not keep %s going", sweep_id)
                 await asyncio.sleep(KEEP_EVERY_S)
             if not events:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from ray import tune
@@ -11,9 +12,10 @@ from ray.tune.search import Searcher
 from service.jobs.queueing.growth import Growth
 from service.sweeps.search.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
+from service.sweeps.trial_curve import TrialCurve
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
 from service.sweeps.turns import Turns
-from trainers import Resources, needs, total_resources
+from trainers import EventLogReader, Resources, needs, total_resources
 
 WARM_S = 5.0
 """How long processes are kept for a next trial that has to wait for its turn. The service gives one within a second or
@@ -123,6 +125,16 @@ class Halving(GivesWay, ASHAScheduler):  # type: ignore[misc]
         )
         self.store = store
 
+    def learn(self) -> None:
+        """Take in what the trials came to that have ended under an earlier driver."""
+        for row in self.store.trials():
+            if row.state.has_ended:
+                trial, curve = SimpleNamespace(trial_id=row.id, stub=False), TrialCurve(self.store.spec.report)
+                super().on_trial_add(None, trial)
+                for event in EventLogReader(self.store.run_dir(row.id)).read():
+                    if curve.add(event) and curve.error is not None:
+                        super().on_trial_result(None, trial, {"epoch": curve.points[-1].epoch, "error": curve.error})
+
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Continue always; a trial among the worse ones is asked to stop."""
         verdict = super().on_trial_result(controller, trial, result)
@@ -139,6 +151,7 @@ def scheduler(store: TrialStore, spec: SweepSpec, searcher: TrialSearcher | None
     found = GivesWay()
     if isinstance(spec.search, AshaSearch):
         found = Halving(store, spec.search, max((row.job["epochs"] for row in store.trials()), default=1))
+        found.learn()
     found.searcher = searcher
     return found
 
