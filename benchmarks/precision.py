@@ -51,7 +51,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "Shakespeare": {
         "task": "language_model",
         "model": {"name": "gpt", "kwargs": {"layers": 2, "heads": 2, "width": 64}},
-        "data": {"name": "text", "tokens": "characters", "context": 64, "limit": 6000},
+        "data": {"name": "text", "tokens": "characters", "context": 64, "limit": 2000},
         "batch": 6,
         "optimizer": {"name": "adamw", "lr": 0.003},
         "schedule": "cosine",
