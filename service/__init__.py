@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from service.jobs.assembly import build_manager
     from service.jobs.fork import as_patch
     from service.jobs.local import LocalRun
+    from service.jobs.log_filter import LogFilter
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
@@ -135,6 +136,7 @@ _HOME = {
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
     "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.log_filter": ("LogFilter",),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
@@ -181,7 +183,7 @@ __all__ = [
     "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "LogFilter", "ManagerConfig", "Metrics",
     "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
     "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
     "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",

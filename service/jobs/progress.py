@@ -164,7 +164,8 @@ def log_line(event: Event) -> str | None:
     data = event.data
     if event.type in ("log", "warning"):
         level = data.get("level", "info") if event.type == "log" else event.type
-        return f"{when} {level.upper()} {data.get('message', '')}"
+        who = f"{data['actor'].replace('/', ' ')} |" if "actor" in data else level.upper()
+        return f"{when} {who} {data.get('message', '')}"
     if event.type == "state":
         return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
     if event.type == "request":

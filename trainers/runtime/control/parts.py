@@ -55,6 +55,6 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     shards = ShardGroup(pool, standbys, log, events)
     snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(StopsEarly(why)))
     schedule = SnapshotSchedule(pool, shards, snapshots)
-    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool)
+    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool, log.printed)
     tasks = Tasks(events)
     return RunParts(config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule)
