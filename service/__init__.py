@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TokenRefused,
         TooManyInFlight,
         TooManyWaiting,
+        TraceNotFound,
         WebhookNotFound,
         WebhookRefused,
     )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
+    from service.storage.traces import TraceView
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
         State,
         TimingPlan,
         Timings,
+        TraceRefused,
         attach,
         check_bits,
         count_examples,
@@ -126,7 +129,7 @@ _HOME = {
         "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
         "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "WebhookNotFound", "WebhookRefused",
+        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -148,6 +151,7 @@ _HOME = {
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
+    "service.storage.traces": ("TraceView",),
     "service.database.job_store": ("Query", "Store"),
     "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
@@ -173,7 +177,7 @@ _HOME = {
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
         "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
-        "slope_words", "start_head", "stop_head", "time_layers", "unknown",
+        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -189,15 +193,15 @@ __all__ = [
     "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",
     "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
     "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
-    "Tokens", "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook",
-    "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager",
-    "certificates", "check_bits", "check_fits", "chunks", "compose_yaml", "configurations", "count_examples",
-    "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of",
-    "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory",
-    "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep",
-    "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file", "read_sweep_file",
-    "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep", "time_layers",
-    "trial_needs", "unknown", "verify",
+    "Tokens", "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
+    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms",
+    "as_patch", "attach", "build_manager", "certificates", "check_bits", "check_fits", "chunks", "compose_yaml",
+    "configurations", "count_examples", "datasets", "detach", "embedded", "evidence", "examine", "explain",
+    "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown",
+    "metrics_of", "models", "needed_memory", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep",
+    "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file",
+    "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep",
+    "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ ServiceError
 ├── KeyReused            an idempotency key came again with another body
 ├── JobNotFound          no job has this id
 ├── CheckpointNotFound   the job has no such checkpoint, or the checkpoint no such file
+├── TraceNotFound        the job has no such trace
 ├── SeriesNotFound       no figure has this name
 ├── SweepNotFound        no sweep has this id
 ├── StateConflict        the job's state does not allow it
@@ -64,6 +65,10 @@ class JobNotFound(ServiceError):
 
 class CheckpointNotFound(ServiceError):
     """There is no such checkpoint, or no such file in it."""
+
+
+class TraceNotFound(ServiceError):
+    """There is no such trace."""
 
 
 class SeriesNotFound(ServiceError):

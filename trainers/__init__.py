@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MillraceError,
         RunFailed,
         SpecRejected,
+        TraceRefused,
         UserCodeFailed,
     )
     from trainers.events import (
@@ -93,7 +94,7 @@ _HOME = {
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
-        "UserCodeFailed",
+        "TraceRefused", "UserCodeFailed",
     ),
     "trainers.events": (
         "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "adds_to_work", "error_median",
@@ -125,8 +126,9 @@ __all__ = [
     "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
     "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State",
-    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner",
-    "absolute", "adds_to_work", "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open",
+    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed",
+    "WarmRunner", "absolute", "adds_to_work", "attach", "available_resources", "check_bits", "cleanup_run",
+    "cluster_is_open",
     "count_examples", "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model",
     "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples",
     "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight",

@@ -19,6 +19,8 @@ an actor's code has printed `actor` (`worker/2`), `stream` (`stdout`, `stderr`) 
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
 | `fault` | `actor`, `why`; `examples` |
+| `trace` | a `worker` (its number) records `asked` steps, and has `steps` so far; once it is over `file` and `bytes`,
+its name in `traces` of the run's folder, or `why` there is none, or fewer steps than asked |
 | `epoch_audit` | `epoch`, of its examples how many were `trained`, `lost`, `duplicated`; minibatches `dropped` so far |
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
 
@@ -52,6 +54,7 @@ EventType = Literal[
     "actors",
     "resize",
     "fault",
+    "trace",
     "epoch_audit",
     "result",
     "trial",

@@ -1,6 +1,7 @@
 """The progress of a run, folded from its event log. All that is shown or stored of events comes from here."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -159,26 +160,49 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """An event as a line of the log for people: log lines, warnings, states, requests, faults and resizes."""
+    """An event as a line of the log for people: log lines, warnings, states, requests, faults, resizes and traces."""
+    if (words := _WORDS.get(event.type)) is None or (line := words(event.data)) is None:
+        return None
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
-    data = event.data
-    if event.type in ("log", "warning"):
-        level = data.get("level", "info") if event.type == "log" else event.type
-        who = f"{data['actor'].replace('/', ' ')} |" if "actor" in data else level.upper()
-        return f"{when} {who} {data.get('message', '')}"
-    if event.type == "state":
-        return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
-    if event.type == "request":
-        by = data["by"]
-        asked = "".join(f", {name} {value}" for name, value in data.items() if name not in ("action", "by"))
-        return f"{when} REQUEST {data['action']}{asked}, by {by['user']} from {by['address'] or 'this machine'}"
-    if event.type == "fault":
-        return f"{when} FAULT {_short(data['actor'])} {data['why']}"
-    if event.type == "resize":
-        batch = f", batch {data['batch']}" if "batch" in data else ""
-        moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
-        return f"{when} RESIZE {data['workers']} workers{batch}{''.join(moved)}"
-    return None
+    return f"{when} {line}"
+
+
+def _who(data: dict[str, Any]) -> str:
+    """Says a line of the log: an actor's code, or the run, whose lines have a level."""
+    return f"{data['actor'].replace('/', ' ')} |" if "actor" in data else str(data.get("level", "info")).upper()
+
+
+def _request(data: dict[str, Any]) -> str:
+    by = data["by"]
+    asked = "".join(f", {name} {value}" for name, value in data.items() if name not in ("action", "by"))
+    return f"REQUEST {data['action']}{asked}, by {by['user']} from {by['address'] or 'this machine'}"
+
+
+def _resize(data: dict[str, Any]) -> str:
+    batch = f", batch {data['batch']}" if "batch" in data else ""
+    moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
+    return f"RESIZE {data['workers']} workers{batch}{''.join(moved)}"
+
+
+def _trace(data: dict[str, Any]) -> str | None:
+    """None while it is recorded."""
+    if "file" not in data and "why" not in data:
+        return None
+    why = f": {data['why']}" if "why" in data else ""
+    if "file" not in data:
+        return f"TRACE worker/{data['worker']} has recorded none{why}"
+    return f"TRACE worker/{data['worker']}, {data['steps']} of {data['asked']} steps in traces/{data['file']}{why}"
+
+
+_WORDS: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    "log": lambda data: f"{_who(data)} {data.get('message', '')}",
+    "warning": lambda data: f"WARNING {data.get('message', '')}",
+    "state": lambda data: f"STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip(),
+    "request": _request,
+    "fault": lambda data: f"FAULT {_short(data['actor'])} {data['why']}",
+    "resize": _resize,
+    "trace": _trace,
+}
 
 
 def _short(actor: str) -> str:

@@ -54,6 +54,10 @@ class TrialHandle:
         """Raise StateConflict: a trial is not scaled."""
         raise StateConflict(f"job {self.trial} is a trial of a sweep, which keeps its size; scale a job of its own")
 
+    def trace(self, steps: int, worker: int | None) -> int:
+        """Raise StateConflict: a trial is not traced."""
+        raise StateConflict(f"job {self.trial} is a trial of a sweep; trace a job with its spec")
+
     def note(self, request: dict[str, Any]) -> None:
         """Nothing: what is asked of a trial is asked of its sweep."""
 

@@ -28,6 +28,7 @@ from trainers.errors import PeerLost
 from trainers.links.encoding import DTYPES
 from trainers.links.handle import Handle
 from trainers.links.rendezvous import own_host, reach_rendezvous
+from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient, TensorGradient
 
 T = TypeVar("T")
@@ -195,18 +196,16 @@ class ProcessGroupCollectives(Collectives):
         self.under_way = [work for work in self.under_way if not work.is_completed()] + works
 
         def finish() -> T:
-            began = time.perf_counter()
-            try:
-                if failure is not None:
-                    raise failure
-                for work in works:
-                    self._stand_still(work)
-                    work.wait()
-            except RuntimeError as error:
-                self.line.close()  # so that peers which only wait for this one are told too
-                raise PeerLost(f"a peer of worker {self.rank} is gone: {reason_of(error)}") from error
-            finally:
-                self.waited_s += time.perf_counter() - began
+            with waiting(self):
+                try:
+                    if failure is not None:
+                        raise failure
+                    for work in works:
+                        self._stand_still(work)
+                        work.wait()
+                except RuntimeError as error:
+                    self.line.close()  # so that peers which only wait for this one are told too
+                    raise PeerLost(f"a peer of worker {self.rank} is gone: {reason_of(error)}") from error
             if self.closed:
                 raise PeerLost("the group was closed")
             return result()

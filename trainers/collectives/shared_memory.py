@@ -26,6 +26,7 @@ from trainers.links.device_rows import DeviceRows
 from trainers.links.encoding import encoded
 from trainers.links.handle import Handle
 from trainers.links.mapped import MappedFile
+from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient
 from trainers.optim.slices import aligned
 
@@ -260,10 +261,9 @@ class SharedMemoryCollectives(Collectives):
 
     def _notice(self, peer: Peer, meeting: int) -> Notice:
         """What a peer says at a meeting. Meetings may be waited for in any order."""
-        start = time.perf_counter()
-        while meeting not in peer.notices:
-            peer.listen()
-        self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            while meeting not in peer.notices:
+                peer.listen()
         return peer.notices.pop(meeting)
 
     def _await_readers(self, exchange: int) -> None:
@@ -271,11 +271,10 @@ class SharedMemoryCollectives(Collectives):
         one's own part of it first keeps two that wait here from waiting for each other."""
         if exchange in self.under_way:
             self.under_way[exchange].wait()
-        start = time.perf_counter()
-        for peer in self.peers:
-            while exchange in peer.unread:
-                peer.listen()
-        self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            for peer in self.peers:
+                while exchange in peer.unread:
+                    peer.listen()
 
     def _fill_box(self, slot: int, send: Sequence[Tensor]) -> list[int]:
         """Lay down what goes to each peer; where it lies. One tensor that goes to several lies there once."""

@@ -22,7 +22,7 @@ from trainers.links.encoding import round_to
 from trainers.links.handle import Handle
 from trainers.links.meter import Meter
 from trainers.links.tcp import Wire
-from trainers.links.waiting import wait_flag
+from trainers.links.waiting import wait_flag, waiting
 from trainers.parameter_server.groups import parts
 from trainers.parameter_server.pending import Acknowledgements, PendingFetch, PendingPush
 from trainers.parameter_server.protocol import Fetched, ParameterStore, Push
@@ -346,20 +346,18 @@ class SlottedStore(ParameterStore, Generic[Channel]):
 
     def _hear(self, shard: int) -> None:
         """Wait for one word of a shard."""
-        start = time.perf_counter()
-        try:
-            with wait_flag():
-                self._take(shard, self.channels[shard].receive())
-            self.silences[shard] = 0
-        except TimeoutError:
-            self.silences[shard] += 1
-            if self.silences[shard].bit_count() == 1:  # 1, 2, 4, 8 ...
-                with suppress(PeerLost):  # told by the next answer
-                    self._ask_again(shard)
-        except PeerLost as error:
-            self._return_to(shard, error)
-        finally:
-            self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            try:
+                with wait_flag():
+                    self._take(shard, self.channels[shard].receive())
+                self.silences[shard] = 0
+            except TimeoutError:
+                self.silences[shard] += 1
+                if self.silences[shard].bit_count() == 1:  # 1, 2, 4, 8 ...
+                    with suppress(PeerLost):  # told by the next answer
+                        self._ask_again(shard)
+            except PeerLost as error:
+                self._return_to(shard, error)
 
     def _take(self, shard: int, message: bytes) -> None:
         kind, *numbers = REPLY.unpack(message)

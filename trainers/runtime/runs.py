@@ -10,7 +10,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.data.reading import OPENING
-from trainers.errors import SpecRejected
+from trainers.errors import SpecRejected, TraceRefused
 from trainers.events import StopReason
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
@@ -53,6 +53,21 @@ class Run:
             ray.get(self.coordinator.scale.remote(count))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
+
+    def trace(self, steps: int, worker: int | None = None) -> int:
+        """Have a worker record its next steps, by the number in its name, or the first; the number of the event that
+        says so.
+
+        Raises:
+            TraceRefused: Not these steps, not this worker, or not now.
+        """
+        try:
+            event: int = ray.get(self.coordinator.trace.remote(steps, worker))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayActorError:
+            raise TraceRefused("the run trains nothing now; ask again while it is RUNNING") from None
+        return event
 
     def pause(self) -> None:
         """Ask for the same, to be resumed later: the log ends with PAUSED; returns at once."""

@@ -17,6 +17,7 @@ from trainers.models.objective import Total
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 class Mixed(Algorithm):
@@ -51,19 +52,23 @@ class Mixed(Algorithm):
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
         if self.clock % self.config.num_fetch == 0:
-            self._fetch()
+            with span("fetch"):
+                self._fetch()
         if minibatch.batch is None:  # the lease has no examples left for this worker
             self.gradient.zero_()
             total = Total()
         else:
             rank = minibatch.virtual_rank
             total = self.replica.gradient(self.params, minibatch.batch, self.gradient, virtual_rank=rank)
-        if self.gradient is not self.part:
-            self.part.copy_(self.gradient)  # rounded
-        self._average(self.weight.of(work.total_examples, [total.weight]))
+        weight = self.weight.of(work.total_examples, [total.weight])
+        with span("sums"):
+            if self.gradient is not self.part:
+                self.part.copy_(self.gradient)  # rounded
+            self._average(weight)
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
-            self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
+            with span("update"):
+                self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
         return StepReport(total, work.examples, self.lr, norms=self.limit.taken())
@@ -106,5 +111,6 @@ class Mixed(Algorithm):
             self.limit.shorten(self.accrued)
             identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
             numbers = self.begun_at + self.clock, self.pending_examples, self.pending
-            self.store.push(Push(identity, *numbers, wire=self.context.wire))
+            with span("push"):
+                self.store.push(Push(identity, *numbers, wire=self.context.wire))
             self.accrued, self.pending, self.pending_examples = None, 0, 0

@@ -22,6 +22,7 @@ from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 
 class SyncAllReduce(Algorithm):
@@ -72,14 +73,17 @@ class SyncAllReduce(Algorithm):
         totals = self._lay_down(current.params, work)
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
         divisor = factor * weight
-        own, scale = self.norm.of(self.collectives.reduce_canonical(self.reduction, self.parts).wait(), divisor)
+        with span("sums"):
+            summed = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
+        own, scale = self.norm.of(summed, divisor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
         contribution = Contribution(gradient, divisor, lr, correction=correction, seen=self.examples, scale=scale)
         norms = self._update(contribution, current.part(self.updated), following.part(self.updated))
-        if self.total is None:
-            self.collectives.all_gather(following.params).wait()
-        else:
-            self.collectives.complete().wait()
+        with span("gather"):
+            if self.total is None:
+                self.collectives.all_gather(following.params).wait()
+            else:
+                self.collectives.complete().wait()
         self.clock += 1
         self.examples += work.total_examples
         total = sum(totals, Total())
@@ -124,6 +128,7 @@ class SyncAllReduce(Algorithm):
         """The summed gradient of the elements that this worker updates, from that of its own span."""
         if self.total is None:
             return own
-        self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
-        self.collectives.all_gather(self.total).wait()
+        with span("sums"):
+            self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
+            self.collectives.all_gather(self.total).wait()
         return TensorGradient(self.total[self.updated])

@@ -121,6 +121,7 @@ class RunController:
             self._start(self.parts.config.spec.workers.count)
             return
         self.parts.log.state(State.RECOVERING, TAKES_OVER, "going on with the actors that survived")
+        self.parts.tracing.take_over(self.before.trace)
         self.stops_as = self.before.stops_as
         self.scaler.want(self.before.wanted or self.scaler.wanted)
         self.phase = RunPhase.LOOKING
@@ -332,8 +333,6 @@ class RunController:
 
     def _fail(self, error: Exception) -> None:
         """Something has failed, and with it the run."""
-        if isinstance(error, Fenced):
-            raise error
         if isinstance(error, Stopped):
             self.end = stopped(self.stops_as or State.CANCELLED, str(error), self.stop_reason)
             return
@@ -389,6 +388,7 @@ class RunController:
         self.parts.events.put_nowait(happened.ShardsServe())
 
     async def _take_last_version(self, training: Training) -> None:
+        await self.parts.tracing.over("the run was told to stop" if self.stops_as else "all was trained")
         lost_updates = await self.parts.shards.lost() if self.parts.pool.shards else 0
         snapshot = await self.parts.schedule.last(training.progress, training.groups)
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))
