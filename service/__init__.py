@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from service.jobs.assembly import build_manager
     from service.jobs.fork import as_patch
     from service.jobs.local import LocalRun
-    from service.jobs.log_filter import LogFilter
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
-    from service.jobs.progress import Progress, log_line
+    from service.jobs.progress import LogFilter, Progress, log_line
     from service.jobs.queueing.claims import Quotas
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
@@ -138,8 +137,7 @@ _HOME = {
     "service.jobs.service_metrics": ("ServiceMetrics",),
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("Progress", "log_line"),
-    "service.jobs.log_filter": ("LogFilter",),
+    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),

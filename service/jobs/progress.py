@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -157,6 +158,23 @@ class Progress(BaseModel):
         elapsed_s = self.metrics_time - self.first_step[0]
         since_first = 1 - self.first_step[1] / self.metrics.epoch if self.metrics.epoch else 0.0
         return self.metrics.examples * since_first / elapsed_s if elapsed_s > 0 else self.metrics.examples_per_s
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """Of what is said, by whom."""
+
+    worker: int | None = None
+    """Only what the code of this worker has printed."""
+    grep: str = ""
+    """Only lines that contain this, in upper or lower case."""
+
+    def line(self, event: Event) -> str | None:
+        """The event as a line, if it is one that is wanted."""
+        if self.worker is not None and event.data.get("actor") != f"worker/{self.worker}":
+            return None
+        line = log_line(event)
+        return line if line is not None and self.grep.lower() in line.lower() else None
 
 
 def log_line(event: Event) -> str | None:

@@ -10,9 +10,8 @@ from service.job_summary import JobSummary
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
-from service.jobs.log_filter import LogFilter
 from service.jobs.metric_series import Line, table_of
-from service.jobs.progress import Progress
+from service.jobs.progress import LogFilter, Progress
 from service.jobs.views import JobView, Page, summary, view
 from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
