@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SeriesNotFound,
         ServiceError,
         SpecInvalid,
+        SpecUnreadable,
         StateConflict,
         StorageFull,
         StorageRefused,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         TokenRefused,
         TooManyInFlight,
         TooManyWaiting,
+        TraceNotFound,
         WebhookNotFound,
         WebhookRefused,
     )
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
-    from service.jobs.progress import Progress, log_line
+    from service.jobs.progress import LogFilter, Progress, log_line
     from service.jobs.queueing.claims import Quotas
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
+    from service.storage.traces import TraceView
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
         State,
         TimingPlan,
         Timings,
+        TraceRefused,
         attach,
         check_bits,
         count_examples,
@@ -121,9 +125,10 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
+        "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "WebhookNotFound", "WebhookRefused",
+        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -132,7 +137,7 @@ _HOME = {
     "service.jobs.service_metrics": ("ServiceMetrics",),
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
@@ -144,6 +149,7 @@ _HOME = {
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
+    "service.storage.traces": ("TraceView",),
     "service.database.job_store": ("Query", "Store"),
     "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
@@ -169,7 +175,7 @@ _HOME = {
         "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
         "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
         "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
-        "slope_words", "start_head", "stop_head", "time_layers", "unknown",
+        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -179,21 +185,21 @@ __all__ = [
     "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query",
-    "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
-    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State", "StateConflict",
-    "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound",
-    "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens",
-    "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound",
-    "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits",
-    "check_fits", "chunks", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded",
-    "evidence", "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples",
-    "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks",
-    "new_job_id", "new_sweep_id", "own_code",
-    "own_code_of_sweep", "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec",
-    "read_spec_file", "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head",
-    "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "LogFilter", "ManagerConfig", "Metrics",
+    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
+    "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
+    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",
+    "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
+    "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
+    "Tokens", "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
+    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms",
+    "as_patch", "attach", "build_manager", "certificates", "check_bits", "check_fits", "chunks", "compose_yaml",
+    "configurations", "count_examples", "datasets", "detach", "embedded", "evidence", "examine", "explain",
+    "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown",
+    "metrics_of", "models", "needed_memory", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep",
+    "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file",
+    "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep",
+    "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

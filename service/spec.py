@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
-from service.errors import SpecInvalid
+from service.errors import SpecInvalid, SpecUnreadable
 from service.plain_yaml import load_yaml
 from trainers import FieldError, TrainSpec, field_errors, is_given, refuse_given
 
+TOLD = 3
+"""Fields that are named of a stored spec that cannot be read."""
 Model = TypeVar("Model", bound=BaseModel)
 
 SCALARS = (bool, int, float, str)
@@ -97,6 +99,22 @@ def parse_spec(data: Any) -> JobSpec:
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message=f"a spec is a mapping of fields, not {_kind(data)}")])
     return checked(data, JobSpec)
+
+
+def stored(kind: type[Model], data: Any, whose: str) -> Model:
+    """The spec of a job or sweep as the store has it.
+
+    Raises:
+        SpecUnreadable: Another version of Millrace stored it.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(f"{one.pointer or '/'}: {one.message}" for one in field_errors(error, kind)[:TOLD])
+        raise SpecUnreadable(
+            f"this Millrace cannot read the spec of {whose}, which another version stored ({wrong}); it is left as it "
+            "is until a service of that version or a later one runs"
+        ) from None
 
 
 def checked(data: dict[str, Any], kind: type[Model]) -> Model:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MillraceError,
         RunFailed,
         SpecRejected,
+        TraceRefused,
         UserCodeFailed,
     )
     from trainers.events import (
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
         Result,
         State,
         StopReason,
+        adds_to_work,
         error_median,
         headline_of,
         is_judged,
         last_median,
         metrics_of,
         set_of,
+        who_trains,
     )
     from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
@@ -91,11 +94,11 @@ _HOME = {
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
-        "UserCodeFailed",
+        "TraceRefused", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "error_median", "headline_of",
-        "is_judged", "last_median", "metrics_of", "set_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "adds_to_work", "error_median",
+        "headline_of", "is_judged", "last_median", "metrics_of", "set_of", "who_trains",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.bits_check": ("BitsReport", "check_bits"),
@@ -123,13 +126,14 @@ __all__ = [
     "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
     "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
     "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State",
-    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner",
-    "absolute", "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "count_examples",
-    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
-    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
-    "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight", "profile_model", "profile_spec",
-    "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head", "start_run", "stop_head",
-    "time_layers", "torchvision_names", "total_resources", "train", "unknown",
+    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed",
+    "WarmRunner", "absolute", "adds_to_work", "attach", "available_resources", "check_bits", "cleanup_run",
+    "cluster_is_open",
+    "count_examples", "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model",
+    "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples",
+    "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight",
+    "profile_model", "profile_spec", "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head",
+    "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train", "unknown", "who_trains",
 ]  # fmt: skip
 
 

@@ -13,11 +13,14 @@ in a run with a validation set `set`: `validation`, and then `validation_` stand
 or at the very end `test` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
-| `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped |
+| `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped; of what
+an actor's code has printed `actor` (`worker/2`), `stream` (`stdout`, `stderr`) and `at`, when it was |
 | `warning` | `message`: the loss stays where guessing would have it, or jumps and stays; `examples`, `epoch` |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
 | `fault` | `actor`, `why`; `examples` |
+| `trace` | a `worker` (its number) records `asked` steps, and has `steps` so far; once it is over `file` and `bytes`,
+its name in `traces` of the run's folder, or `why` there is none, or fewer steps than asked |
 | `epoch_audit` | `epoch`, of its examples how many were `trained`, `lost`, `duplicated`; minibatches `dropped` so far |
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
 
@@ -51,6 +54,7 @@ EventType = Literal[
     "actors",
     "resize",
     "fault",
+    "trace",
     "epoch_audit",
     "result",
     "trial",
@@ -134,7 +138,7 @@ class Metrics(StepCounters):
     examples: int
     """Examples trained so far."""
     examples_per_s: float
-    """Over the time since the last report."""
+    """Of all workers, over the time since their last reports."""
     loss: float
     """Mean over the examples since the last report."""
     learning_rate: float
@@ -145,7 +149,7 @@ class Metrics(StepCounters):
     """By what losses are multiplied for the backward pass; halved by each update that was left out, since its gradient
     was not finite. Null where they are not (`precision: float16`)."""
     workers: int
-    """Workers that reported."""
+    """That train; of an asynchronous run, those that reported."""
     staleness: dict[int, int]
     """How many updates so far were applied at which staleness, in updates between fetch and application; where groups
     of parameters are pushed by themselves, a push counts at that of its stalest group."""
@@ -200,7 +204,7 @@ class Result(BaseModel):
     examples_per_s: float
     """Mean over the time from the first step to the last."""
     wall_s: float
-    """From the first event to the last."""
+    """Seconds at work, over all lives of the run; while it waited or was paused is not counted."""
     algorithm: str
     workers: int
     dropped: int = 0
@@ -217,6 +221,29 @@ class Result(BaseModel):
     """The last state's sentence."""
     warning: str | None = None
     """What is wrong with a run that ended well: its loss stayed at chance, or above its start; null if nothing is."""
+
+
+AT_REST = frozenset({State.QUEUED, State.PAUSED})
+
+
+def adds_to_work(state: State) -> bool:
+    """Whether time in this state is time in which a run is at work, and not waiting, paused or over."""
+    return state not in AT_REST and not state.is_terminal
+
+
+def at_work_s(events: Iterable[Event], until: float) -> float:
+    """Seconds in which a run was at work, over all its lives. until: Seconds since 1970."""
+    seconds, since, state = 0.0, until, State.QUEUED
+    for event in events:
+        seconds += max(0.0, event.time - since) if adds_to_work(state) else 0.0
+        since = event.time
+        state = State(event.data["state"]) if event.type == "state" else state
+    return seconds + (max(0.0, until - since) if adds_to_work(state) else 0.0)
+
+
+def who_trains(workers: int) -> str:
+    """A sentence."""
+    return "1 worker trains" if workers == 1 else f"{workers} workers train"
 
 
 EvaluatedSet = Literal["validation", "test"]

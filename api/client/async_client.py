@@ -108,24 +108,35 @@ class AsyncClient:
 
     async def download(self, job_id: str, checkpoint: str, file: str, to: Path) -> None:
         """Write one file of a checkpoint to `to`, piece by piece."""
-        try:
-            async with self.http.stream("GET", calls.checkpoint_file(job_id, checkpoint, file)) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise calls.refusal(response)
-                with await asyncio.to_thread(to.open, "wb") as out:
-                    async for chunk in response.aiter_bytes():
-                        await asyncio.to_thread(out.write, chunk)
-        except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+        await self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
+
+    async def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> AsyncIterator[service.Event]:
+        """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
+        comes; the last one tells its `file`, or `why` there is none."""
+        first = await self._do(calls.trace(job_id, steps, worker))
+        async for event in self.events(job_id, first - 1):
+            if event.type == "trace":
+                yield event
+            if calls.ends_trace(event):
+                return
+
+    async def traces(self, job_id: str) -> AsyncIterator[service.TraceView]:
+        """The traces that a job has kept, oldest first."""
+        for one in await self._do(calls.traces(job_id)):
+            yield one
+
+    async def download_trace(self, job_id: str, name: str, to: Path) -> None:
+        """Write a trace, compressed with gzip, to `to`, piece by piece."""
+        await self._download(calls.trace_file(job_id, name), to)
 
     async def metrics(self, job_id: str, name: str, points: int = 500, x: str = "examples") -> service.Line:
         """One figure over the run, thinned out to at most so many points."""
         return await self._do(calls.metrics(job_id, name, points, x))
 
-    async def logs(self, job_id: str) -> str:
-        """The log for people, as far as it goes now."""
-        return await self._do(calls.logs(job_id))
+    async def logs(self, job_id: str, worker: int | None = None, grep: str = "") -> str:
+        """The log for people, as far as it goes now. worker, grep: Only what this one's code has printed, and lines
+        that contain a text."""
+        return await self._do(calls.logs(job_id, worker, grep))
 
     async def wait(self, job_id: str) -> service.JobView:
         """The job when it has ended."""
@@ -267,6 +278,18 @@ class AsyncClient:
     async def _sent(self, call: Call[T]) -> httpx2.Response:
         try:
             return await self.http.request(call.method, call.path, **call.options)
+        except httpx2.TransportError as error:
+            raise calls.unreachable(self.server, error) from error
+
+    async def _download(self, path: str, to: Path) -> None:
+        try:
+            async with self.http.stream("GET", path) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise calls.refusal(response)
+                with await asyncio.to_thread(to.open, "wb") as out:
+                    async for chunk in response.aiter_bytes():
+                        await asyncio.to_thread(out.write, chunk)
         except httpx2.TransportError as error:
             raise calls.unreachable(self.server, error) from error
 

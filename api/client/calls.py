@@ -137,15 +137,37 @@ def checkpoint_file(job_id: str, checkpoint: str, file: str) -> str:
     return f"/v1/jobs/{job_id}/checkpoints/{checkpoint}/{file}"
 
 
+def trace(job_id: str, steps: int, worker: int | None) -> Call[int]:
+    """POST /v1/jobs/{id}/traces; the number of the event that says so."""
+    body = {"steps": steps, "worker": worker}
+    return Call("POST", f"/v1/jobs/{job_id}/traces", lambda response: int(response.json()["event"]), {"json": body})
+
+
+def traces(job_id: str) -> Call[list[service.TraceView]]:
+    """GET /v1/jobs/{id}/traces."""
+    return Call("GET", f"/v1/jobs/{job_id}/traces", _many(service.TraceView, "traces"))
+
+
+def ends_trace(event: service.Event) -> bool:
+    """Whether this is the last event about a trace, or of the job."""
+    return (event.type == "trace" and ("file" in event.data or "why" in event.data)) or event.is_terminal
+
+
+def trace_file(job_id: str, name: str) -> str:
+    """The address of the file of a trace, which is read piece by piece."""
+    return f"/v1/jobs/{job_id}/traces/{name}"
+
+
 def metrics(job_id: str, name: str, points: int, x: str) -> Call[service.Line]:
     """GET /v1/jobs/{id}/metrics."""
     params = {"name": name, "points": points, "x": x}
     return Call("GET", f"/v1/jobs/{job_id}/metrics", _one(service.Line), {"params": params})
 
 
-def logs(job_id: str) -> Call[str]:
+def logs(job_id: str, worker: int | None, grep: str) -> Call[str]:
     """GET /v1/jobs/{id}/logs."""
-    return Call("GET", f"/v1/jobs/{job_id}/logs", lambda response: response.text)
+    params = {"grep": grep} | ({} if worker is None else {"worker": worker})
+    return Call("GET", f"/v1/jobs/{job_id}/logs", lambda response: response.text, {"params": params})
 
 
 def events_so_far(job_id: str, after: int) -> Call[list[service.Event]]:

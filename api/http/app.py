@@ -14,7 +14,7 @@ from api.http.auth import LOCAL_ONLY, Access, Guard
 from api.http.fair_process import FairProcess
 from api.http.head import Head
 from api.http.openapi import completed, name_of
-from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
+from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, traces, verbs, webhooks
 from api.problem import Problem
 from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
 
@@ -87,6 +87,7 @@ def create_app(
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
     app.include_router(verbs.router(manager, access), prefix="/v1")
+    app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")

@@ -24,6 +24,7 @@ from service import (
     SeriesNotFound,
     ServiceError,
     SpecInvalid,
+    SpecUnreadable,
     StateConflict,
     StorageFull,
     StorageUnreachable,
@@ -31,6 +32,7 @@ from service import (
     TokenRefused,
     TooManyInFlight,
     TooManyWaiting,
+    TraceNotFound,
     WebhookNotFound,
     WebhookRefused,
     sentence,
@@ -39,11 +41,13 @@ from service import (
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[type[ServiceError], int] = {
     SpecInvalid: 422,
+    SpecUnreadable: 409,
     NeverFits: 422,
     KeyReused: 422,
     SeriesNotFound: 422,
     JobNotFound: 404,
     CheckpointNotFound: 404,
+    TraceNotFound: 404,
     SweepNotFound: 404,
     StateConflict: 409,
     TokenRefused: 422,
@@ -59,10 +63,12 @@ STATUS: dict[type[ServiceError], int] = {
 }
 REMEDY: dict[type[ServiceError], str] = {
     SpecInvalid: "change the fields that `errors` points to; /v1/schema/job describes every field",
+    SpecUnreadable: "ask whoever runs the service for the Millrace that stored it, or a later one",
     NeverFits: "ask for less, or for a larger cluster; /v1/cluster tells what there is",
     KeyReused: "send another Idempotency-Key, or the body that the key came with first",
     JobNotFound: "take an id from GET /v1/jobs",
     SweepNotFound: "take an id from GET /v1/sweeps",
+    TraceNotFound: "take a name from GET /v1/jobs/{id}/traces",
     CheckpointNotFound: "take a step and a file from GET /v1/jobs/{id}/checkpoints",
     SeriesNotFound: "take a name that the detail lists",
     TooManyWaiting: "wait as long as Retry-After says, or cancel a job that waits",

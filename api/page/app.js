@@ -5,7 +5,7 @@ import { compareView } from "./views/compare.js";
 import { el, dialog } from "./lib/dom.js";
 import { jobView } from "./views/job_detail.js";
 import { jobsView } from "./views/job_list.js";
-import { refusal, trouble } from "./parts/widgets.js";
+import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";
 import { sweepsView } from "./views/sweep_list.js";
@@ -55,7 +55,8 @@ function show(moved) {
     else one.removeAttribute("aria-current");
   }
   if (!found) {
-    main.append(el("p", { class: "note" }, `There is nothing at ${path}.`));
+    main.append(heading("Not found"), el("p", {}, `There is nothing at ${path}. `, el("a", { href: "#/jobs" }, "All jobs")));
+    document.title = "Not found · Millrace";
     return;
   }
   const [match, view] = found;

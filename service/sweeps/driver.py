@@ -278,7 +278,7 @@ def is_alive(sweep_id: str) -> bool:
     """Whether the driver of a sweep is alive; one that is slow to answer is."""
     try:
         ray.get(ray.get_actor(f"{sweep_id}/driver", NAMESPACE).ping.remote(), timeout=ANSWER_S)
-    except (ValueError, ray.exceptions.ActorDiedError):
+    except (ValueError, ray.exceptions.ActorDiedError, ray.exceptions.OutOfMemoryError):
         return False
     except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
         return True

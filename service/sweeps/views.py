@@ -114,7 +114,7 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
                 eta_s = event.data["eta_s"]
     values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
     return values | {
-        "name": store.spec.name, "user": store.user, "state": state, "trials": counts_of(rows),
+        "name": store.get("spec")["name"], "user": store.user, "state": state, "trials": counts_of(rows),
         "progress": progress_of(rows), "eta_s": eta_s,
     }  # fmt: skip
 

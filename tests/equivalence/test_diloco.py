@@ -165,7 +165,7 @@ def test_explain_tells_the_outer_step_and_the_memory_of_the_replicas() -> None:
     told = "d = w - mean of the workers' w; v <- 0.9 v + d; w <- w - 0.7 (d + 0.9 v)"
     assert found["outer"].formula == f"{told}, every 4 steps and at the end of an epoch"
     assert found["worker_memory"].value == 4 * (1 + 2 + 2 * (1 + 3))  # a worker has two of the three
-    assert "2 virtual workers, gradient, 2 of all workers" in found["worker_memory"].formula
+    assert "2 virtual workers, gradient, and 2 more vectors" in found["worker_memory"].formula
     assert "outer" not in explain(spec(2, algorithm="sync"), 203).quantities
     (said,) = [said for said in advice(spec(2, every=11), 203) if said.startswith("algorithm.average_every")]
     assert "10 steps" in said

@@ -18,6 +18,7 @@ from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
 from trainers.optim.rule import ParameterRule, ParameterStep, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
+from trainers.spans import span
 
 CHUNK = 128 * 1024
 """Elements per chunk on a CPU: half a dozen such float32 vectors fit in the shared cache, and the overhead of torch (2
@@ -85,6 +86,10 @@ class SliceUpdate:
 
         Several contributions in one call give the same bits as one call for each.
         """
+        with span("update"):
+            self._apply_all(contributions, current, following)
+
+    def _apply_all(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         both = zip(current.vectors, following.vectors, strict=True)
         vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
         for piece, now, then in zip(self.pieces, self._parts(current), self._parts(following), strict=True):

@@ -79,6 +79,15 @@ class Coordinator:
         """
         self.controller.scale(count)
 
+    async def trace(self, steps: int, worker: int | None) -> int:
+        """Have a worker record its next steps, by the number in its name, or the first; the number of the event that
+        says so.
+
+        Raises:
+            TraceRefused: Not these steps, not this worker, or not now.
+        """
+        return self.parts.tracing.begin(steps, worker)
+
     # -- workers --------------------------------------------------------------------------------------------------
 
     async def report(self, report: WorkerReport) -> None:

@@ -1,5 +1,8 @@
-"""What the vectors of a model take of a worker's memory, as far as a spec alone says it. Imports no torch."""
+"""What the vectors of a model take of a worker's memory and of its links, as far as a spec alone says it. Imports no
+torch."""
 
+from trainers.collectives.reduction import Reduction
+from trainers.links.names import WireName
 from trainers.spec.train import TrainSpec
 
 
@@ -17,6 +20,13 @@ def bytes_a_parameter(spec: TrainSpec) -> int | None:
     return 4 * (1 + traits.common_vectors + _replicas(spec) * (1 + vectors + (spec.ema is not None)))
 
 
+def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
+    """What all workers of a synchronous run send together for each element of their gradients, if it is for others."""
+    workers = spec.workers
+    reduction = Reduction(workers.num_virtual, workers.count, numel=0, wire=wire)
+    return sum(reduction.num_bytes(rank) for rank in range(workers.count))
+
+
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
     traits, replicas = spec.algorithm.traits, _replicas(spec)
@@ -25,7 +35,7 @@ def held_by_a_worker(spec: TrainSpec) -> str:
     if replicas == 1 and not traits.common_vectors:
         return "parameters, gradient and optimizer state"
     own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
-    return f"{own}, gradient" + (f", {traits.common_vectors} of all workers" if traits.common_vectors else "")
+    return f"{own}, gradient" + (f", and {traits.common_vectors} more vectors" if traits.common_vectors else "")
 
 
 def _replicas(spec: TrainSpec) -> int:

@@ -15,6 +15,7 @@ from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
 from trainers.errors import SpecRejected
+from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
@@ -45,6 +46,7 @@ from trainers.spec.habits import (
     has_one_size,
     has_whole_parameters,
     is_called_whole,
+    sends_gradients,
     suits_device_and_algorithm,
     with_its_others,
 )
@@ -161,6 +163,10 @@ class TrainSpec(Section):
     """In what the model computes. `tf32`: products and convolutions of a GPU round what goes into them to 10 bits of
     mantissa; `bfloat16`, `float16`: they take and give 16 bits, under torch's autocast. Parameters, gradients, sums and
     losses are float32 in each. The loss of `float16` is scaled, and an update whose gradient is infinite left out."""
+
+    wire: Annotated[WireName, AfterValidator(sends_gradients)] = "float32"
+    """In which numbers gradients travel. `bfloat16`: each virtual worker's, or each push, is rounded to 16 bits once,
+    and takes half the bytes; sums, and all that comes back, are float32."""
 
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:

@@ -62,7 +62,7 @@ def test_run_trains_and_ends_with_one_json_object(cli: Cli, spec: Path, tmp_path
 
 
 def test_run_for_people_and_in_a_folder_of_ones_own(cli: Cli, spec: Path, tmp_path: Path) -> None:
-    outcome = cli("run", spec, "--run-dir", tmp_path / "mine")
+    outcome = cli("run", spec, "--run-dir", tmp_path / "mine", "--trace", "4")
     assert outcome.exit_code == 0
     assert "SUCCEEDED: 3 epochs" in outcome.stdout
     assert str(tmp_path / "mine") in outcome.stdout

@@ -75,6 +75,7 @@ def using(folder: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_a_server_comes_and_goes_while_its_ray_stays(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     try:

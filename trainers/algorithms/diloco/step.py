@@ -13,6 +13,7 @@ from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig, Out
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.collectives.average import Average
 from trainers.optim.buffers import Buffers, State
+from trainers.spans import span
 
 
 class Diloco(Algorithm):
@@ -44,9 +45,10 @@ class Diloco(Algorithm):
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
         if self.local.ends_round(work):
-            self._make_average()
-            self.theta, self.velocity = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
-            self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
+            with span("average"):
+                self._make_average()
+                self.theta, self.velocity = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+                self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
             self.local.begin_round()
         return report
 

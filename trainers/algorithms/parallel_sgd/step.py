@@ -13,6 +13,7 @@ from trainers.algorithms.local_steps import LocalSteps
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.average import Average
 from trainers.optim.buffers import Buffers
+from trainers.spans import span
 
 
 class ParallelSgd(Algorithm):
@@ -40,8 +41,9 @@ class ParallelSgd(Algorithm):
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
         if self.local.ends_round(work):
-            self._make_average()
-            self.local.own.copy_(self.average.newest.view(1, -1, self.numel).expand_as(self.local.own))
+            with span("average"):
+                self._make_average()
+                self.local.own.copy_(self.average.newest.view(1, -1, self.numel).expand_as(self.local.own))
             self.local.begin_round()
         return report
 

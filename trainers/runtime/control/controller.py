@@ -1,14 +1,13 @@
 """Runs one spec to its end: polls what has happened, decides what follows, and begins it. Tensors never pass here."""
 
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from trainers.elastic.lease_table import Lease
 from trainers.errors import Fenced, GoesBack, RunFailed, SpecRejected, Stopped
-from trainers.events import Result, State, StopReason
+from trainers.events import Result, State, StopReason, who_trains
 from trainers.runtime.control import run_events as happened
 from trainers.runtime.control.ending import (
     Circumstances,
@@ -55,7 +54,6 @@ class RunController:
         self.training: Training | None = None  # from OPENING on
         self.guards: list[asyncio.Task[None]] = []  # what must not fail while the run trains
         self.lost_updates = 0
-        self.begun_s = time.monotonic()
         self.end: RunEnd | None = None
         self.result: Result | None = None
 
@@ -99,6 +97,7 @@ class RunController:
             self.begin()
             while self.end is None:
                 await self.iterate()
+            await self.parts.watch.hear_out()
         except Fenced:
             return None
         finally:
@@ -122,6 +121,7 @@ class RunController:
             self._start(self.parts.config.spec.workers.count)
             return
         self.parts.log.state(State.RECOVERING, TAKES_OVER, "going on with the actors that survived")
+        self.parts.tracing.take_over(self.before.trace)
         self.stops_as = self.before.stops_as
         self.scaler.want(self.before.wanted or self.scaler.wanted)
         self.phase = RunPhase.LOOKING
@@ -244,7 +244,7 @@ class RunController:
         training.progress.losses.restore(self.before.losses)
         training.progress.skipped.found.update(self.before.skipped)
         training.progress.skipped.note(started.prepared.skipped)
-        parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
+        parts.log.state(State.RUNNING, "Training", who_trains(len(parts.pool.workers)))
         parts.tasks.post_every(spec.report_every_s, happened.MetricsDue())
         parts.tasks.post_every(KEEP_S, happened.GaugesDue())
         parts.tasks.start(parts.callbacks.follow())
@@ -321,7 +321,7 @@ class RunController:
         state = State.SUCCEEDED if is_complete else self.stops_as or State.CANCELLED
         result = progress.result(self.parts.config.job_id, state, measured)
         self.result = result = result.model_copy(update={
-            "wall_s": time.monotonic() - self.begun_s,
+            "wall_s": self.parts.log.at_work_s(),
             "workers": len(self.parts.pool.workers),
             "lost_updates": self.lost_updates,
         })  # fmt: skip
@@ -333,8 +333,6 @@ class RunController:
 
     def _fail(self, error: Exception) -> None:
         """Something has failed, and with it the run."""
-        if isinstance(error, Fenced):
-            raise error
         if isinstance(error, Stopped):
             self.end = stopped(self.stops_as or State.CANCELLED, str(error), self.stop_reason)
             return
@@ -390,6 +388,7 @@ class RunController:
         self.parts.events.put_nowait(happened.ShardsServe())
 
     async def _take_last_version(self, training: Training) -> None:
+        await self.parts.tracing.over("the run was told to stop" if self.stops_as else "all was trained")
         lost_updates = await self.parts.shards.lost() if self.parts.pool.shards else 0
         snapshot = await self.parts.schedule.last(training.progress, training.groups)
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))

@@ -8,6 +8,7 @@ import ray
 from trainers.disk import is_full
 from trainers.errors import DiskFull, GoesBack, MillraceError, UserCodeFailed
 from trainers.events import RETRYING, State, StopReason
+from trainers.runtime.gone import GONE
 
 RETURNS = 2
 """How often a run that has lost a shard with all that it had, or its data, goes on from its last checkpoint without
@@ -78,7 +79,7 @@ def after_failure(error: Exception, given: Circumstances) -> RunEnd:
         return RunEnd(State.FAILED, cause.reason, str(cause))
     if is_full(cause):
         return RunEnd(State.FAILED, DiskFull.__name__, f"there is no room on a disk ({cause}); make some, and resume")
-    if isinstance(error, ray.exceptions.RayActorError):
+    if isinstance(error, GONE):
         return RunEnd(State.FAILED, "WorkerDied", f"a worker or shard of the run died: {error}")
     return RunEnd(State.FAILED, "WorkerFailed", f"{type(cause).__name__}: {cause}")
 
