@@ -223,7 +223,7 @@ def test_a_step_sends_what_the_paper_says(count: int, algorithm: str) -> None:
 def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], count: int, pointer: str, remedy: str) -> None:
     with pytest.raises(ValidationError) as error:
         spec(count, count, algorithm)
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == pointer
     assert remedy in found.message
 
