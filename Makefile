@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := trainers service api deploy tests benchmarks
-# Of pytest. Tests with a Ray wait as often as they compute, so that three keep two cores busy.
-PROCESSES ?= 3
+# Of pytest. Tests with a Ray wait as often as they compute, so that four keep two cores busy.
+PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
@@ -58,6 +58,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.shard_traffic --report
 	$(BIN)/python -m benchmarks.elasticity --report
 	$(BIN)/python -m benchmarks.tasks --report
+	$(BIN)/python -m benchmarks.optimizers --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SeriesNotFound,
         ServiceError,
         SpecInvalid,
+        SpecUnreadable,
         StateConflict,
         StorageFull,
         StorageRefused,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         TokenRefused,
         TooManyInFlight,
         TooManyWaiting,
+        TraceNotFound,
         WebhookNotFound,
         WebhookRefused,
     )
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
     from service.storage.mirror import Mirror
     from service.storage.object_storage import Storage
+    from service.storage.traces import TraceView
     from service.sweeps.axes import configurations, trial_needs
     from service.sweeps.control import check_fits
     from service.sweeps.local import LocalSweep, new_sweep_id, sweep
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
         StepProfile,
         TimingPlan,
         Timings,
+        TraceRefused,
         attach,
         check_bits,
         cluster_of,
@@ -116,11 +120,13 @@ if TYPE_CHECKING:
         profile_step,
         read_cluster,
         read_profile,
+        sentence,
         set_of,
         slope_words,
         start_head,
         stop_head,
         time_layers,
+        unknown,
         worker_counts,
     )
 
@@ -131,9 +137,10 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "StateConflict", "StorageFull",
+        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
+        "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "WebhookNotFound", "WebhookRefused",
+        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
     "service.jobs.fork": ("as_patch",),
     "service.jobs.assembly": ("build_manager",),
@@ -154,6 +161,7 @@ _HOME = {
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
     "service.storage.object_storage": ("Storage",),
+    "service.storage.traces": ("TraceView",),
     "service.database.job_store": ("Query", "Store"),
     "service.ids": ("new_job_id",),
     "service.sweeps.axes": ("configurations", "trial_needs"),
@@ -176,11 +184,11 @@ _HOME = {
     "trainers": (
         "BitsReport", "Cluster", "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics",
         "MillraceError", "ModelCost", "NodeGroup", "Plan", "PlanRequest", "PlanText", "Recipe", "Resources", "Result",
-        "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "attach", "check_bits", "cluster_of",
-        "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples", "metrics_of",
-        "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec", "profile_step",
-        "read_cluster", "read_profile", "set_of", "slope_words", "start_head", "stop_head", "time_layers",
-        "worker_counts",
+        "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "TraceRefused", "attach", "check_bits",
+        "cluster_of", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
+        "metrics_of", "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec",
+        "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head", "stop_head",
+        "time_layers", "unknown", "worker_counts",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -193,18 +201,19 @@ __all__ = [
     "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics", "MillraceError",
     "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Plan", "PlanRequest", "PlanText", "Progress",
     "Query", "Quotas", "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport",
-    "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "State",
-    "StateConflict", "StepProfile", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store",
+    "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable",
+    "State", "StateConflict", "StepProfile", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store",
     "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token",
-    "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting", "Tracking", "TrialStore", "TrialView", "Turns",
-    "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager",
-    "certificates", "check_bits", "check_fits", "chunks", "cluster_of", "compose_yaml", "configurations",
-    "count_examples", "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures",
-    "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models",
-    "needed_memory", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec",
-    "parse_sweep", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec", "profile_step",
-    "read_cluster", "read_profile", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "set_of",
-    "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "verify", "worker_counts",
+    "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView",
+    "Tracking", "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks",
+    "algorithms", "as_patch", "attach", "build_manager", "certificates", "check_bits", "check_fits", "chunks",
+    "cluster_of", "compose_yaml", "configurations", "count_examples", "datasets", "detach", "embedded", "evidence",
+    "examine", "explain", "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml",
+    "log_line", "markdown", "metrics_of", "models", "needed_memory", "networks", "new_job_id", "new_sweep_id",
+    "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep", "plan_spec", "plot_plan", "plot_timings",
+    "profile_model", "profile_spec", "profile_step", "read_cluster", "read_profile", "read_spec", "read_spec_file",
+    "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep",
+    "time_layers", "trial_needs", "unknown", "verify", "worker_counts",
 ]  # fmt: skip
 
 

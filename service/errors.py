@@ -2,10 +2,12 @@
 
 ServiceError
 ├── SpecInvalid          fields of a spec are wrong; carries a pointer and a sentence for each
+├── SpecUnreadable       another version of Millrace stored a spec that this one cannot read
 ├── NeverFits            the cluster as it is, or what its user may hold, could never start the job
 ├── KeyReused            an idempotency key came again with another body
 ├── JobNotFound          no job has this id
 ├── CheckpointNotFound   the job has no such checkpoint, or the checkpoint no such file
+├── TraceNotFound        the job has no such trace
 ├── SeriesNotFound       no figure has this name
 ├── SweepNotFound        no sweep has this id
 ├── StateConflict        the job's state does not allow it
@@ -41,6 +43,13 @@ class SpecInvalid(ServiceError):
         super().__init__("; ".join(f"{error.pointer or '/'}: {error.message}" for error in errors))
         self.errors = errors
 
+    def __reduce__(self) -> tuple[type["SpecInvalid"], tuple[list[FieldError]]]:
+        return type(self), (self.errors,)
+
+
+class SpecUnreadable(ServiceError):
+    """Another version of Millrace stored the spec, with fields or values that this one does not know."""
+
 
 class NeverFits(ServiceError):
     """The job asks for more than the whole cluster has, or than its user may hold."""
@@ -56,6 +65,10 @@ class JobNotFound(ServiceError):
 
 class CheckpointNotFound(ServiceError):
     """There is no such checkpoint, or no such file in it."""
+
+
+class TraceNotFound(ServiceError):
+    """There is no such trace."""
 
 
 class SeriesNotFound(ServiceError):

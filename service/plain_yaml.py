@@ -18,6 +18,7 @@ MAX_DEPTH = 100
 """Sections in sections. libyaml's own nodes are built by recursion in C, which ends the process if it is too deep."""
 MAX_VALUES = 10_000
 """Values that a text may have. A spec has some hundred; a sweep, the values of its axes besides."""
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(SafeLoader):
@@ -25,10 +26,17 @@ class _Loader(SafeLoader):
 
     merged = 0
 
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__(text)
+        self.seen: set[int] = set()  # ids of mappings as they are written: what `<<` brings may stand there twice
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge what `<<` names, if it is not too much: each alias in it doubles what the one before has doubled."""
+        if id(node) not in self.seen:
+            self.seen.add(id(node))
+            _refuse_doubles(node)
         for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
+            if key.tag == MERGE:
                 sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
                 for source in sources:
                     if isinstance(source, yaml.MappingNode):
@@ -38,6 +46,17 @@ class _Loader(SafeLoader):
                             problem = f"`<<` makes more than {MAX_VALUES} values of it"
                             raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
         super().flatten_mapping(node)
+
+
+def _refuse_doubles(node: yaml.MappingNode) -> None:
+    """Raise ConstructorError if a key stands twice in one section: the first would be lost without a word."""
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+            if key.value in lines:
+                problem = f"`{key.value[:100]}` stands in line {lines[key.value]} already; leave one of them out"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
 
 
 _Loader.add_implicit_resolver(

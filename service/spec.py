@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
-from service.errors import SpecInvalid
+from service.errors import SpecInvalid, SpecUnreadable
 from service.plain_yaml import load_yaml
 from trainers import FieldError, TrainSpec, field_errors, is_given, refuse_given
 
+TOLD = 3
+"""Fields that are named of a stored spec that cannot be read."""
 Model = TypeVar("Model", bound=BaseModel)
 
 SCALARS = (bool, int, float, str)
@@ -18,6 +20,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")
 LABEL_LENGTH = 200
 MAX_LABELS = 32
+ROUNDS = 4
 QUEUE_FIELDS = {"name", "labels", "priority", "retries", "deadline_s", "ttl_s"}
 SHORTHAND = {"workers": "count", "batch": "per_worker", "ps": "shards"}
 """What a scalar in place of a section stands for, where it is not its `name`."""
@@ -95,27 +98,72 @@ def parse_spec(data: Any) -> JobSpec:
     """A spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message=f"a spec is a mapping of fields, not {_kind(data)}")])
+    return checked(data, JobSpec)
+
+
+def stored(kind: type[Model], data: Any, whose: str) -> Model:
+    """The spec of a job or sweep as the store has it.
+
+    Raises:
+        SpecUnreadable: Another version of Millrace stored it.
+    """
     try:
-        return as_written(data, JobSpec.model_validate(data))
+        return kind.model_validate(data)
     except ValidationError as error:
-        raise SpecInvalid(field_errors(error)) from None
-    except RecursionError:
-        raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
+        wrong = "; ".join(f"{one.pointer or '/'}: {one.message}" for one in field_errors(error, kind)[:TOLD])
+        raise SpecUnreadable(
+            f"this Millrace cannot read the spec of {whose}, which another version stored ({wrong}); it is left as it "
+            "is until a service of that version or a later one runs"
+        ) from None
 
 
-def as_written(data: Any, model: Model) -> Model:
-    """The model, if no value in it was read as another kind than it was written. Raises SpecInvalid.
+def checked(data: dict[str, Any], kind: type[Model]) -> Model:
+    """A model of plain data. Raises SpecInvalid with all that is wrong.
 
     Python would take `true` for 1 and "5" for 5; who wrote that more likely meant another field.
     """
-    errors = [
+    try:
+        model = kind.model_validate(data)
+    except ValidationError as error:
+        errors = field_errors(error, kind)
+        raise SpecInvalid([*errors, *_bent_beside(errors, data, kind)]) from None
+    except RecursionError:
+        raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
+    if errors := _bent(data, model):
+        raise SpecInvalid(errors)
+    return model
+
+
+def _bent(data: Any, model: BaseModel) -> list[FieldError]:
+    """The values that were read as another kind than they were written."""
+    return [
         FieldError(pointer=pointer, message=f"this is {_kind(found)} where {_kind(value)} belongs")
         for pointer, found, value in _scalars(data, model, "")
         if _kind(found) != _kind(value)
     ]
-    if errors:
-        raise SpecInvalid(errors)
-    return model
+
+
+def _bent_beside(errors: list[FieldError], data: dict[str, Any], kind: type[BaseModel]) -> list[FieldError]:
+    """The same for data with errors: of what is left without the fields that are wrong."""
+    for _ in range(ROUNDS):  # a field that is left out may make another wrong
+        for error in errors:
+            data = _without(data, error.pointer.split("/")[1:])
+        try:
+            return _bent(data, kind.model_validate(data))
+        except ValidationError as error:
+            errors = field_errors(error, kind)
+    return []
+
+
+def _without(section: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The section without one of its fields, or the innermost one around it that is no section."""
+    if not path:
+        return {}
+    key, *rest = path[0].replace("~1", "/").replace("~0", "~"), *path[1:]
+    inner = section.get(key)
+    if rest and isinstance(inner, dict):
+        return {**section, key: _without(inner, rest)}
+    return {name: value for name, value in section.items() if name != key}
 
 
 def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, Any]]:
@@ -128,8 +176,9 @@ def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, An
         for index, (item, read) in enumerate(zip(data, value, strict=False)):
             yield from _scalars(item, read, f"{pointer}/{index}")
     elif isinstance(data, SCALARS) and isinstance(value, BaseModel):  # a short form: one of its fields has it
-        same = [read for read in vars(value).values() if isinstance(read, SCALARS) and read == data]
-        yield pointer, data, next((read for read in same if _kind(read) == _kind(data)), value)
+        same = [read for read in vars(value).values() if isinstance(read, SCALARS) and str(read) == str(data)]
+        same += [read for read in vars(value).values() if isinstance(read, SCALARS) and read == data]
+        yield pointer, data, next((read for read in same if _kind(read) == _kind(data)), same[0] if same else value)
     elif isinstance(data, SCALARS) and isinstance(value, SCALARS):
         yield pointer, data, value
 

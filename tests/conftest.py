@@ -1,7 +1,7 @@
 """One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in three processes. Those that have to do with a Ray are in three groups, each of which is
-done by one of them, one after the other; the proofs that need none come after them.
+`make test` runs the tests in four processes. Those that have to do with a Ray are in three groups, each of which is
+done by one of them, one after the other; the proofs that need none go to the fourth, and come after them.
 """
 
 import functools

@@ -6,6 +6,7 @@ Only Ray, the processes and the sockets are left out.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ from trainers.training.position import Position
 from trainers.training.setup import Setup, set_up
 from trainers.training.shard_setup import ShardSetup
 from trainers.training.step_gate import StepGate
+from trainers.training.step_tracer import StepTracer
 from trainers.training.version_parts import VersionPart, checkpoint_of, first_part, part_of_shard, part_of_worker
 
 
@@ -74,6 +76,8 @@ class LocalRun:
     dropped: int = 0
     open_rows: OpenRows | None = None
     """The way to what stands for the rows of a Ray Dataset."""
+    tracer: StepTracer = field(default_factory=StepTracer)
+    """Of the last worker."""
     snapshots: list[tuple[list[VersionPart], dict[int, dict[str, Tensor]], Position]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -114,7 +118,9 @@ class LocalRun:
             store = LocalStoreEndpoint(len(self.setups), worker=rank, server=self.server)
         endpoint = LocalEndpoint(i, within, len(self.groups[i]), self.local_groups[i])
         begin = GenerationStart(rank, endpoint, store=store)
-        ports = Ports(self._report, lambda dropped: self._lease(rank, dropped), self._snapshot, lambda clock: None)
+        tracer = self.tracer if rank == len(self.setups) - 1 else StepTracer()
+        leasing = partial(self._lease, rank)
+        ports = Ports(self._report, leasing, self._snapshot, lambda clock: None, tracer)
         return TrainingLoop(setup, self.folder, begin, gate, ports, None)
 
     def _table(self) -> LeaseTable:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         MillraceError,
         RunFailed,
         SpecRejected,
+        TraceRefused,
         UserCodeFailed,
     )
     from trainers.events import (
@@ -45,12 +46,15 @@ if TYPE_CHECKING:
         Metrics,
         Result,
         State,
+        StopReason,
+        adds_to_work,
         error_median,
         headline_of,
         is_judged,
         last_median,
         metrics_of,
         set_of,
+        who_trains,
     )
     from trainers.given import is_given, refuse_given
     from trainers.models.names import OWN, torchvision_names
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
     from trainers.runtime.warm_runner import WarmRunner
     from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
     from trainers.spec.recipe import Recipe, explain, known_examples
+    from trainers.spelling import sentence, unknown
     from trainers.tasks.base import Task
     from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
     from trainers.training.bits_check import BitsReport, check_bits
@@ -101,11 +106,11 @@ _HOME = {
     "trainers.elastic.placement": ("NodeCapacity",),
     "trainers.errors": (
         "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
-        "UserCodeFailed",
+        "TraceRefused", "UserCodeFailed",
     ),
     "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "error_median", "headline_of", "is_judged",
-        "last_median", "metrics_of", "set_of",
+        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "adds_to_work", "error_median",
+        "headline_of", "is_judged", "last_median", "metrics_of", "set_of", "who_trains",
     ),
     "trainers.given": ("is_given", "refuse_given"),
     "trainers.training.bits_check": ("BitsReport", "check_bits"),
@@ -123,6 +128,7 @@ _HOME = {
     "trainers.tasks.base": ("Task",),
     "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
     "trainers.models.objective": ("Loss", "Supervised"),
+    "trainers.spelling": ("sentence", "unknown"),
     "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -132,14 +138,15 @@ __all__ = [
     "CostShare", "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence",
     "FieldError", "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost",
     "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanText", "Recipe", "Resources", "Result",
-    "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "Sum", "Supervised", "Task", "TimingPlan",
-    "Timings", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "attach", "available_resources", "check_bits",
-    "cleanup_run", "cluster_is_open", "cluster_of", "count_examples", "detach", "embedded", "ensure_own_ray",
-    "error_median", "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of",
-    "is_given", "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs",
-    "plan_spec", "plot_plan", "plot_timings", "preflight", "profile_model", "profile_spec", "profile_step",
-    "read_cluster", "read_profile", "refuse_given", "remove_files", "set_of", "slope_words", "start_head", "start_run",
-    "stop_head", "time_layers", "torchvision_names", "total_resources", "train", "worker_counts",
+    "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "StopReason", "Sum", "Supervised", "Task",
+    "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "adds_to_work",
+    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "cluster_of", "count_examples",
+    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
+    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
+    "metrics_targets", "needed_memory", "needs", "plan_spec", "plot_plan", "plot_timings", "preflight", "profile_model",
+    "profile_spec", "profile_step", "read_cluster", "read_profile", "refuse_given", "remove_files", "sentence",
+    "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
+    "total_resources", "train", "unknown", "who_trains", "worker_counts",
 ]  # fmt: skip
 
 

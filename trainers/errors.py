@@ -18,6 +18,7 @@ MillraceError
 ├── StoreClosed           the parameter store was shut down while a call waited for it
 ├── Superseded            another process serves in this shard's place
 ├── ExportFailed          a finished model cannot be written in a format
+├── TraceRefused          no trace can be recorded as it was asked for, or not now
 ├── Stopped               the run was told to stop; not a failure
 └── Fenced                another coordinator owns this run directory
 """
@@ -110,6 +111,10 @@ class Superseded(MillraceError):
 
 class ExportFailed(MillraceError):
     """A finished model cannot be written in a format, or is not the same afterwards."""
+
+
+class TraceRefused(MillraceError):
+    """No trace can be recorded as it was asked for, or not now."""
 
 
 class Stopped(MillraceError):

@@ -18,6 +18,8 @@ or at the very end `test` |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |
 | `fault` | `actor`, `why`; `examples` |
+| `trace` | a `worker` (its number) records `asked` steps, and has `steps` so far; once it is over `file` and `bytes`,
+its name in `traces` of the run's folder, or `why` there is none, or fewer steps than asked |
 | `epoch_audit` | `epoch`, of its examples how many were `trained`, `lost`, `duplicated`; minibatches `dropped` so far |
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
 
@@ -33,7 +35,7 @@ import statistics
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -51,6 +53,7 @@ EventType = Literal[
     "actors",
     "resize",
     "fault",
+    "trace",
     "epoch_audit",
     "result",
     "trial",
@@ -85,6 +88,14 @@ class State(StrEnum):
     def is_terminal(self) -> bool:
         """Whether nothing follows."""
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class StopReason(NamedTuple):
+    """Why somebody wants a run to stop, for the last line of its log."""
+
+    reason: str
+    """In CamelCase."""
+    message: str
 
 
 class Event(BaseModel):
@@ -126,7 +137,7 @@ class Metrics(StepCounters):
     examples: int
     """Examples trained so far."""
     examples_per_s: float
-    """Over the time since the last report."""
+    """Of all workers, over the time since their last reports."""
     loss: float
     """Mean over the examples since the last report."""
     learning_rate: float
@@ -137,7 +148,7 @@ class Metrics(StepCounters):
     """By what losses are multiplied for the backward pass; halved by each update that was left out, since its gradient
     was not finite. Null where they are not (`precision: float16`)."""
     workers: int
-    """Workers that reported."""
+    """That train; of an asynchronous run, those that reported."""
     staleness: dict[int, int]
     """How many updates so far were applied at which staleness, in updates between fetch and application; where groups
     of parameters are pushed by themselves, a push counts at that of its stalest group."""
@@ -192,7 +203,7 @@ class Result(BaseModel):
     examples_per_s: float
     """Mean over the time from the first step to the last."""
     wall_s: float
-    """From the first event to the last."""
+    """Seconds at work, over all lives of the run; while it waited or was paused is not counted."""
     algorithm: str
     workers: int
     dropped: int = 0
@@ -209,6 +220,29 @@ class Result(BaseModel):
     """The last state's sentence."""
     warning: str | None = None
     """What is wrong with a run that ended well: its loss stayed at chance, or above its start; null if nothing is."""
+
+
+AT_REST = frozenset({State.QUEUED, State.PAUSED})
+
+
+def adds_to_work(state: State) -> bool:
+    """Whether time in this state is time in which a run is at work, and not waiting, paused or over."""
+    return state not in AT_REST and not state.is_terminal
+
+
+def at_work_s(events: Iterable[Event], until: float) -> float:
+    """Seconds in which a run was at work, over all its lives. until: Seconds since 1970."""
+    seconds, since, state = 0.0, until, State.QUEUED
+    for event in events:
+        seconds += max(0.0, event.time - since) if adds_to_work(state) else 0.0
+        since = event.time
+        state = State(event.data["state"]) if event.type == "state" else state
+    return seconds + (max(0.0, until - since) if adds_to_work(state) else 0.0)
+
+
+def who_trains(workers: int) -> str:
+    """A sentence."""
+    return "1 worker trains" if workers == 1 else f"{workers} workers train"
 
 
 EvaluatedSet = Literal["validation", "test"]

@@ -1,10 +1,11 @@
 """The base class of all sections of a spec, and the short forms that a user may write."""
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+
+from trainers.spelling import unknown
 
 
 def shorthand(
@@ -29,8 +30,8 @@ def known(names: tuple[str, ...], value: str, user_means: str) -> str:
     """The name, if it is known or a `module:function`; otherwise raises ValueError with similar names."""
     if value in names or ":" in value:
         return value
-    near = ", ".join(difflib.get_close_matches(value, names)) or ", ".join(names[:8])
-    raise ValueError(f"there is no {value!r}; did you mean {near}? {user_means} is named module:function")
+    said = unknown(value, names)
+    raise ValueError(f"{said}{'' if said.endswith('?') else ';'} {user_means} is named module:function")
 
 
 class Section(BaseModel):

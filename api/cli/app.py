@@ -1,5 +1,8 @@
 """Builds the `millrace` command from its parts."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from api.cli.commands.admin import add_admin
@@ -19,6 +22,7 @@ def build(context: CliContext) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "obj": context},
     )
+    app.callback()(_options)
     add_local(app, context)
     add_serve(app, context)
     add_jobs(app, context)
@@ -26,3 +30,17 @@ def build(context: CliContext) -> typer.Typer:
     add_admin(app, context)
     add_verbs(app, context)
     return app
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"millrace {version('millrace')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Elastic distributed training on Ray."""

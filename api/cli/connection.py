@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from api.cli.context import BAD_INPUT, FAILED, CliContext
+from api.client.calls import url_of
 from api.client.client import Client, Refused, Unreachable
 
 CORRECTABLE = frozenset({401, 403, 404, 409, 413, 415, 422, 429})
@@ -21,8 +22,8 @@ def complain(line: str) -> None:
 
 def client_of(context: CliContext, server: str | None) -> Client:
     """A client of the service at a URL, or of ours; our token is shown to ours and to no other."""
-    url = server or context.server
-    return Client(url, token=context.token if url.rstrip("/") == context.server.rstrip("/") else "")
+    url = url_of(server or context.server)
+    return Client(url, token=context.token if url == url_of(context.server) else "")
 
 
 @contextlib.contextmanager

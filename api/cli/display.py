@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 import service
@@ -137,6 +139,11 @@ def evaluation_line(event: service.Event) -> str:
 def wide_console(width: int = WIDTH) -> Console:
     """The output stream; where that is no terminal, it has so many columns."""
     return Console(width=None if sys.stdout.isatty() else width)
+
+
+def id_column(name: str, ids: Iterable[str]) -> Column:
+    """A column whose ids stand there whole, so that they can be copied: the others give way."""
+    return Column(name, no_wrap=True, min_width=max(map(len, ids), default=0))
 
 
 def duration(seconds: float) -> str:

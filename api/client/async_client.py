@@ -23,7 +23,7 @@ class AsyncClient:
     """Client for programs with an event loop: the same methods, to be awaited; what comes one by one is `async for`."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
-        self.server = server.rstrip("/")
+        self.server = calls.url_of(server)
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.AsyncClient(
@@ -108,16 +108,26 @@ class AsyncClient:
 
     async def download(self, job_id: str, checkpoint: str, file: str, to: Path) -> None:
         """Write one file of a checkpoint to `to`, piece by piece."""
-        try:
-            async with self.http.stream("GET", calls.checkpoint_file(job_id, checkpoint, file)) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise calls.refusal(response)
-                with await asyncio.to_thread(to.open, "wb") as out:
-                    async for chunk in response.aiter_bytes():
-                        await asyncio.to_thread(out.write, chunk)
-        except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+        await self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
+
+    async def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> AsyncIterator[service.Event]:
+        """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
+        comes; the last one tells its `file`, or `why` there is none."""
+        first = await self._do(calls.trace(job_id, steps, worker))
+        async for event in self.events(job_id, first - 1):
+            if event.type == "trace":
+                yield event
+            if calls.ends_trace(event):
+                return
+
+    async def traces(self, job_id: str) -> AsyncIterator[service.TraceView]:
+        """The traces that a job has kept, oldest first."""
+        for one in await self._do(calls.traces(job_id)):
+            yield one
+
+    async def download_trace(self, job_id: str, name: str, to: Path) -> None:
+        """Write a trace, compressed with gzip, to `to`, piece by piece."""
+        await self._download(calls.trace_file(job_id, name), to)
 
     async def metrics(self, job_id: str, name: str, points: int = 500, x: str = "examples") -> service.Line:
         """One figure over the run, thinned out to at most so many points."""
@@ -267,6 +277,18 @@ class AsyncClient:
     async def _sent(self, call: Call[T]) -> httpx2.Response:
         try:
             return await self.http.request(call.method, call.path, **call.options)
+        except httpx2.TransportError as error:
+            raise calls.unreachable(self.server, error) from error
+
+    async def _download(self, path: str, to: Path) -> None:
+        try:
+            async with self.http.stream("GET", path) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise calls.refusal(response)
+                with await asyncio.to_thread(to.open, "wb") as out:
+                    async for chunk in response.aiter_bytes():
+                        await asyncio.to_thread(out.write, chunk)
         except httpx2.TransportError as error:
             raise calls.unreachable(self.server, error) from error
 

@@ -137,6 +137,27 @@ def checkpoint_file(job_id: str, checkpoint: str, file: str) -> str:
     return f"/v1/jobs/{job_id}/checkpoints/{checkpoint}/{file}"
 
 
+def trace(job_id: str, steps: int, worker: int | None) -> Call[int]:
+    """POST /v1/jobs/{id}/traces; the number of the event that says so."""
+    body = {"steps": steps, "worker": worker}
+    return Call("POST", f"/v1/jobs/{job_id}/traces", lambda response: int(response.json()["event"]), {"json": body})
+
+
+def traces(job_id: str) -> Call[list[service.TraceView]]:
+    """GET /v1/jobs/{id}/traces."""
+    return Call("GET", f"/v1/jobs/{job_id}/traces", _many(service.TraceView, "traces"))
+
+
+def ends_trace(event: service.Event) -> bool:
+    """Whether this is the last event about a trace, or of the job."""
+    return (event.type == "trace" and ("file" in event.data or "why" in event.data)) or event.is_terminal
+
+
+def trace_file(job_id: str, name: str) -> str:
+    """The address of the file of a trace, which is read piece by piece."""
+    return f"/v1/jobs/{job_id}/traces/{name}"
+
+
 def metrics(job_id: str, name: str, points: int, x: str) -> Call[service.Line]:
     """GET /v1/jobs/{id}/metrics."""
     params = {"name": name, "points": points, "x": x}
@@ -219,6 +240,11 @@ def models() -> Call[list[service.Model]]:
 def datasets() -> Call[list[service.Dataset]]:
     """GET /v1/datasets."""
     return Call("GET", "/v1/datasets", _many(service.Dataset))
+
+
+def url_of(server: str) -> str:
+    """The URL of a service, of which `host:port` is enough."""
+    return (server if "://" in server else f"http://{server}").rstrip("/")
 
 
 def ready() -> Call[None]:

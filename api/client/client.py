@@ -29,7 +29,7 @@ class Client:
     """Submits jobs to a service and follows them. A connection that breaks in the middle is taken up again."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
-        self.server = server.rstrip("/")
+        self.server = calls.url_of(server)
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.Client(
@@ -111,16 +111,25 @@ class Client:
 
     def download(self, job_id: str, checkpoint: str, file: str, to: Path) -> None:
         """Write one file of a checkpoint to `to`, piece by piece."""
-        try:
-            with self.http.stream("GET", calls.checkpoint_file(job_id, checkpoint, file)) as response:
-                if response.is_error:
-                    response.read()
-                    raise calls.refusal(response)
-                with to.open("wb") as out:
-                    for chunk in response.iter_bytes():
-                        out.write(chunk)
-        except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+        self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
+
+    def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> Iterator[service.Event]:
+        """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
+        comes; the last one tells its `file`, or `why` there is none."""
+        first = self._do(calls.trace(job_id, steps, worker))
+        for event in self.events(job_id, first - 1):
+            if event.type == "trace":
+                yield event
+            if calls.ends_trace(event):
+                return
+
+    def traces(self, job_id: str) -> Iterator[service.TraceView]:
+        """The traces that a job has kept, oldest first."""
+        yield from self._do(calls.traces(job_id))
+
+    def download_trace(self, job_id: str, name: str, to: Path) -> None:
+        """Write a trace, compressed with gzip, to `to`, piece by piece."""
+        self._download(calls.trace_file(job_id, name), to)
 
     def metrics(self, job_id: str, name: str, points: int = 500, x: str = "examples") -> service.Line:
         """One figure over the run, thinned out to at most so many points."""
@@ -263,6 +272,18 @@ class Client:
     def _sent(self, call: Call[T]) -> httpx2.Response:
         try:
             return self.http.request(call.method, call.path, **call.options)
+        except httpx2.TransportError as error:
+            raise calls.unreachable(self.server, error) from error
+
+    def _download(self, path: str, to: Path) -> None:
+        try:
+            with self.http.stream("GET", path) as response:
+                if response.is_error:
+                    response.read()
+                    raise calls.refusal(response)
+                with to.open("wb") as out:
+                    for chunk in response.iter_bytes():
+                        out.write(chunk)
         except httpx2.TransportError as error:
             raise calls.unreachable(self.server, error) from error
 

@@ -11,9 +11,10 @@ from fastapi import FastAPI
 from api.http import problems, sse
 from api.http.audit import Auditing
 from api.http.auth import LOCAL_ONLY, Access, Guard
-from api.http.fair_thread import FairThread
+from api.http.fair_process import FairProcess
+from api.http.head import Head
 from api.http.openapi import completed, name_of
-from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, verbs, webhooks
+from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, traces, verbs, webhooks
 from api.problem import Problem
 from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
 
@@ -52,7 +53,7 @@ def create_app(
     sender: Sender | None = None,
 ) -> FastAPI:
     """The service's REST API over its managers, which start and stop with the app."""
-    streams, access, reading = config.streams, config.access, FairThread("specs")
+    streams, access, reading = config.streams, config.access, FairProcess("specs")
     streams.standing.tokens = access.tokens
 
     @asynccontextmanager
@@ -82,9 +83,11 @@ def create_app(
     app.add_middleware(Guard, access=access)
     app.add_middleware(Auditing, audit=manager.store.audit)
     app.add_middleware(metrics.Timing, metrics=manager.metrics)
+    app.add_middleware(Head)
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
     app.include_router(verbs.router(manager, access), prefix="/v1")
+    app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")

@@ -20,6 +20,8 @@ REQUEST_ID = "x-request-id"
 PLAIN = re.compile(r"^[A-Za-z0-9._-]{1,64}\Z")
 NEW = {"webhooks": "create"}
 """What it is called to make one, where that is not `submit`."""
+VERBS = {"traces": "trace"}
+"""What it is called to make one of what belongs to a job."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ def _act(scope: Scope, status: int, headers: MutableHeaders) -> Act:
     kind, target, verb, *_ = [*path.removeprefix("/v1/").split("/"), "", "", ""]
     if not verb:
         verb = NEW.get(kind, "submit") if scope["method"] == "POST" else scope["method"].lower()
+    verb = VERBS.get(verb, verb)
     made = headers.get("location", "").rpartition("/")[2]
     action, target = f"{kind.removesuffix('s')}.{verb}", made or target
     return Act(

@@ -3,13 +3,16 @@
 import json
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
 from api.http.auth import caller
 from api.http.error_lines import placed
-from api.http.fair_thread import FairThread
+from api.http.exact import without_doubles
+from api.http.fair_process import FairProcess
 from api.http.problems import ProblemError
 from service import MAX_VALUES, FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
 
@@ -17,7 +20,7 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 256_000
 AT_ONCE_BYTES = 2048
-"""JSON that is read where it came: to hand it to a thread would take longer."""
+"""What is read where it came, in milliseconds."""
 JSON_TYPES = ("application/json", "")
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
@@ -47,37 +50,44 @@ async def _read(request: Request, parse: Callable[[Any], T], empty: T | None = N
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in JSON_TYPES + YAML_TYPES:
         raise ProblemError(415, f"send the spec as application/json or application/yaml, not as {media_type}")
-    is_json = media_type in JSON_TYPES
-    load = _load_json if is_json else load_yaml
-
-    def parsed(body: bytes) -> T:
-        return empty if not body and empty is not None else parse(bounded(load(body)))
-
-    if is_json and _length(request) <= AT_ONCE_BYTES:
-        return await _read_here(request, parsed)
-    reading: FairThread = request.app.state.reading
+    form = _Form(media_type in JSON_TYPES, parse, empty)
+    if _length(request) <= AT_ONCE_BYTES:
+        return form.read(await _bounded(request))
+    reading: FairProcess = request.app.state.reading
     async with reading.turns.place(caller(request).user) as turn:  # from before the body, which takes memory, comes
         body = await _bounded(request)
         try:
-            return await reading.run(turn, lambda: parsed(body))  # YAML of the greatest size takes a second
+            return await reading.run(turn, form.read, body)  # YAML of the greatest size takes a second
+        except BrokenExecutor:
+            raise ProblemError(503, "the process that reads specs was ended, twice; try again later") from None
+
+
+@dataclass(frozen=True)
+class _Form(Generic[T]):
+    """What a body must be."""
+
+    is_json: bool
+    parse: Callable[[Any], T]
+    empty: T | None
+    """What no body at all stands for, if it may be left out."""
+
+    def read(self, body: bytes) -> T:
+        """What the body says. Raises SpecInvalid, with lines."""
+        if not body and self.empty is not None:
+            return self.empty
+        try:
+            return self.parse(bounded(_load_json(body) if self.is_json else load_yaml(body)))
         except SpecInvalid as error:
-            errors = error.errors
-        raise SpecInvalid(await reading.run(turn, lambda: placed(body, errors)))
-
-
-async def _read_here(request: Request, parsed: Callable[[bytes], T]) -> T:
-    """The same for a body that is read in no time."""
-    body = await _bounded(request)
-    try:
-        return parsed(body)
-    except SpecInvalid as error:
-        raise SpecInvalid(placed(body, error.errors)) from None
+            errors = placed(body, error.errors)
+        raise SpecInvalid(errors)
 
 
 def _length(request: Request) -> int:
-    """Of the body in bytes; the most that it may have, where nothing tells it."""
+    """Of the body in bytes; the most that it may have, where it comes in chunks."""
     told = request.headers.get("content-length", "")
-    return int(told) if told.isdecimal() else MAX_BODY_BYTES
+    if told.isdecimal():
+        return int(told)
+    return MAX_BODY_BYTES if "transfer-encoding" in request.headers else 0
 
 
 def bounded(data: Any) -> Any:
@@ -118,7 +128,7 @@ async def _bounded(request: Request) -> bytes:
 
 def _load_json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body, object_pairs_hook=without_doubles)
     except json.JSONDecodeError as error:
         message = f"not valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
     except UnicodeDecodeError:

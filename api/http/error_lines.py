@@ -38,9 +38,9 @@ def _line(node: yaml.Node | None, pointer: str) -> int | None:
 
 
 def _inside(node: yaml.Node | None, part: str) -> tuple[int, yaml.Node] | None:
-    """A field of a section or an item of a list, and its line. Of a field that stands there twice, the last counts."""
+    """A field of a section or an item of a list, and its line."""
     if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):
+        for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value == part:
                 return key.start_mark.line + 1, value
     if isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):

@@ -28,7 +28,7 @@ def completed(schema: dict[str, Any], access: Access) -> dict[str, Any]:
     """The same schema with security, problems and links."""
     schema["components"]["securitySchemes"] = SCHEMES
     for path, method, operation in list(_operations(schema)):
-        _add_problems(operation)
+        _add_problems(path, operation)
         if (role := demanded(method.upper(), path)) is not None:
             operation["security"] = [{"token": []}] if access.is_required else [{}, {"token": []}]
             operation["responses"].update({str(status): part for status, part in answers(401, 403).items()})
@@ -46,10 +46,11 @@ def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, An
             yield path, method, operation
 
 
-def _add_problems(operation: dict[str, Any]) -> None:
-    """What FastAPI would answer with its own error is a problem here; what has a body can have too much of it."""
+def _add_problems(path: str, operation: dict[str, Any]) -> None:
+    """What FastAPI would answer with its own error is a problem here; what has a body can have too much of it, and
+    whatever is under /v1 refuses parameters that it has not."""
     has_body = "requestBody" in operation
-    statuses = {422} if "422" in operation["responses"] or has_body else set[int]()
+    statuses = {422} if "422" in operation["responses"] or has_body or path.startswith("/v1/") else set[int]()
     statuses |= {400, 408, 413} if has_body else set()
     operation["responses"].update({str(status): part for status, part in answers(*statuses).items()})
 

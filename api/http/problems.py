@@ -24,6 +24,7 @@ from service import (
     SeriesNotFound,
     ServiceError,
     SpecInvalid,
+    SpecUnreadable,
     StateConflict,
     StorageFull,
     StorageUnreachable,
@@ -31,18 +32,22 @@ from service import (
     TokenRefused,
     TooManyInFlight,
     TooManyWaiting,
+    TraceNotFound,
     WebhookNotFound,
     WebhookRefused,
+    sentence,
 )
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[type[ServiceError], int] = {
     SpecInvalid: 422,
+    SpecUnreadable: 409,
     NeverFits: 422,
     KeyReused: 422,
     SeriesNotFound: 422,
     JobNotFound: 404,
     CheckpointNotFound: 404,
+    TraceNotFound: 404,
     SweepNotFound: 404,
     StateConflict: 409,
     TokenRefused: 422,
@@ -58,10 +63,12 @@ STATUS: dict[type[ServiceError], int] = {
 }
 REMEDY: dict[type[ServiceError], str] = {
     SpecInvalid: "change the fields that `errors` points to; /v1/schema/job describes every field",
+    SpecUnreadable: "ask whoever runs the service for the Millrace that stored it, or a later one",
     NeverFits: "ask for less, or for a larger cluster; /v1/cluster tells what there is",
     KeyReused: "send another Idempotency-Key, or the body that the key came with first",
     JobNotFound: "take an id from GET /v1/jobs",
     SweepNotFound: "take an id from GET /v1/sweeps",
+    TraceNotFound: "take a name from GET /v1/jobs/{id}/traces",
     CheckpointNotFound: "take a step and a file from GET /v1/jobs/{id}/checkpoints",
     SeriesNotFound: "take a name that the detail lists",
     TooManyWaiting: "wait as long as Retry-After says, or cancel a job that waits",
@@ -168,8 +175,12 @@ async def _service_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [FieldError(pointer=_pointer(item["loc"]), message=item["msg"]) for item in error.errors()]
+    errors = [FieldError(pointer=_pointer(item["loc"]), message=_message(item)) for item in error.errors()]
     return _answer(422, "; ".join(f"{item.pointer}: {item.message}" for item in errors), errors)
+
+
+def _message(item: Any) -> str:
+    return f"not valid JSON: {item['ctx']['error']}" if item["type"] == "json_invalid" else sentence(item)
 
 
 def _pointer(location: tuple[str | int, ...]) -> str:
@@ -187,7 +198,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     headers = dict(error.headers or {})
     if error.status_code == 405:  # of the several routes of one address, the first knows its own methods only
         found = await asyncio.to_thread(_methods, request)  # the first time, the whole schema is made for it
-        headers["Allow"] = ", ".join(found) or headers.get("Allow", "GET")
+        headers["Allow"] = ", ".join(found + ["HEAD"] * ("GET" in found)) or headers.get("Allow", "GET")
     return _answer(error.status_code, detail, headers=headers)
 
 

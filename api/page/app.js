@@ -5,7 +5,7 @@ import { compareView } from "./views/compare.js";
 import { el, dialog } from "./lib/dom.js";
 import { jobView } from "./views/job_detail.js";
 import { jobsView } from "./views/job_list.js";
-import { refusal, trouble } from "./parts/widgets.js";
+import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";
 import { sweepsView } from "./views/sweep_list.js";
@@ -13,7 +13,7 @@ import { sweepsView } from "./views/sweep_list.js";
 const SECTIONS = [
   { key: "j", path: "jobs", label: "Jobs" },
   { key: "s", path: "sweeps", label: "Sweeps" },
-  { key: "o", path: "compare", label: "Overlay" },
+  { key: "o", path: "compare", label: "Compare" },
   { key: "c", path: "cluster", label: "Cluster" },
   { key: "n", path: "new", label: "New" },
 ];
@@ -27,10 +27,10 @@ const VIEWS = [
   [/^new$/, submitView],
 ];
 const KEYS = [
-  ["j  s  o  c  n", "Jobs, Sweeps, Overlay, Cluster, New"],
+  ["j  s  o  c  n", "Jobs, Sweeps, Compare, Cluster, New"],
   ["↓  ↑", "the next or the last row of a list"],
   ["Enter", "open the row"],
-  ["Space", "take the row into the overlay"],
+  ["Space", "take the row into the comparison"],
   ["/", "to the filter"],
   ["←  →", "move the cursor of the chart that has the focus"],
   ["Ctrl Enter", "submit the spec"],
@@ -55,7 +55,8 @@ function show(moved) {
     else one.removeAttribute("aria-current");
   }
   if (!found) {
-    main.append(el("p", { class: "note" }, `There is nothing at ${path}.`));
+    main.append(heading("Not found"), el("p", {}, `There is nothing at ${path}. `, el("a", { href: "#/jobs" }, "All jobs")));
+    document.title = "Not found · Millrace";
     return;
   }
   const [match, view] = found;

@@ -19,7 +19,7 @@ from service.database.identity import Requester
 from service.database.tables import JobRow, LabelRow, SweptRow
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.ids import new_job_id
-from service.spec import JobSpec, is_text
+from service.spec import JobSpec, is_text, stored
 from service.status import Status
 from trainers import Event, State
 
@@ -63,8 +63,8 @@ class Job(BaseModel):
 
     @property
     def job_spec(self) -> JobSpec:
-        """The spec, parsed."""
-        return JobSpec.model_validate(self.spec)
+        """The spec, parsed. Raises SpecUnreadable."""
+        return stored(JobSpec, self.spec, f"job {self.id}")
 
 
 @dataclass(frozen=True)

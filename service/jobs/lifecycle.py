@@ -76,7 +76,7 @@ class Lifecycle:
         """A job and what is in memory of it, which is nothing once it has ended, or while a trial waits in its sweep.
 
         Waits for a job that is just being submitted. Raises StorageUnreachable while its run directory cannot be
-        restored.
+        restored, and SpecUnreadable.
         """
         while True:
             active = self.active.get(job_id)  # before the store: a job that is removed here has ended there
@@ -85,6 +85,8 @@ class Lifecycle:
             is_trial = job_id in self.active.trials
             if job.state.is_terminal or is_trial or (active is not None and active.log.progress.seq > 0):
                 return job, active
+            if active is None:
+                self.queue.claim(job)  # nobody takes up one whose spec cannot be read
             await asyncio.sleep(self.poll_s)
 
     async def caught_up(self, job_id: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from service.errors import StorageFull
@@ -10,7 +11,7 @@ from service.jobs.runs import RunHandle, Runs
 from service.spec import JobSpec
 from service.status import Status, append_status
 from service.tracking.tensorboard import EventFile
-from trainers import Event, EventLogReader, MillraceError, Result, State
+from trainers import Event, EventLogReader, MillraceError, Result, State, TraceRefused
 
 POLL_S = 0.1
 ALIVE_EVERY_S = 1.0
@@ -20,7 +21,8 @@ DEAD_TIMES = 2  # negative answers in a row after which the coordinator counts a
 class LocalRun:
     """A run that this process waits for. `cancel` asks it to stop cleanly and may be called from a signal handler."""
 
-    def __init__(self, runs: Runs, job_id: str, spec: JobSpec, run_dir: Path) -> None:
+    def __init__(self, runs: Runs, job_id: str, spec: JobSpec, run_dir: Path, trace: int = 0) -> None:
+        """trace: How many steps of its first worker are recorded, once it trains."""
         self.runs = runs
         self.job_id = job_id
         self.spec = spec
@@ -29,6 +31,7 @@ class LocalRun:
         self.reader = EventLogReader(run_dir)
         self.board = EventFile(run_dir)
         self.cancelling = False
+        self.trace = trace
 
     def cancel(self) -> None:
         """Ask for a clean stop with a checkpoint. This only sets a flag, which the waiting loop reads."""
@@ -59,6 +62,10 @@ class LocalRun:
             if self.cancelling and not asked:
                 asked = True
                 handle.cancel()
+            if self.trace and self.progress.metrics is not None:
+                steps, self.trace = self.trace, 0
+                with suppress(TraceRefused):  # it is over already
+                    handle.trace(steps, None)
             if time.monotonic() - checked_s >= ALIVE_EVERY_S:
                 checked_s, asked = time.monotonic(), False  # a coordinator that has died has lost the request
                 dead = 0 if handle.is_alive() else dead + 1

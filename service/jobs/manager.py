@@ -30,7 +30,7 @@ from service.spec import JobSpec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView, give
 from service.storage.mirror import Mirror
-from trainers import NO_ROOM, Resources, State
+from trainers import NO_ROOM, Resources, State, TraceRefused
 
 CANCEL = "CancelRequested"
 PAUSE = "PauseRequested"
@@ -269,6 +269,26 @@ class JobManager(JobReader):
         await asyncio.to_thread(self.store.respecify, job_id, AT_WORK, job.job_spec.with_workers(workers))
         self.preemption.resized(job_id, workers)
         return await self.show(job_id)
+
+    async def trace(self, job_id: str, steps: int, worker: int | None = None, by: Requester | None = None) -> int:
+        """Have a worker of a running job, or its first, record its next steps; the number of the event that says so.
+
+        Raises:
+            StateConflict: It does not train, another trace is being recorded, or there is no such worker.
+        """
+        job, active = await self.lifecycle.find(job_id)
+        if job_id in self.trials:
+            raise StateConflict(f"job {job_id} is a trial of a sweep; trace a job with its spec")
+        if job.state not in (State.RUNNING, State.RECOVERING) or active is None or active.handle is None:
+            raise StateConflict(f"job {job_id} is {job.state}; only one that trains can be traced")
+        try:
+            event = await asyncio.to_thread(active.handle.trace, steps, worker)
+        except TraceRefused as error:
+            raise StateConflict(str(error)) from None
+        await self.lifecycle.note(
+            job_id, "job.trace", by, steps=steps, **({} if worker is None else {"worker": worker})
+        )
+        return event
 
     async def _respecify(self, job: Job, workers: int) -> bool:
         """Change how many workers a job begins with. Returns whether its state still allowed it."""

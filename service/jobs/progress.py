@@ -1,12 +1,24 @@
 """The progress of a run, folded from its event log. All that is shown or stored of events comes from here."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
 
 from service.status import Status
-from trainers import RETRYING, Event, Metrics, Result, State, headline_of, metrics_of, set_of
+from trainers import (
+    RETRYING,
+    Event,
+    Metrics,
+    Result,
+    State,
+    adds_to_work,
+    headline_of,
+    metrics_of,
+    set_of,
+    who_trains,
+)
 
 LOST = "CoordinatorLost"
 """The reason of a coordinator that ended without a last state: with its node, or with the whole cluster."""
@@ -24,6 +36,8 @@ class Progress(BaseModel):
     """When the first event came, in seconds since 1970."""
     ended: float | None = None
     """When the last event came."""
+    at_work_s: float = 0.0
+    """Seconds in which it was at work by then, pauses and waiting not counted."""
     first_step: tuple[float, float] | None = None
     """Time and epochs of the first report."""
     metrics: Metrics | None = None
@@ -43,6 +57,8 @@ class Progress(BaseModel):
     def add(self, event: Event) -> None:
         """Take in one more event."""
         self.seq = event.seq
+        if self.ended is not None and adds_to_work(self.state):
+            self.at_work_s += max(0.0, event.time - self.ended)
         self.started = event.time if self.started is None else self.started
         self.ended = event.time
         match event.type:
@@ -61,6 +77,8 @@ class Progress(BaseModel):
             case "resize":
                 left = event.data.get("left", [])
                 self.workers = [w for w in (*self.workers, *event.data.get("joined", [])) if w not in left]
+                if self.reason == "Training":
+                    self.message = who_trains(event.data["workers"])
             case "checkpoint":
                 self.losses = 0
             case "result":
@@ -125,9 +143,9 @@ class Progress(BaseModel):
             higher_is_better=None if headline is None else headline[1],
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
-            wall_s=(self.ended or 0.0) - (self.started or 0.0),
+            wall_s=self.at_work_s,
             algorithm=spec["algorithm"]["name"],
-            workers=metrics.workers if metrics else len(self.workers),
+            workers=len(self.workers) or (metrics.workers if metrics else 0),
             dropped=metrics.dropped if metrics else 0,
             model_path=None,
             message=self.message,
@@ -142,25 +160,44 @@ class Progress(BaseModel):
 
 
 def log_line(event: Event) -> str | None:
-    """An event as a line of the log for people: log lines, warnings, states, requests, faults and resizes."""
+    """An event as a line of the log for people: log lines, warnings, states, requests, faults, resizes and traces."""
+    if (words := _WORDS.get(event.type)) is None or (line := words(event.data)) is None:
+        return None
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
-    data = event.data
-    if event.type in ("log", "warning"):
-        level = data.get("level", "info") if event.type == "log" else event.type
-        return f"{when} {level.upper()} {data.get('message', '')}"
-    if event.type == "state":
-        return f"{when} STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip()
-    if event.type == "request":
-        by = data["by"]
-        asked = "".join(f", {name} {value}" for name, value in data.items() if name not in ("action", "by"))
-        return f"{when} REQUEST {data['action']}{asked}, by {by['user']} from {by['address'] or 'this machine'}"
-    if event.type == "fault":
-        return f"{when} FAULT {_short(data['actor'])} {data['why']}"
-    if event.type == "resize":
-        batch = f", batch {data['batch']}" if "batch" in data else ""
-        moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
-        return f"{when} RESIZE {data['workers']} workers{batch}{''.join(moved)}"
-    return None
+    return f"{when} {line}"
+
+
+def _request(data: dict[str, Any]) -> str:
+    by = data["by"]
+    asked = "".join(f", {name} {value}" for name, value in data.items() if name not in ("action", "by"))
+    return f"REQUEST {data['action']}{asked}, by {by['user']} from {by['address'] or 'this machine'}"
+
+
+def _resize(data: dict[str, Any]) -> str:
+    batch = f", batch {data['batch']}" if "batch" in data else ""
+    moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
+    return f"RESIZE {data['workers']} workers{batch}{''.join(moved)}"
+
+
+def _trace(data: dict[str, Any]) -> str | None:
+    """None while it is recorded."""
+    if "file" not in data and "why" not in data:
+        return None
+    why = f": {data['why']}" if "why" in data else ""
+    if "file" not in data:
+        return f"TRACE worker/{data['worker']} has recorded none{why}"
+    return f"TRACE worker/{data['worker']}, {data['steps']} of {data['asked']} steps in traces/{data['file']}{why}"
+
+
+_WORDS: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    "log": lambda data: f"{data.get('level', 'info').upper()} {data.get('message', '')}",
+    "warning": lambda data: f"WARNING {data.get('message', '')}",
+    "state": lambda data: f"STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip(),
+    "request": _request,
+    "fault": lambda data: f"FAULT {_short(data['actor'])} {data['why']}",
+    "resize": _resize,
+    "trace": _trace,
+}
 
 
 def _short(actor: str) -> str:

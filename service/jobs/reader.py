@@ -15,6 +15,7 @@ from service.jobs.progress import Progress, log_line
 from service.jobs.views import JobView, Page, summary, view
 from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
+from service.storage.traces import TraceView, open_trace, traces
 from trainers import Event, State
 
 S = TypeVar("S", bound=JobSummary)
@@ -102,6 +103,16 @@ class JobReader:
         """One file of a checkpoint, open. Raises CheckpointNotFound."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         return await asyncio.to_thread(open_file, job.run_dir, step, name)
+
+    async def traces(self, job_id: str) -> list[TraceView]:
+        """The traces that a job has kept, oldest first."""
+        job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        return await asyncio.to_thread(traces, job.run_dir)
+
+    async def trace_file(self, job_id: str, name: str) -> BinaryIO:
+        """The file of a trace, open. Raises TraceNotFound."""
+        job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        return await asyncio.to_thread(open_trace, job.run_dir, name)
 
     def _with_trouble(self, shown: S) -> S:
         """The same job, with what keeps its state from being written."""

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from functools import partial
 
 from service.database.job_store import Job
+from service.errors import SpecUnreadable
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import AT_REST, AT_WORK, HELD, Lifecycle
 from service.jobs.progress import LOST
@@ -25,6 +26,8 @@ class Recovery:
         self.run_dirs = lifecycle.sinks.run_dirs
         self.waiting: dict[str, asyncio.Task[None]] = {}
         """Jobs whose run directories cannot be restored yet."""
+        self.unreadable: set[str] = set()
+        """Jobs that another version of Millrace has to take up, because this one cannot read their specs."""
 
     async def start(self) -> None:
         """Take up all jobs that have not ended."""
@@ -53,6 +56,8 @@ class Recovery:
     async def take_up(self, job: Job) -> None:
         """Find out what has become of a job at which nobody works here, and have it go on from there."""
         lifecycle = self.lifecycle
+        if not self._can_read(job):
+            return
         active = lifecycle.active.get(job.id) or lifecycle.active.add(job)
         # Asked before the log is read: if there is no coordinator, what the log says then is final.
         handle = await asyncio.to_thread(lifecycle.runs.find_run, job.id)
@@ -76,6 +81,18 @@ class Recovery:
                 await lifecycle.move(job.id, HELD, progress.status)
             lifecycle.follow(job, handle, was_started=False)
             await lifecycle.forward_request(job.state, handle)
+
+    def _can_read(self, job: Job) -> bool:
+        """Whether this version can read the spec. If not, the log and the job's message say so once, and nothing of the
+        job is touched."""
+        try:
+            self.lifecycle.queue.claim(job)
+        except SpecUnreadable as error:
+            self.unreadable.add(job.id)
+            self.lifecycle.trouble[job.id] = str(error)
+            logger.error("%s", error, extra={"job": job.id})
+            return False
+        return True
 
 
 class Watchdog:
@@ -112,9 +129,12 @@ class Watchdog:
                     await self.lifecycle.forward_request(job.state, active.handle)
 
     def _is_moved(self, job: Job, active: ActiveJob | None) -> bool:
-        """Whether somebody works at it, or it rests."""
+        """Whether somebody works at it, or it rests, or nobody here can."""
         lifecycle = self.lifecycle
-        if job.id in self.launches or job.id in self.recovery.waiting or lifecycle.is_recording(job.id):
+        recovery = self.recovery
+        if job.id in self.launches or job.id in recovery.waiting or job.id in recovery.unreadable:
+            return True
+        if lifecycle.is_recording(job.id):
             return True
         if active is None:
             return False

@@ -19,6 +19,10 @@ class RunHandle(Protocol):
     def scale(self, count: int) -> None:
         """Ask to train with so many workers soon. Raises SpecRejected if the run cannot have so many."""
 
+    def trace(self, steps: int, worker: int | None) -> int:
+        """Ask a worker, or the first, to record its next steps; the number of the event that says so. Raises
+        TraceRefused where that cannot be."""
+
     def note(self, request: dict[str, Any]) -> None:
         """Write into the log what somebody has asked of the run. Returns at once."""
 

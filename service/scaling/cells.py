@@ -2,13 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from service.scaling.evidence import DIVERGED, LEARNED_NOTHING, Evidence, Question, ReportModel, Rule, Trial
+from service.scaling.evidence import AT_START, LEARNED_NOTHING, Evidence, Question, ReportModel, Rule, Trial
 from service.scaling.loss_curves import last_epoch
-from service.scaling.statistics import Verdict, difference, judged, mean, std
+from service.scaling.statistics import Seeds, Verdict, difference, judged, mean
+from service.scaling.stopped import Baseline
 
 Outcome = Literal["finished", "diverged", "stopped", "missing", "unfinished"]
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED", "CANCELLED")
@@ -47,19 +48,25 @@ class Cell(ReportModel):
     lr: float
     """In force after scaling and warm-up."""
     errors: list[float]
-    """One a seed that finished, least first. A seed that ran more than once counts once, by its mean."""
+    """One a seed that finished or was stopped, least first. A seed that finished more than once counts once, by its
+    mean; one that was stopped is as far from the baseline's mean as it was from the baseline when it was stopped."""
+    weights: list[float]
+    """How much each of them counts: 1 if it finished; if it was stopped, the share of the epochs that it trained."""
+    finished: int
+    """Seeds that were trained to their end."""
     mean: float | None
+    """Of these; null where a seed diverged, since a model that has learned nothing has no place in a mean."""
     std: float | None
     diverged: int
-    """Seeds whose loss was not finite, or stayed at chance or above its start."""
+    """Seeds whose loss was not finite, or stayed at chance or above its start: the cell is broken."""
     stopped: int
-    """Seeds stopped because their curve had left the baseline's."""
+    """Seeds stopped early, mostly because their curve had left the baseline's."""
     missing: int
     """Seeds that ended without a result for another reason."""
     unfinished: int
     """Seeds that still wait or train."""
     excess: float | None
-    """Mean error above the baseline's."""
+    """The mean above the baseline's."""
     low: float | None
     """Of the excess, with 95 % confidence: it is not less."""
     high: float | None
@@ -73,9 +80,9 @@ class Cell(ReportModel):
         return Method(self.rule, self.warmup, self.multiple)
 
     @property
-    def broken(self) -> int:
-        """Seeds that diverged, by themselves or by their curve."""
-        return self.diverged + self.stopped
+    def seeds(self) -> Seeds:
+        """Its errors as they count."""
+        return Seeds(tuple(self.errors), tuple(self.weights))
 
 
 @dataclass
@@ -92,14 +99,24 @@ class Group:
             counts[_worst(outcome(trial) for trial in trials)] += 1
         return counts
 
-    def errors(self) -> list[float]:
-        """One a seed that finished and of which no run diverged."""
-        found = []
+    def finished(self) -> Seeds:
+        """One error a seed that finished and of which no run diverged."""
+        seeds = [[final_error(trial) or 0.0 for trial in trials] for trials in self._that("finished")]
+        return Seeds.of(sorted(mean(errors) for errors in seeds))
+
+    def seeds(self, baseline: Baseline) -> Seeds:
+        """These, and the seeds that were stopped, as far as they count; the least error first."""
+        pairs = [(error, 1.0) for error in self.finished().errors]
+        for trials in self._that("stopped"):  # of one that was stopped twice, what came farther
+            found = filter(None, (baseline.weighed(trial.points, final_error(trial)) for trial in trials))
+            pairs += sorted(found, key=lambda pair: (-pair[1], pair[0]))[:1]
+        return Seeds(*map(tuple, zip(*sorted(pairs), strict=True))) if pairs else Seeds()
+
+    def _that(self, came_to: Outcome) -> Iterator[list[Trial]]:
+        """Of each seed that came to this, the trials that did."""
         for trials in self.by_seed.values():
-            errors = [error for trial in trials if (error := final_error(trial)) is not None]
-            if _worst(outcome(trial) for trial in trials) == "finished":
-                found.append(mean(errors))
-        return sorted(found)
+            if _worst(outcome(trial) for trial in trials) == came_to:
+                yield [trial for trial in trials if outcome(trial) == came_to]
 
     @property
     def trials(self) -> list[Trial]:
@@ -114,17 +131,20 @@ def outcome(trial: Trial) -> Outcome:
     """What a trial counts as."""
     if trial.state not in ENDED:
         return "unfinished"
-    last = next((point.train_loss for point in reversed(trial.points) if point.train_loss is not None), 0.0)
-    if trial.reason.startswith(LEARNED_NOTHING) or not math.isfinite(last):
+    last = next((point.train_loss for point in reversed(trial.points) if point.train_loss is not None), None)
+    if trial.reason.startswith(LEARNED_NOTHING) or (last is not None and not math.isfinite(last)):
         return "diverged"
-    if trial.state == "STOPPED" and trial.reason.startswith(DIVERGED):
-        return "stopped"
-    return "finished" if trial.state == "SUCCEEDED" and final_error(trial) is not None else "missing"
+    start = math.inf if trial.start_loss is None or trial.state != "STOPPED" else trial.start_loss
+    if last is not None and last >= AT_START * start:
+        return "diverged"  # nobody else has told it: the trainer judges by whole stretches of a run
+    if trial.state not in ("SUCCEEDED", "STOPPED") or final_error(trial) is None:
+        return "missing"
+    return "finished" if trial.state == "SUCCEEDED" else "stopped"
 
 
 def _worst(outcomes: Iterable[Outcome]) -> Outcome:
     """What a seed counts as that ran more than once: it diverged if it ever did, and finished if it ever did."""
-    order: tuple[Outcome, ...] = ("diverged", "stopped", "finished", "unfinished", "missing")
+    order: tuple[Outcome, ...] = ("diverged", "finished", "stopped", "unfinished", "missing")
     return min(outcomes, key=order.index)
 
 
@@ -162,10 +182,23 @@ def method_of(trial: Trial, question: Question) -> Method:
     return Method(trial.rule, trial.warmup if raised else "none", multiple)
 
 
-def cell(group: Group, method: Method, batch: int, variant: Variant, baseline: list[float], tolerance: float) -> Cell:
-    """What one group of trials came to, against the baseline's errors."""
-    errors, counts = group.errors(), group.outcomes()
-    bounds = difference(errors, baseline)
+def baseline_of(groups: Groups, question: Question) -> Baseline:
+    """What the other cells of a variant are compared with: its base batch at the base rate."""
+    group = groups.get((BASE, question.base_batch))
+    ended = [t for g in groups.values() for t in g.trials if outcome(t) in ("finished", "stopped")]
+    epochs = max((last_epoch(trial.points) for trial in ended), default=0.0)
+    if group is None:
+        return Baseline(epochs=epochs)
+    curves = tuple(trial.points for trial in group.trials if outcome(trial) == "finished")
+    alone = Baseline(group.finished(), curves, epochs)
+    return replace(alone, seeds=group.seeds(alone))
+
+
+def cell(group: Group, method: Method, batch: int, variant: Variant, baseline: Baseline, tolerance: float) -> Cell:
+    """What one group of trials came to, against the baseline."""
+    seeds, counts = group.seeds(baseline), group.outcomes()
+    has_mean = bool(seeds.errors) and not counts["diverged"]
+    bounds = difference(seeds, baseline.seeds) if has_mean else None
     return Cell(
         batch=batch,
         rule=method.rule,
@@ -173,15 +206,17 @@ def cell(group: Group, method: Method, batch: int, variant: Variant, baseline: l
         multiple=method.multiple,
         variant=dict(variant),
         lr=group.lr,
-        errors=errors,
-        mean=mean(errors) if errors else None,
-        std=std(errors),
+        errors=list(seeds.errors),
+        weights=list(seeds.weights),
+        finished=counts["finished"],
+        mean=seeds.mean if has_mean else None,
+        std=seeds.std if has_mean else None,
         diverged=counts["diverged"],
         stopped=counts["stopped"],
         missing=counts["missing"],
         unfinished=counts["unfinished"],
-        excess=mean(errors) - mean(baseline) if errors and baseline else None,
+        excess=seeds.mean - baseline.seeds.mean if has_mean and baseline.seeds.errors else None,
         low=bounds[0] if bounds else None,
         high=bounds[1] if bounds else None,
-        verdict=judged(errors, counts["diverged"] + counts["stopped"], baseline, tolerance),
+        verdict=judged(seeds, counts["diverged"], baseline.seeds, tolerance),
     )

@@ -12,6 +12,8 @@ DIVERGED = "DivergesFromBaseline"
 """Begins the reason of a trial that was stopped because its curve had separated from the baseline's."""
 LEARNED_NOTHING = ("LossNotFinite", "LearnedNothing", "Diverged")
 """Begin the reasons of trials whose loss became NaN or infinite, or stayed at chance or above its start."""
+AT_START = 0.98
+"""Of the loss of its first step: a trial that was stopped above it had learned nothing until then."""
 RECIPE = ("batch", "workers", "rule", "scaling", "warmup", "lr", "multiple", "seed", "optimizer.lr")
 """Swept paths that a trial's own fields tell already, and those below them; any other path makes a variant."""
 
@@ -64,6 +66,8 @@ class Trial(ReportModel):
     """Median test error, or cost, of the last 5 epochs (paper 4, section 5.1); null: taken from the points."""
     points: tuple[Point, ...] = ()
     """In the order of training."""
+    start_loss: float | None = None
+    """Training loss of its first step, which is that of guessing."""
     settings: dict[str, JsonValue] = {}
     """Swept paths of the spec and this trial's values."""
 
@@ -97,7 +101,7 @@ class Question(ReportModel):
 
     @property
     def broken_excess(self) -> float:
-        """What a seed that broke counts as above the baseline: an error of 100 %, 200 of the usual tolerances."""
+        """What a cell that broke counts as above the baseline: an error of 100 %, 200 of the usual tolerances."""
         return 1.0 if self.metric.is_error else 200 * self.tolerance
 
     def predicted_lr(self, rule: Rule, batch: int) -> float:

@@ -57,14 +57,14 @@ def figures(report: ScalingReport, evidence: Evidence) -> Iterator[tuple[str, by
 def _error(variant: VariantReport, question: Question) -> Figure | None:
     """Error against batch (paper 4, figure 1)."""
     baseline = variant.baseline
-    if baseline is None or baseline.mean is None:
+    if baseline is None or not baseline.errors:
         return None
     cells = [cell for cell in variant.cells if cell.multiple == 1]
     figure, (axes,) = panels(1, 7, 4.5)
     metric = question.metric
     scale = 100 if metric.is_error else 1  # of costs: of metrics of which more is better, worse is upward too
-    centre, tolerance = scale * baseline.mean, scale * question.tolerance
-    top = min(max(scale * cell.mean for cell in cells if cell.mean is not None), centre + HEADROOM * tolerance)
+    centre, tolerance = scale * baseline.seeds.mean, scale * question.tolerance
+    top = min(max([centre, *(scale * c.mean for c in cells if c.mean is not None)]), centre + HEADROOM * tolerance)
     top += tolerance
     axes.axhspan(
         centre,
@@ -79,13 +79,13 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
         own = [cell for cell in cells if cell.method == method or cell is baseline]
         look = {**looks.of(method), "label": _plain(str(method))}
         _error_line(axes, own, question, look, 2**shift, top)
-    spread = [scale * (baseline.std or 0.0)]
+    spread = [scale * (baseline.seeds.std or 0.0)]
     label = f"baseline, batch {question.base_batch}"
     axes.errorbar([question.base_batch], [centre], spread, fmt="D", color="black", capsize=3, zorder=8, label=label)
     axes.plot([], [], "o", color="0.3", markerfacecolor="white", label="beyond the scale")
     axes.plot([], [], "x", color="0.3", label="a seed broke")
-    low = min(scale * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None)
-    axes.set_ylim(min(low, centre - tolerance), top)
+    lows = [scale * (cell.mean - 2 * (cell.std or 0.0)) for cell in cells if cell.mean is not None]
+    axes.set_ylim(min([*lows, centre - tolerance]), top)
     axes.set_ylabel(
         f"{metric.measured_on} {_plain(metric.name)}{' (%)' if metric.is_error else ''}, mean ± std over seeds"
     )
@@ -110,7 +110,7 @@ def _error_line(
     edge = {"color": look["color"], "linestyle": "none", "clip_on": False, "in_layout": False, "zorder": 9}
     off = x[y > top]
     axes.plot(off, np.full(len(off), top), marker=look["marker"], markerfacecolor="white", **edge)  # type: ignore[arg-type]
-    broke = [cell.batch * shift for cell in cells if cell.broken]
+    broke = [cell.batch * shift for cell in cells if cell.diverged]
     axes.plot(broke, np.full(len(broke), top), marker="x", markersize=8, **edge)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from service.scaling.cells import BASE, Cell, Groups, Method, Variant, outcome
 from service.scaling.evidence import Question, ReportModel, Rule
 from service.scaling.limits import Reach, chief
 from service.scaling.rates import BatchRates
-from service.scaling.statistics import mean, seeds_to_settle
+from service.scaling.statistics import Seeds, mean, seeds_to_settle
 
 PAPER_SEEDS = 5  # paper 4, section 5.1
 
@@ -49,7 +49,7 @@ class View(NamedTuple):
     variant: Variant
     groups: Groups
     cells: Sequence[Cell]
-    baseline: Sequence[float]
+    baseline: Seeds
     question: Question
     pace_s: float | None
     """Mean seconds of a whole trial."""
@@ -59,11 +59,11 @@ def gaps(view: View, reaches: Sequence[Reach], rates: Sequence[BatchRates]) -> l
     """All gaps, those first on which everything else rests."""
     own = chief(reaches)
     found = [*_baseline(view), *_lost(view)]
-    if view.baseline:
+    if view.baseline.errors:
         for reach in own:
             found += _undecided(view, reach)
             found += _bracket(view, reach)
-    if not own and view.baseline:
+    if not own and view.baseline.errors:
         larger = [view.question.base_batch * 2**i for i in range(1, 4)]
         message = "no rule was tried at a batch above the base"
         found.append(
@@ -73,10 +73,10 @@ def gaps(view: View, reaches: Sequence[Reach], rates: Sequence[BatchRates]) -> l
 
 
 def _baseline(view: View) -> list[Gap]:
-    count, batch = len(view.baseline), view.question.base_batch
+    count, batch = len(view.baseline.errors), view.question.base_batch
     cell = _cell(view, BASE, batch)
-    if cell is not None and cell.broken:
-        message = f"{_seeds(cell.broken)} of the baseline broke: its rate is too high to compare anything with"
+    if cell is not None and cell.diverged:
+        message = f"{_seeds(cell.diverged)} of the baseline broke: its rate is too high to compare anything with"
         half = BASE._replace(multiple=0.5)
         return [_gap(view, "baseline", message, [(half, batch)], "whether half of the base rate is sound", PAPER_SEEDS)]
     if count >= 2:
@@ -110,7 +110,7 @@ def _undecided(view: View, reach: Reach) -> list[Gap]:
         return (
             [] if open_cell.missing else [Gap(kind="lost", message=f"{message}: no seed has ended yet", proposals=[])]
         )
-    count = seeds_to_settle(open_cell.errors, view.baseline, view.question.tolerance)
+    count = seeds_to_settle(open_cell.seeds, view.baseline, view.question.tolerance)
     message = f"{message}: {_seeds(len(open_cell.errors))} do not decide whether it is within the tolerance"
     if count is None:
         message += "; its error is so near the tolerance that 20 seeds would not either: state another tolerance"
@@ -127,7 +127,7 @@ def _contradiction(view: View, reach: Reach, cells: Sequence[Cell]) -> list[Gap]
         return []
     message = f"rule {reach.method} is beyond the tolerance at batch {worst[0].batch} and within it at {later[0].batch}"
     wanted = [(reach.method, worst[0].batch), (reach.method, later[0].batch)]
-    count = len(worst[0].errors) + worst[0].broken + PAPER_SEEDS
+    count = len(worst[0].errors) + worst[0].diverged + PAPER_SEEDS
     return [_gap(view, "seeds", message, wanted, "which of the two was chance", count)]
 
 

@@ -40,7 +40,7 @@ class Reach(ReportModel):
     safe_lr: float
     """This method's rate there."""
     mean_excess: float | None
-    """Error above the baseline's, mean over the batches tried of which no seed broke."""
+    """Error above the baseline's, mean over the batches tried of which no seed diverged."""
 
     @property
     def method(self) -> Method:
@@ -80,7 +80,7 @@ def _reach(cells: Sequence[Cell], method: Method, question: Question) -> Reach:
     shown = held[-1].batch if held else base
     near = [cell.batch for cell in cells if cell.batch * SAFE <= shown]
     safe = max(near, default=base)
-    excesses = [cell.excess for cell in cells if cell.excess is not None and not cell.broken]
+    excesses = [cell.excess for cell in cells if cell.excess is not None]
     return Reach(
         rule=method.rule,
         warmup=method.warmup,
@@ -97,11 +97,10 @@ def _reach(cells: Sequence[Cell], method: Method, question: Question) -> Reach:
 
 
 def _likely(cells: Sequence[Cell], question: Question) -> list[int]:
-    """Batches at which the fitted excess is within the tolerance; a seed that broke is an error of 100 %."""
-    measured = [cell for cell in cells if cell.excess is not None or cell.broken]
-    if any(cell.errors and cell.excess is None for cell in measured):
+    """Batches at which the fitted excess is within the tolerance; a cell that broke is an error of 100 %."""
+    if any(cell.mean is not None and cell.excess is None for cell in cells):
         return []  # without a baseline
-    counts = [len(cell.errors) + cell.broken for cell in measured]
-    excesses = [math.fsum([(c.excess or 0.0) * len(c.errors), c.broken * question.broken_excess]) for c in measured]
-    fitted = rising([a / n for a, n in zip(excesses, counts, strict=True)], counts)
+    measured = [cell for cell in cells if cell.mean is not None or cell.diverged]
+    excesses = [question.broken_excess if cell.excess is None else cell.excess for cell in measured]
+    fitted = rising(excesses, [math.fsum(cell.weights) + cell.diverged for cell in measured])
     return [cell.batch for cell, excess in zip(measured, fitted, strict=True) if excess <= question.tolerance]

@@ -59,10 +59,11 @@ def _errors(cells: Sequence[Cell], metric: Metric) -> list[str]:
 def _error_row(cell: Cell, metric: Metric) -> tuple[str, ...]:
     between = "" if cell.low is None else f" ({metric.spread(cell.low)} to {metric.spread(cell.high or 0.0)})"
     counts = {"diverged": cell.diverged, "stopped": cell.stopped, "missing": cell.missing, "to come": cell.unfinished}
-    seeds = ", ".join([str(len(cell.errors)), *(f"{count} {word}" for word, count in counts.items() if count)])
+    seeds = ", ".join([str(cell.finished), *(f"{count} {word}" for word, count in counts.items() if count)])
     excess = "-" if cell.excess is None else f"{metric.spread(cell.excess, '+')}{between}"
     spread = "" if cell.std is None else f" ± {metric.spread(cell.std)}"
-    error = "-" if cell.mean is None else f"{metric.number(cell.mean)}{spread}{metric.unit}"
+    none = "broke" if cell.diverged else "-"
+    error = none if cell.mean is None else f"{metric.number(cell.mean)}{spread}{metric.unit}"
     return str(cell.batch), cell.rule, cell.warmup, f"{cell.lr:.4g}", error, seeds, excess, cell.verdict
 
 
@@ -121,7 +122,7 @@ def _lost(report: ScalingReport) -> list[str]:
     shown = without[:MOST_LOST]
     rows = ((t.id, str(t.batch), t.method, str(t.seed), t.outcome, t.state, t.reason) for t in shown)
     more = [f"And {len(without) - len(shown)} more.", ""] if len(without) > len(shown) else []
-    return ["## Trials without a result", "", *_table(head, rows), "", *more]
+    return ["## Trials that broke or did not finish", "", *_table(head, rows), "", *more]
 
 
 def _saved(saved: Saved) -> list[str]:

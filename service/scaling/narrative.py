@@ -34,7 +34,7 @@ def lead(found: Sequence[Reach], cells: Sequence[Cell]) -> Lead | None:
     if not common:
         return None
     mine, theirs = best[common[-1]], second[common[-1]]
-    bounds = None if theirs.broken else difference(theirs.errors, mine.errors)
+    bounds = None if theirs.mean is None else difference(theirs.seeds, mine.seeds)
     broke = theirs.verdict == "beyond" and mine.verdict == "within"
     return Lead(
         rule=found[0].rule,
@@ -50,7 +50,7 @@ def answer(
     question: Question, baseline: Cell | None, found: Sequence[Reach], first: Lead | None, power: float | None
 ) -> list[str]:
     """Baseline, each rule, the best of them, what to use."""
-    if baseline is None or baseline.mean is None:
+    if baseline is None or not baseline.errors:
         claim = f"no trial at batch {question.base_batch} with the rate {question.base_lr:g} has a result"
         return [f"There is no baseline: {claim}. Nothing can be said of larger batches."]
     sentences = [_baseline(question, baseline), *(_reach(reach, question) for reach in chief(found))]
@@ -66,15 +66,15 @@ def answer(
 
 def _baseline(question: Question, baseline: Cell) -> str:
     metric = question.metric
-    spread = f" ± {metric.spread(baseline.std)}" if baseline.std is not None else ""
-    count = len(baseline.errors)
+    mean, std, count = baseline.seeds.mean, baseline.seeds.std, len(baseline.errors)  # without those that broke
+    spread = f" ± {metric.spread(std)}" if std is not None else ""
     claim = f"The baseline, batch {question.base_batch} at rate {question.base_lr:g}, has"
     seeds = f"({count} seed{'s' if count > 1 else ''})"
-    broke = f"; {baseline.broken} of its seeds broke" if baseline.broken else ""
+    broke = f"; {baseline.diverged} of its seeds broke" if baseline.diverged else ""
     beyond = "falls below it" if metric.higher_is_better else "exceeds it"
     within = f"as good as that is what {beyond} by less than {metric.gap(question.tolerance)}"
     has = "an error of" if metric.is_error else metric.name
-    return f"{claim} {has} {metric.number(baseline.mean or 0.0)}{spread}{metric.unit} {seeds}{broke}; {within}."
+    return f"{claim} {has} {metric.number(mean)}{spread}{metric.unit} {seeds}{broke}; {within}."
 
 
 def _reach(reach: Reach, question: Question) -> str:

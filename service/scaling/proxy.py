@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from service.scaling.cells import BASE, Groups, final_error, outcome
 from service.scaling.divergence import Divergence, separation
-from service.scaling.evidence import Question, ReportModel, Trial
+from service.scaling.evidence import DIVERGED, Question, ReportModel, Trial
 from service.scaling.loss_curves import last_epoch, loss_curve
-from service.scaling.statistics import mean
+from service.scaling.statistics import Seeds, mean
 
 
 class Proxy(ReportModel):
@@ -40,18 +40,16 @@ class Saved(ReportModel):
     """Of the examples that the sweep's ended trials would have trained otherwise."""
 
 
-def replayed(
-    groups: Groups, baseline: Sequence[float], question: Question, epochs: float, limits: Divergence
-) -> Proxy | None:
+def replayed(groups: Groups, baseline: Seeds, question: Question, epochs: float, limits: Divergence) -> Proxy | None:
     """None without a baseline or without another trial that has a curve."""
     base = groups.get((BASE, question.base_batch))
-    if base is None or not baseline or epochs <= 0:
+    if base is None or not baseline.errors or epochs <= 0:
         return None
     curves = [loss_curve(trial.points, epochs) for trial in base.trials if outcome(trial) == "finished"]
     compared = [t for key, g in groups.items() if key[1] != question.base_batch for t in g.trials if _counts(t)]
     if not compared or not curves:
         return None
-    bound = mean(baseline) + question.tolerance
+    bound = baseline.mean + question.tolerance
     counts, at, saved = {True: [0, 0], False: [0, 0]}, [], 0.0
     for trial in compared:
         found = separation(loss_curve(trial.points, epochs), curves, epochs, limits)
@@ -86,7 +84,7 @@ def saved_by_stopping(parts: Sequence[Groups]) -> Saved:
         for trial in trials:
             done, took_s = _trained(trial)
             trained += done
-            if outcome(trial) == "stopped":
+            if trial.state == "STOPPED" and trial.reason.startswith(DIVERGED):
                 stopped += 1
                 examples += max(0, whole - done)
                 seconds += max(0, whole - done) * took_s / done if done else 0.0

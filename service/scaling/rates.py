@@ -22,9 +22,9 @@ class Tried(ReportModel):
     mean: float | None
     std: float | None
     seeds: int
-    """That finished."""
+    """That have an error."""
     broken: int
-    """Seeds that diverged or were stopped for their curve."""
+    """Seeds that diverged."""
     as_good: bool
     """Not shown to be worse than the best: their difference, with 95 % confidence, may be none."""
 
@@ -65,7 +65,7 @@ def exponent(rows: Sequence[BatchRates]) -> float | None:
 
 
 def _row(cells: Sequence[Cell], question: Question) -> BatchRates:
-    sound = [c for c in cells if c.mean is not None and not c.broken]
+    sound = [c for c in cells if c.mean is not None]
     best = min(sound, key=lambda c: (c.mean or 0.0, c.lr), default=None)
     tried = sorted((_tried(c, best) for c in cells), key=lambda t: (t.lr, t.rule, t.warmup))
     good = [t.lr for t in tried if t.as_good]
@@ -93,13 +93,13 @@ def _tried(cell: Cell, best: Cell | None) -> Tried:
         mean=cell.mean,
         std=cell.std,
         seeds=len(cell.errors),
-        broken=cell.broken,
+        broken=cell.diverged,
         as_good=_as_good(cell, best),
     )
 
 
 def _as_good(cell: Cell, best: Cell | None) -> bool:
-    if best is None or cell.broken or not cell.errors:
+    if best is None or cell.mean is None:
         return False
-    bounds = difference(cell.errors, best.errors)
+    bounds = difference(cell.seeds, best.seeds)
     return cell is best or cell.mean == best.mean or (bounds is not None and bounds[0] <= 0)

@@ -1,8 +1,6 @@
 """The scaling report: how large the batch can be, by which rule, and how sure that is. A pure function of evidence."""
 
-from collections.abc import Sequence
-
-from service.scaling.cells import BASE, Cell, Groups, Outcome, Variant, cell, grouped, outcome
+from service.scaling.cells import BASE, Cell, Groups, Outcome, Variant, baseline_of, cell, grouped, outcome
 from service.scaling.divergence import Divergence
 from service.scaling.evidence import Evidence, Question, ReportModel, Trial
 from service.scaling.gaps import Gap, View, gaps, mean_seconds
@@ -11,12 +9,12 @@ from service.scaling.loss_curves import last_epoch
 from service.scaling.narrative import Lead, answer, lead
 from service.scaling.proxy import Proxy, Saved, replayed, saved_by_stopping
 from service.scaling.rates import BatchRates, exponent, rates_by_batch
-from service.scaling.statistics import CONFIDENCE, mean
+from service.scaling.statistics import CONFIDENCE, Seeds
 from service.scaling.targets import TimeToTarget, times_to_target
 
 
 class WithoutResult(ReportModel):
-    """A trial that is missing from the figures, or counts as broken."""
+    """A trial that broke or was not trained to its end."""
 
     id: str
     batch: int
@@ -65,7 +63,7 @@ class ScalingReport(ReportModel):
     """How many came to what."""
     variants: list[VariantReport]
     without_result: list[WithoutResult]
-    """Trials that ended without a result, or broke."""
+    """Trials that broke, or were not trained to their end."""
     saved: Saved
     """By stopping trials whose curve had left the baseline's."""
 
@@ -94,16 +92,15 @@ def scaling_report(evidence: Evidence, limits: Divergence | None = None) -> Scal
 
 
 def _variant(variant: Variant, groups: Groups, question: Question, limits: Divergence) -> VariantReport:
-    base = groups.get((BASE, question.base_batch))
-    errors = base.errors() if base else []
-    cells = [cell(g, method, batch, variant, errors, question.tolerance) for (method, batch), g in groups.items()]
+    base = baseline_of(groups, question)
+    cells = [cell(g, method, batch, variant, base, question.tolerance) for (method, batch), g in groups.items()]
     cells.sort(key=lambda c: (c.batch, c.method))
     baseline = next((c for c in cells if c.batch == question.base_batch and c.method == BASE), None)
     found, rates = reaches(cells, question), rates_by_batch(cells, question)
     first = lead(found, cells)
     end = max((max(reach.shown, reach.estimated) for reach in found), default=0)
     power = exponent([row for row in rates if row.batch <= end])
-    view = View(variant, groups, cells, errors, question, mean_seconds(groups))
+    view = View(variant, groups, cells, base.seeds, question, mean_seconds(groups))
     return VariantReport(
         variant=dict(variant),
         answer=answer(question, baseline, found, first, power),
@@ -113,16 +110,16 @@ def _variant(variant: Variant, groups: Groups, question: Question, limits: Diver
         cells=cells,
         rates=rates,
         rate_exponent=power,
-        targets=_targets(groups, question, errors, variant),
-        proxy=replayed(groups, errors, question, _epochs(groups), limits),
+        targets=_targets(groups, question, base.seeds, variant),
+        proxy=replayed(groups, base.seeds, question, _epochs(groups), limits),
         gaps=gaps(view, found, rates),
     )
 
 
-def _targets(groups: Groups, question: Question, errors: Sequence[float], variant: Variant) -> list[TimeToTarget]:
+def _targets(groups: Groups, question: Question, baseline: Seeds, variant: Variant) -> list[TimeToTarget]:
     target = question.target_error
-    if target is None and errors:
-        target = mean(errors) + question.tolerance
+    if target is None and baseline.errors:
+        target = baseline.mean + question.tolerance
         target = min(1.0, target) if question.metric.is_error else target
     return [] if target is None else times_to_target(groups, question, target, variant)
 

@@ -11,7 +11,10 @@ from service.storage.checkpoints import chunks
 
 NUMBERED = re.compile(r"manifests/([0-9]{12})\.json")
 OBJECT = re.compile(r"objects/[0-9a-f]{64}")
-FILE = re.compile(r"(?:model|raw)\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+FILE = re.compile(
+    r"(?:model|raw)\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    r"|traces/[0-9]{4,9}-worker-[0-9]{1,9}-[0-9]{1,3}\.json\.gz"
+)
 """The files of a run directory that are copied besides its log."""
 LIMIT_BYTES = 16 << 20
 """The greatest size of a manifest."""
@@ -72,7 +75,12 @@ class Manifest(BaseModel):
     @property
     def steps(self) -> set[str]:
         """The steps of its checkpoints."""
-        return {name.split("/")[1] for name in self.files if "/" in name}
+        return {name.split("/")[1] for name in self.files if is_of_checkpoint(name)}
+
+
+def is_of_checkpoint(name: str) -> bool:
+    """Whether a file of a run belongs to a checkpoint."""
+    return name.startswith("checkpoints/")
 
 
 def numbers(names: Mapping[str, int]) -> list[int]:

@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 from service.errors import CheckpointNotFound
 from service.storage.checkpoints import opened, steps
 from service.storage.manifest import FILE
+from service.storage.traces import opened_traces, traces
 
 LOG = "events.jsonl"
 MODELS = ("model.safetensors", "raw.safetensors")
@@ -40,6 +41,7 @@ def run_files(run_dir: Path) -> RunFiles:
     found = {name: stamp for name, stamp in zip(MODELS, models, strict=True) if stamp is not None}
     for step in steps(run_dir):
         found |= _checkpoint(run_dir, step)
+    found |= _traces(run_dir)
     return RunFiles(0 if log is None else log.bytes, found)
 
 
@@ -47,7 +49,7 @@ def open_run_file(run_dir: Path, name: str, stamp: Stamp | None = None) -> Binar
     """Open one of them. Raises FileNotFoundError if it is gone, or if its stamp is not the given one."""
     *above, last = name.split("/")
     try:
-        with opened(run_dir, above[1]) if above else _folder(run_dir) as folder:
+        with _above(run_dir, above) as folder:
             file = os.fdopen(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")
     except CheckpointNotFound as error:
         raise FileNotFoundError(str(error)) from None
@@ -60,6 +62,23 @@ def open_run_file(run_dir: Path, name: str, stamp: Stamp | None = None) -> Binar
         file.close()
         raise FileNotFoundError(f"{name} has just been replaced, or is no plain file")
     return file
+
+
+def _above(run_dir: Path, above: list[str]) -> contextlib.AbstractContextManager[int]:
+    """A descriptor of the folder that the file is in."""
+    if not above:
+        return _folder(run_dir)
+    return opened_traces(run_dir) if above[0] == "traces" else opened(run_dir, above[1])
+
+
+def _traces(run_dir: Path) -> dict[str, Stamp]:
+    """The files of the traces."""
+    names = [trace.name for trace in traces(run_dir)]
+    if not names:
+        return {}
+    with opened_traces(run_dir) as folder:
+        stamps = {f"traces/{name}": _stamp(name, folder) for name in names}
+    return {name: stamp for name, stamp in stamps.items() if stamp is not None}
 
 
 def _checkpoint(run_dir: Path, step: str) -> dict[str, Stamp]:

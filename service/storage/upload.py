@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from service.storage.checkpoints import chunks
-from service.storage.manifest import LIMIT_BYTES, Manifest, Piece, numbered, numbers, ours
+from service.storage.manifest import LIMIT_BYTES, Manifest, Piece, is_of_checkpoint, numbered, numbers, ours
 from service.storage.object_storage import Storage
 from service.storage.run_files import LOG, RunFiles, Stamp, open_run_file, run_files
 
@@ -130,7 +130,8 @@ class Upload:
         A run removes a checkpoint only when it has newer ones. If it has none, its disk was lost.
         """
         last = max(Manifest(files=files).steps, default="")
-        found = {name: piece for name, piece in before.files.items() if "/" in name and name.split("/")[1] > last}
+        of_checkpoints = {name: piece for name, piece in before.files.items() if is_of_checkpoint(name)}
+        found = {name: piece for name, piece in of_checkpoints.items() if name.split("/")[1] > last}
         lost = {name.split("/")[1] for name, piece in found.items() if self.there.get(piece.object) != piece.size_bytes}
         return {name: piece for name, piece in found.items() if name.split("/")[1] not in lost}
 

@@ -164,7 +164,7 @@ def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
-        found = field_errors(error)
+        found = field_errors(error, JobSpec)
         if lenient and settings:
             own = "/" + "/".join(_path(next(iter(settings))))
             found = [item for item in found if item.pointer.startswith(own) or own.startswith(item.pointer)]

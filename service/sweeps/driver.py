@@ -35,7 +35,7 @@ from trainers import State, cleanup_run, remove_files
 NAMESPACE = "millrace"
 Variant = tuple[tuple[str, str], ...]
 ANSWER_S = 10.0
-OUT_OF_TIME = Ending(state=TrialState.STOPPED, reason="TimeLimit", message="the sweep's time was over")
+OUT_OF_TIME = Ending(state=TrialState.STOPPED, reason="TimeLimit", message="stopped: the sweep's time was over")
 
 
 class SweepDriver:
@@ -235,7 +235,8 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         limits = wanted if isinstance(wanted, Divergence) else None
         found = diverges_from_baseline(points, baseline, row.job["epochs"], limits)
         if found.separated:
-            self.store.ask(ours, Ending(state=TrialState.STOPPED, reason=DIVERGED, message=found.why))
+            why = f"stopped: its curve left the baseline's: {found.why}"
+            self.store.ask(ours, Ending(state=TrialState.STOPPED, reason=DIVERGED, message=why))
 
     def _read_baseline(self) -> None:
         """Read the baseline trials that ended under an earlier driver."""
@@ -277,7 +278,7 @@ def is_alive(sweep_id: str) -> bool:
     """Whether the driver of a sweep is alive; one that is slow to answer is."""
     try:
         ray.get(ray.get_actor(f"{sweep_id}/driver", NAMESPACE).ping.remote(), timeout=ANSWER_S)
-    except (ValueError, ray.exceptions.ActorDiedError):
+    except (ValueError, ray.exceptions.ActorDiedError, ray.exceptions.OutOfMemoryError):
         return False
     except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
         return True

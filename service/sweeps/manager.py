@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from service.errors import KeyReused, StateConflict, SweepNotFound
+from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
@@ -54,6 +54,10 @@ class TrialHandle:
         """Raise StateConflict: a trial is not scaled."""
         raise StateConflict(f"job {self.trial} is a trial of a sweep, which keeps its size; scale a job of its own")
 
+    def trace(self, steps: int, worker: int | None) -> int:
+        """Raise StateConflict: a trial is not traced."""
+        raise StateConflict(f"job {self.trial} is a trial of a sweep; trace a job with its spec")
+
     def note(self, request: dict[str, Any]) -> None:
         """Nothing: what is asked of a trial is asked of its sweep."""
 
@@ -85,7 +89,7 @@ class SweepManager:
                 for row in await asyncio.to_thread(store.trials):
                     self.jobs.trials.register(row.id, TrialHandle(store, row.id))
             else:
-                await self._follow(store)
+                await self._take_up(store)
 
     async def stop(self) -> None:
         """Let go of everything; sweeps go on."""
@@ -181,6 +185,15 @@ class SweepManager:
         if sweep_id not in self.logs and not await asyncio.to_thread(_has_ended, store):
             await self._follow(store)
         return await self.show(sweep_id)
+
+    async def _take_up(self, store: TrialStore) -> None:
+        """Follow a sweep that an earlier process left. If another version of Millrace has to, the log says so once."""
+        try:
+            await asyncio.to_thread(lambda: store.spec)
+        except SpecUnreadable as error:
+            logger.error("%s", error)
+        else:
+            await self._follow(store)
 
     async def _follow(self, store: TrialStore) -> None:
         """Follow the log of a sweep from its last end on, if it had one."""

@@ -98,7 +98,7 @@ class Halving(ASHAScheduler):  # type: ignore[misc]
         if verdict == TrialScheduler.STOP and result["fraction"] < 1:
             metric = self.store.metric  # Tune hands a scheduler a flattened result, without what is nested
             compared = f"{metric.name} {metric.value(result['error']):.4f}"
-            message = f"at epoch {result['epoch']:g} its {compared} was not among the best"
+            message = f"stopped: at epoch {result['epoch']:g} its {compared} was not among the best"
             self.store.ask(trial.config["trial"], Ending(state=TrialState.STOPPED, reason="Asha", message=message))
         return str(TrialScheduler.CONTINUE)
 

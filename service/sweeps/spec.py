@@ -1,6 +1,5 @@
 """SweepSpec: a JobSpec, the axes along which it is varied, how they are searched, and within which limits."""
 
-import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
@@ -20,13 +18,12 @@ from pydantic import (
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
 from service.scaling.divergence import Divergence
-from service.spec import NAME, JobSpec, apply_overrides, as_written
-from trainers import PATH_FIELDS, FieldError, absolute, field_errors
+from service.spec import NAME, JobSpec, apply_overrides, checked
+from trainers import PATH_FIELDS, FieldError, absolute
 
 Axes = dict[str, tuple[JsonValue, ...]]
 TASKS = frozenset({"classification", "regression", "language_model", "segmentation"})
 """Those of which it is known from the spec what they are compared by."""
-TAG = re.compile(r"^/search/(grid|random|asha|optuna)(?=/|$)")
 
 
 class Part(BaseModel):
@@ -225,13 +222,7 @@ def parse_sweep(data: Any) -> SweepSpec:
     """A sweep's spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message="a sweep's spec is a mapping of fields")])
-    try:
-        return as_written(data, SweepSpec.model_validate(data))
-    except ValidationError as error:
-        found = [e.model_copy(update={"pointer": TAG.sub("/search", e.pointer)}) for e in field_errors(error)]
-        raise SpecInvalid(found) from None
-    except RecursionError:
-        raise SpecInvalid([FieldError(pointer="", message="nested too deeply")]) from None
+    return checked(data, SweepSpec)
 
 
 def read_sweep_file(path: Path, overrides: list[str] | None = None) -> SweepSpec:

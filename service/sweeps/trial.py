@@ -16,7 +16,7 @@ from service.storage.checkpoints import resuming
 from service.sweeps.trial_curve import TrialCurve, read_curve
 from service.sweeps.trial_process import TrialProcess
 from service.sweeps.trial_store import Ending, TrialRow, TrialStore
-from trainers import EventLogReader, MillraceError, Run, State, TrainSpec, WarmRunner
+from trainers import EventLogReader, MillraceError, Run, State, StopReason, TrainSpec, WarmRunner
 
 POLL_S = 0.05
 ASK_EVERY_S = 0.3
@@ -81,8 +81,10 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
                 break
             if time.monotonic() - asked_s > ASK_EVERY_S:
                 asked_s = time.monotonic()
-                if self.run is not None and self.store.asked(self.trial) is not None:
-                    self.run.cancel()  # repeated, because a request that comes before the run has begun is lost
+                asked = self.store.asked(self.trial)
+                if self.run is not None and asked is not None:
+                    # Repeated, because a request that comes before the run has begun is lost.
+                    self.run.cancel(StopReason(asked.reason, asked.message))
             time.sleep(POLL_S)
         return self._result()
 

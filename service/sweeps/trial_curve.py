@@ -23,6 +23,7 @@ class TrialCurve:
         self.costs: dict[int, float] = {}  # at the ends of epochs
         self.between: dict[float, float] = {}  # costs within epochs
         self.train_loss: float | None = None
+        self.start_loss: float | None = None  # of the first step
         self.seconds = 0.0  # of training: the time between two starts is not counted
         self.last_time: float | None = None
         self.training = False
@@ -42,6 +43,7 @@ class TrialCurve:
                     self.final = status
             case "step":
                 self.training = True
+                self.start_loss = data.get("loss") if self.start_loss is None else self.start_loss
             case "epoch":
                 self.train_loss = data.get("train_loss")
                 self._point(data["epoch"], data["examples"])

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from service.ids import new_job_id
 from service.scaling.metric import ERROR, Metric
-from service.spec import JobSpec
+from service.spec import JobSpec, stored
 from service.status import Status
 from service.sweeps.axes import Configuration
 from service.sweeps.spec import SweepSpec
@@ -114,8 +114,8 @@ class TrialRow(BaseModel):
 
     @property
     def job_spec(self) -> JobSpec:
-        """The spec, parsed."""
-        return JobSpec.model_validate(self.job)
+        """The spec, parsed. Raises SpecUnreadable."""
+        return stored(JobSpec, self.job, f"trial {self.id}")
 
 
 class TrialProgress(NamedTuple):
@@ -172,8 +172,8 @@ class TrialStore:
 
     @property
     def spec(self) -> SweepSpec:
-        """As submitted, and extended since."""
-        return SweepSpec.model_validate(self.get("spec"))
+        """As submitted, and extended since. Raises SpecUnreadable."""
+        return stored(SweepSpec, self.get("spec"), f"sweep {self.folder.name}")
 
     @property
     def user(self) -> str:

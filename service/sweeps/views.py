@@ -114,7 +114,7 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
                 eta_s = event.data["eta_s"]
     values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
     return values | {
-        "name": store.spec.name, "user": store.user, "state": state, "trials": counts_of(rows),
+        "name": store.get("spec")["name"], "user": store.user, "state": state, "trials": counts_of(rows),
         "progress": progress_of(rows), "eta_s": eta_s,
     }  # fmt: skip
 
@@ -145,8 +145,9 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         multiple=float(multiple) if isinstance(multiple, int | float) else 1.0,
         seed=job.seed,
         state=row.state.value,
-        reason=row.reason,
+        reason=": ".join(filter(None, (row.reason, row.message.partition("\n")[0]))),
         error=curve.error,
         points=curve.points,
+        start_loss=curve.start_loss,
         settings=row.settings,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import shard_traffic, stragglers
+from benchmarks import optimizers, shard_traffic, stragglers
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.measurement.slowdown import slowed
 from benchmarks.measurement.workload import DIGITS, Workload
@@ -49,6 +49,12 @@ def test_the_report_of_stragglers_says_it_all() -> None:
 def test_the_report_of_bytes_relates_them_to_downpour() -> None:
     found = {"downpour": Bytes(4_000_000, 8_000_000, 0), "mixed, groups of 2": Bytes(2_000_000, 4_000_000, 500_000)}
     assert "| mixed, groups of 2 | 2.0 | 4.0 | 0.5 | 0.500 | 0.500 |" in shard_traffic.markdown(WORK, found)
+
+
+def test_the_report_of_optimizers_relates_them_to_momentum_round_by_round() -> None:
+    text = optimizers.markdown({"momentum": [0.004, 0.002, 0.003], "adamw": [0.006, 0.0022, 0.0045]}, {})
+    assert "| adamw | 4.50 | 3.35..5.25 | 1.50 | 1.30..1.50 |" in text
+    assert "| adamw: an update to one of momentum | at most 1.3 | 1.5 | 1.1..1.5 | **missed** by 15.4% |" in text
 
 
 def test_a_slowed_process_goes_on_as_before() -> None:

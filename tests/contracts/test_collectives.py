@@ -15,6 +15,8 @@ from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth, sum_leaves
 from trainers.errors import PeerLost
+from trainers.links.encoding import DTYPES
+from trainers.links.names import WireName
 from trainers.optim.slices import spans
 
 NUMEL = 64 * 7 + 5  # not a multiple of anything
@@ -31,33 +33,38 @@ def leaf(virtual_rank: int, numel: int = NUMEL) -> Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(virtual_rank)) * 10.0**virtual_rank
 
 
-def reduced(collectives: Collectives, num_virtual: int, numel: int = NUMEL, rounds: int = 1) -> Tensor:
+def reduced(
+    collectives: Collectives, num_virtual: int, numel: int = NUMEL, rounds: int = 1, wire: WireName = "float32"
+) -> Tensor:
     """This worker's span of the canonical sum over the leaves of all virtual ranks."""
-    reduction = Reduction(num_virtual, collectives.size, numel)
+    reduction = Reduction(num_virtual, collectives.size, numel, wire)
     parts = collectives.parts(reduction)
     span = collectives.span(numel)
     found = torch.empty(0)
     for _ in range(rounds):
         for node, part in zip(reduction.nodes(collectives.rank), parts, strict=True):
-            scratch = [part, *(torch.empty(numel) for _ in range(depth(node) - 1))]
-            sum_leaves(node, scratch, lambda rank, into: into.copy_(leaf(rank, numel)))
+            scratch = [torch.empty(numel) for _ in range(depth(node))]
+            sum_leaves(node, scratch, lambda rank, into: into.copy_(leaf(rank, numel).to(DTYPES[wire])))
+            part.copy_(scratch[0])
         total = collectives.reduce_canonical(reduction, parts).wait()
         found = total.piece(0, span.stop - span.start).clone()
         collectives.barrier().wait()  # the others may still be reading my parts
     return found
 
 
-def by_hand(num_virtual: int) -> Tensor:
+def by_hand(num_virtual: int, wire: WireName = "float32") -> Tensor:
     """The trees over 3 and 5 virtual ranks, written out."""
-    a, b, c, d, e = (leaf(rank) for rank in range(5))
+    a, b, c, d, e = (leaf(rank).to(DTYPES[wire]).float() for rank in range(5))
     return (a + b) + c if num_virtual == 3 else ((a + b) + (c + d)) + e
 
 
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 @pytest.mark.parametrize("num_virtual", [3, 5])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_reduce_canonical_is_the_tree_written_out(groups: Groups, size: int, num_virtual: int) -> None:
-    found = groups.run(size, lambda c: reduced(c, num_virtual))
-    assert torch.equal(torch.cat(found), by_hand(num_virtual))
+def test_reduce_canonical_is_the_tree_written_out(groups: Groups, size: int, num_virtual: int, wire: WireName) -> None:
+    found = groups.run(size, lambda c: reduced(c, num_virtual, wire=wire))
+    assert torch.equal(torch.cat(found), by_hand(num_virtual, wire))
+    assert not torch.equal(by_hand(num_virtual), by_hand(num_virtual, "bfloat16"))
 
 
 def test_the_test_above_can_fail() -> None:
@@ -178,11 +185,12 @@ def test_the_bytes_that_leave_and_arrive_are_counted(groups: Groups, size: int) 
     """2 (p - 1)/p b bytes for a reduction and a gathering of b bytes (paper 4, section 4.1), and so on for the rest."""
     numel = 64 * 6  # which 2 and 3 workers share evenly
     share = numel // size
+    plain, rounded = Reduction(size, size, numel), Reduction(size, size, numel, "bfloat16")
 
     def body(c: Collectives) -> list[tuple[int, int]]:
         counts, before = [], (0, 0)
         calls = [
-            lambda: c.reduce_canonical(Reduction(size, size, numel), c.parts(Reduction(size, size, numel))),
+            *(lambda r=r: c.reduce_canonical(r, c.parts(r)) for r in (plain, rounded)),
             lambda: c.all_gather(c.replicated("vector", numel)),
             lambda: c.all_reduce_sum(torch.ones(numel)),
             lambda: c.broadcast(torch.ones(numel), root=0),
@@ -199,8 +207,9 @@ def test_the_bytes_that_leave_and_arrive_are_counted(groups: Groups, size: int) 
 
     if groups.kind == "hierarchical" and size == 3:
         pytest.skip("who shares a node moves less: tests/transport/test_composed.py")
-    for rank, (reduced_, gathered, both, broadcast, exchanged, met) in enumerate(groups.run(size, body)):
+    for rank, (reduced_, halved, gathered, both, broadcast, exchanged, met) in enumerate(groups.run(size, body)):
         others = size - 1
+        assert halved == (2 * others * share, 2 * others * share)
         assert reduced_ == gathered == (4 * others * share, 4 * others * share)
         assert both == (8 * others * share, 8 * others * share)
         assert broadcast == ((4 * others * numel, 0) if rank == 0 else (0, 4 * numel))

@@ -168,6 +168,22 @@ def test_a_gradient_buffer_is_never_memory_of_an_untaken_push(stores: Stores) ->
         assert bool((cluster.params == sum(range(num_pushes))).all())
 
 
+def test_a_push_is_rounded_and_takes_half_the_bytes_where_it_is_sent(stores: Stores) -> None:
+    """Part by part and of any length, beside one that is not rounded."""
+    value = torch.randn(NUMEL, generator=torch.Generator().manual_seed(0))
+
+    def body(store: ParameterStore) -> int:
+        for number, wire in enumerate(("bfloat16", "float32")):
+            store.gradient_buffer().copy_(value)
+            store.push(Push(PushIdentity(0, number, number), number + 1, 1, wire=wire)).wait()
+        return store.meter.counted.pushed_bytes
+
+    with stores.cluster(1) as cluster:
+        (sent,) = cluster.run(body)
+        assert torch.equal(cluster.params, value.bfloat16().float() + value)
+        assert sent == NUMEL * (4 + (4 if stores.kind == "shared_memory" else 2))
+
+
 def test_two_pushes_may_be_under_way(stores: Stores) -> None:
     """A quorum that is not complete keeps a push: the second buffer is other memory."""
     if not stores.threaded:

@@ -129,6 +129,7 @@ class Run:
             replica=self.replica(),
             optimizer=self.optimizer,
             groups=self.groups,
+            wire=self.spec.wire,
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),

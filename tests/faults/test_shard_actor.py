@@ -166,6 +166,7 @@ def test_a_shard_that_left_nothing_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_new_actor_takes_the_place_of_one_that_was_killed() -> None:
     """While the worker goes on, and the other shard serves."""
     job = "shard-dies"

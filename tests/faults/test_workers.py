@@ -122,6 +122,7 @@ def test_four_two_three_four_workers_with_two_kills_give_the_same_bits(
     plan = tmp_path / "plan"
     watched = start(f"faults-{form}", spec(plan, **FORMS[form]), tmp_path)
     has_trained(watched)
+    watched.run.trace(100)
     watched.run.scale(2)
     resized(watched, 2)
     has_trained(watched)
@@ -132,12 +133,16 @@ def test_four_two_three_four_workers_with_two_kills_give_the_same_bits(
     watched.run.scale(3)
     resized(watched, 3)
     has_trained(watched)
+    watched.run.trace(100)
     strike(plan, "kill")
     fault(watched)
     watched.run.scale(4)
     resized(watched, 4)
     hurry(plan)
     assert_equal(ended_well(watched, 40), undisturbed)
+    ended = [trace for trace in watched.of("trace") if {"file", "why"} & trace.keys()]
+    assert len(ended) == 2, "a resize and a kill end what is recorded"
+    assert all((tmp_path / "traces" / trace["file"]).exists() for trace in ended if "file" in trace)
 
 
 @pytest.mark.timeout(300)

@@ -22,7 +22,7 @@ from tests.runtime.control.fakes import FakeLog
 from tests.runtime.runs import finished, spec
 from trainers import Callback, ClusterInfo, Event, RunFailed, SeenEvent, SpecRejected, State, UserCodeFailed, train
 from trainers.runtime.actors.callbacks import Delivery, check
-from trainers.runtime.control.callbacks import ATTEMPTS, CallbackCalls
+from trainers.runtime.control.onlookers.callbacks import ATTEMPTS, CallbackCalls
 from trainers.runtime.control.run_events import EvaluationAsked, StopsEarly
 from trainers.runtime.messages import Delivered
 from trainers.spec import CallbackSpec

@@ -49,6 +49,7 @@ def test_versions_are_taken_at_exact_steps_and_leave_no_trace(tmp_path: Path, fi
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_run_tells_them_with_their_place_in_both_forms(tmp_path: Path) -> None:
     told, models = [], []
     for form, steps in (("all_reduce", 4), ("parameter_server", 4), ("all_reduce", None)):

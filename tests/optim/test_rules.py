@@ -153,6 +153,16 @@ def test_in_place_is_the_same(spec: AnyOptimizer, optimizer: Torch) -> None:
     assert torch.equal(mine.params, ours(spec, numel, 3))
 
 
+@pytest.mark.parametrize("places", [3, 40])
+def test_an_update_finds_its_pieces_in_whichever_rows_of_a_ring_the_versions_lie(places: int) -> None:
+    rule, numel = AdamWSpec().build(), 203
+    update = SliceUpdate(Optimizer(rule, 0.01), numel, CPU)
+    ring = [Buffers(gradient(numel, 99), initial_state(rule, torch.zeros(numel))) for _ in range(places)]
+    for step in range(2 * places):
+        update.apply([contribution(gradient(numel, step), step)], ring[step % places], ring[(step + 1) % places])
+    assert torch.equal(ring[0].params, ours(AdamWSpec(), numel, 2 * places))
+
+
 def test_momentum_is_equation_9_of_paper_4() -> None:
     """u <- m u + g; w <- w - lr u: the learning rate is outside of u, so a change of it acts at once."""
     rule = MomentumSpec(momentum=0.5).build()

@@ -42,3 +42,31 @@ def test_the_norm_of_the_gradients_is_the_mean_over_updates(norms: tuple[float, 
     assert (found.gradient_norm, found.loss_scale) == (told, 512.0)
     step = Event(seq=1, time=0.0, type="step", data=found.model_dump())
     assert (Scalars().points(step) or {}).get("train/gradient_norm") == told
+
+
+def test_a_rate_does_not_jump_by_whole_reports_where_epochs_are_short() -> None:
+    """A worker reports each epoch of 1437 examples after 0.4 s; an event has two or three of these reports."""
+    account = MetricsAggregator(1437)
+    account.begin([0], 0)
+    rates = []
+    for count in (2, 3, 2, 1):
+        for _ in range(count):
+            account.add(WorkerReport(0, 0, StepMetrics(steps=1, examples=1437), seconds=0.4, reached=1437))
+        found = account.metrics()
+        assert found is not None
+        rates.append(found.examples_per_s)
+    assert rates == pytest.approx([1437 / 0.4] * 4)
+
+
+def test_workers_that_report_in_turns_are_counted_together_and_those_who_left_are_not() -> None:
+    account = MetricsAggregator(1000)
+    account.begin([0, 1], 0)
+    told = []
+    for number in (0, 1, 0):
+        account.add(WorkerReport(number, 0, StepMetrics(steps=1, examples=50), seconds=5.0, reached=50))
+        told.append(account.metrics())
+    account.add(WorkerReport(1, 0, StepMetrics(steps=1, examples=50), seconds=5.0, reached=50))
+    account.begin([0], 100)
+    account.add(WorkerReport(0, 1, StepMetrics(steps=1, examples=50), seconds=5.0, reached=150))
+    told.append(account.metrics())
+    assert [(one.examples_per_s, one.workers) for one in told if one] == [(10, 2), (20, 2), (20, 2), (10, 1)]

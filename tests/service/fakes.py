@@ -1,12 +1,13 @@
 """Runs that a test drives by hand: real journals, no Ray. What is left running here survives a manager, as Ray does."""
 
+import gzip
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.errors import MillraceError, SpecRejected
+from trainers.errors import MillraceError, SpecRejected, TraceRefused
 from trainers.events import Event, State
 from trainers.runtime.cluster import Resources
 from trainers.runtime.event_log import EventLog
@@ -15,6 +16,11 @@ from trainers.spec import TrainSpec
 
 class FakeRun:
     """A coordinator that says what it is told to say."""
+
+    trace_file = gzip.compress(b'{"traceEvents": []}')
+    """What a trace of it holds."""
+    no_trace = ""
+    """Why there is none."""
 
     def __init__(self, job_id: str, spec: TrainSpec, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -77,6 +83,21 @@ class FakeRun:
         names = [f"worker/{i}" for i in range(max(count, self.size))]
         self.emit("resize", workers=count, joined=names[self.size :], left=names[count:], examples=0)
         self.size = count
+
+    def trace(self, steps: int, worker: int | None) -> int:
+        if not self.alive:
+            raise TraceRefused("the run trains nothing now; ask again while it is RUNNING")
+        if (worker or 0) >= self.size:
+            raise TraceRefused(f"there is no worker {worker}; those that train now: 0")
+        name, data = f"0001-worker-{worker or 0}-{steps}.json.gz", {"worker": worker or 0, "asked": steps}
+        first = self.emit("trace", **data, steps=0).seq
+        if self.no_trace:
+            self.emit("trace", **data, steps=0, why=self.no_trace)
+            return first
+        (self.run_dir / "traces").mkdir(exist_ok=True)
+        (self.run_dir / "traces" / name).write_bytes(self.trace_file)
+        self.emit("trace", **data, steps=steps, file=name, bytes=len(self.trace_file))
+        return first
 
     def note(self, request: dict[str, Any]) -> None:
         if self.alive:

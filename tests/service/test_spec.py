@@ -114,3 +114,53 @@ def test_a_value_of_another_kind_is_not_bent_to_fit(text: str, pointer: str) -> 
     with pytest.raises(SpecInvalid) as refused:
         read_spec(text)
     assert [error.pointer for error in refused.value.errors] == [pointer]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    text = """
+    algorithm: downpor
+    optimizer: {name: momentum, learning_rate: 0.1}
+    device: cpuu
+    workers: {cuont: 2}
+    batch: "32"
+    seed: true
+    epochs: many
+    """
+    with pytest.raises(SpecInvalid) as refused:
+        read_spec(text)
+    assert {error.pointer: error.message for error in refused.value.errors} == {
+        "/algorithm": "there is no 'downpor'; did you mean downpour?",
+        "/optimizer/learning_rate": "there is no such field; did you mean lr?",
+        "/device": "there is no 'cpuu'; did you mean cpu?",
+        "/workers/cuont": "there is no such field; did you mean count?",
+        "/epochs": "Input should be a valid integer, unable to parse string as an integer",
+        "/batch": "this is a text where a number belongs",
+        "/seed": "this is a truth value where a number belongs",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("learning_rate: 0.1", "optimizer.lr"),
+        ("batch_size: 32", "batch"),
+        ("epohcs: 3", "epochs"),
+        ("prioritty: 3", "priority"),
+        ("task: classificatio", "classification"),
+        ("optimizer: momentun", "momentum"),
+        ("schedule: cosin", "cosine"),
+        ("model: alexnt", "alexnet"),
+        ("data: mnst", "mnist"),
+        ("elastic: {mode: fixd_batch}", "fixed_batch"),
+    ],
+)
+def test_a_word_that_there_is_not_is_answered_with_what_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(SpecInvalid, match=f"did you mean.* {meant}"):
+        read_spec(text)
+
+
+def test_a_key_that_stands_twice_is_refused_and_one_that_is_merged_is_not() -> None:
+    with pytest.raises(SpecInvalid, match="in line 3, column 1: `epochs` stands in line 1 already"):
+        load_yaml("epochs: 1\nseed: 2\nepochs: 3\n")
+    merged = "a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  x: 3\nc:\n  <<: *b\n  y: 4\nd: *b\n"
+    assert load_yaml(merged)["c"] == {"x": 3, "y": 4}

@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import trainers
 from tests.runtime.runs import Watched, finished, spec, start
 from trainers import ClusterInfo
@@ -19,6 +21,7 @@ def kept(run: Watched) -> Checkpoint:
     return read_checkpoint(Path(run.of("checkpoint")[-1]["path"]))
 
 
+@pytest.mark.long
 def test_all_workers_of_a_run_multiply_alike_through_a_kill(cluster: ClusterInfo, tmp_path: Path) -> None:
     workers = {"count": 2, "virtual": 3}
     alone = finished("products-alone", spec(**LARGE, workers={"count": 1, "virtual": 3}), tmp_path / "alone")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch, Skipped
+from trainers.links.names import WireName
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
@@ -110,6 +111,8 @@ class Context:
     store: ParameterStore | None = None
     per_worker: int = 0
     """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
+    wire: WireName = "float32"
+    """To what each virtual worker's gradient, or each push, is rounded, and as what it travels."""
     groups: tuple[slice, ...] = ()
     """The spans of the flat vector that are pushed and fetched separately (`AlgorithmConfig.parameter_groups`)."""
 

@@ -45,6 +45,10 @@ class Traits:
     computes_in_float32: str = ""
     """Why it computes in no other type, and what to change; empty: it computes in whichever."""
 
+    sends_gradients: bool = False
+    """Whether workers send gradients of minibatches, and their sums only where all are added, so that `wire` may say in
+    which numbers: parameters and activations are not rounded, nor sums that others add to."""
+
     scales_loss: bool = False
     """Whether the loss may be multiplied by a scale, all workers know whether the summed gradient is finite, and a step
     is left out where it is not."""

@@ -10,6 +10,7 @@ from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch, block, sum_leaves
 from trainers.optim.update import CHUNK
+from trainers.spans import span
 
 
 class Average:
@@ -39,15 +40,20 @@ class Average:
         """newest <- sum / weight, where `leaf(rank, into)` writes what virtual worker `rank` adds to the sum."""
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             sum_leaves(node, self.scratch.under(part, node), leaf)
+        with span("sums"):
+            self._sum(weight)
+        with span("gather"):
+            self.collectives.all_gather(self.versions[(self.clock + 1) % 2]).wait()
+        self.clock += 1
+
+    def _sum(self, weight: int) -> None:
+        """This worker's span of the new average."""
         total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
-        following = self.versions[(self.clock + 1) % 2]
-        mine = following[self.span]
+        mine = self.versions[(self.clock + 1) % 2][self.span]
         chunk = CHUNK if mine.device.type == "cpu" else max(len(mine), 1)
         for start in range(0, len(mine), chunk):
             stop = min(start + chunk, len(mine))
             mine[start:stop].copy_(total.piece(start, stop)).div_(weight)
-        self.collectives.all_gather(following).wait()
-        self.clock += 1
 
 
 def gather_rows(collectives: Collectives, num_virtual: int, own: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ node what comes from there. So all workers send and sum at the same time, and a 
 would in its place.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from torch import Tensor, cat
+import torch
+from torch import Tensor
 
 from trainers.collectives.group_forming import GroupConfig
 from trainers.collectives.messages import Lane
@@ -22,8 +24,10 @@ from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum, joined, sum_parts
 from trainers.collectives.shared_memory import SharedMemoryCollectives
+from trainers.links.encoding import DTYPES, encoded
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
+from trainers.links.names import WireName
 from trainers.optim.gradient import Gradient
 
 
@@ -118,25 +122,37 @@ class HierarchicalCollectives(Collectives):
         self._count_reduced_here(reduction)
         self.inside.barrier().wait()
         own = {node: row for k in self.here for node, row in self._parts_of(reduction, k).items()}
-        cuts, sums = self.shares(reduction.numel), self._sums(reduction)
-        mine = cuts[self.rank]
-        width, nothing = mine.stop - mine.start, parts[0][:0]
-        send, receive = [nothing] * self.size, [nothing] * self.size
-        for k in self.carried:
-            send[k] = cat([sum_parts(node, own, cuts[k]) for node in sums[self.node]])
-        for k in self.partners:
-            receive[k] = nothing.new_empty(len(sums[self.nodes[k]]) * width)
-        exchange = self.between.all_to_all(send, receive)
+        wires = {reduction.wire_of(node): None for sums in self._sums(reduction) for node in sums}
+        exchanges = [self._exchange_sums(reduction, wire, own) for wire in wires]
+        mine = self.span(reduction.numel)
 
         def ordered() -> Gradient:
-            exchange.wait()
             found = {node: row[mine] for node, row in own.items()}
-            for k in self.partners:
-                theirs = sums[self.nodes[k]]
-                found.update(zip(theirs, receive[k].view(len(theirs), width), strict=True))
+            for exchange in exchanges:
+                found.update(exchange.wait())
             return TreeSum(reduction.num_virtual, found)
 
         return Handle(ordered)
+
+    def _exchange_sums(
+        self, reduction: Reduction, wire: WireName, own: dict[Node, Tensor]
+    ) -> Handle[dict[Node, Tensor]]:
+        """The other nodes' sums of this worker's span that travel in these numbers; own: the parts of this node."""
+        cuts, nothing = self.shares(reduction.numel), torch.empty(0, dtype=DTYPES[wire])
+        sums = [[node for node in sums if reduction.wire_of(node) == wire] for sums in self._sums(reduction)]
+        send, receive = [nothing] * self.size, [nothing] * self.size
+        for k in self.carried:
+            send[k] = torch.cat([nothing, *(sum_parts(n, own, cuts[k]).to(nothing.dtype) for n in sums[self.node])])
+        for k in self.partners:
+            receive[k] = nothing.new_empty(len(sums[self.nodes[k]]), self._width(reduction.numel))
+        exchange = self.between.all_to_all(send, receive)
+
+        def found() -> dict[Node, Tensor]:
+            exchange.wait()
+            rows = [zip(sums[self.nodes[k]], receive[k], strict=True) for k in self.partners]
+            return dict(itertools.chain.from_iterable(rows))
+
+        return Handle(found)
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Each span goes once to each other node, into the memory that all of that node see."""
@@ -201,7 +217,7 @@ class HierarchicalCollectives(Collectives):
         """What a worker of this node ships, where it lies."""
         nodes = reduction.nodes(rank)
         file = self.inside.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel)
-        return {node: file.row(i) for i, node in enumerate(nodes)}
+        return {node: encoded(file.row(i), reduction.wire_of(node)) for i, node in enumerate(nodes)}
 
     def _sums(self, reduction: Reduction) -> list[list[Node]]:
         if reduction not in self.sums:
@@ -212,10 +228,10 @@ class HierarchicalCollectives(Collectives):
         """Of a reduction, what those of the node read of each other: all parts, over the spans that they handle."""
         cuts = self.shares(reduction.numel)
         widths = {k: sum(cuts[j].stop - cuts[j].start for j in self.handled[k]) for k in self.here}
-        parts = {k: len(reduction.nodes(k)) for k in self.here}
+        parts = {k: reduction.num_bytes(k) for k in self.here}
         mates = [k for k in self.here if k != self.rank]
         sent = parts[self.rank] * sum(widths[k] for k in mates)
-        self.meter.count_vectors(sent, widths[self.rank] * sum(parts[k] for k in mates))
+        self.meter.count_bytes(sent, widths[self.rank] * sum(parts[k] for k in mates))
 
 
 def join_hierarchical(

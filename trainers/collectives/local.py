@@ -16,6 +16,7 @@ from trainers.collectives.protocol import Collectives
 from trainers.errors import PeerLost
 from trainers.links.handle import Handle, done
 from trainers.links.local import LocalWorld
+from trainers.spans import span
 
 CPU = torch.device("cpu")
 
@@ -133,7 +134,8 @@ class LocalLane:
         def body(number: int) -> None:
             self.messages.mover = number
             try:
-                exchange(self.messages)
+                with span("sums"):
+                    exchange(self.messages)
             except BaseException as error:  # it is the caller's, and those who wait for this worker must be told
                 errors.append(error)
                 self.messages.close()

@@ -6,7 +6,6 @@ at the same time. With c lanes taken in turn, the end of exchange n lets exchang
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -17,6 +16,8 @@ from torch import Tensor
 from trainers.errors import PeerLost
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
+from trainers.links.waiting import CountsWaits, waiting
+from trainers.spans import span
 
 Transfers = Sequence[tuple[Tensor, int]]
 """Vectors, each with the worker to whom it goes or from whom it comes."""
@@ -115,12 +116,6 @@ class Lane(Protocol):
         ...
 
 
-class CountsWaits(Protocol):
-    """Whoever reports the seconds that its calls stood still."""
-
-    waited_s: float
-
-
 class ThreadLane:
     """A `Lane` that is a thread of its own."""
 
@@ -136,13 +131,11 @@ class ThreadLane:
             raise PeerLost("the group was closed") from error
 
         def finish() -> None:
-            began = time.perf_counter()
-            try:
-                future.result()
-            except CancelledError as error:
-                raise PeerLost("the group was closed") from error
-            finally:
-                self.owner.waited_s += time.perf_counter() - began
+            with waiting(self.owner):
+                try:
+                    future.result()
+                except CancelledError as error:
+                    raise PeerLost("the group was closed") from error
 
         return Handle(finish)
 
@@ -152,7 +145,8 @@ class ThreadLane:
 
     def _run(self, exchange: Callable[[Messages], None]) -> None:
         try:
-            exchange(self.messages)
+            with span("sums"):
+                exchange(self.messages)
         except BaseException:
             self.messages.close()  # so that peers which only wait for this one are told too
             raise

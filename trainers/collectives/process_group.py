@@ -6,11 +6,12 @@ another in the same process. What gloo lacks is a way to wake a call that stands
 rendezvous, which tells all the others when one of these ends, and waiting is done on a condition, not inside gloo.
 """
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -24,8 +25,10 @@ from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum
 from trainers.collectives.tcp_messages import TcpEndpoint, TcpMessages, listen
 from trainers.errors import PeerLost
+from trainers.links.encoding import DTYPES
 from trainers.links.handle import Handle
 from trainers.links.rendezvous import own_host, reach_rendezvous
+from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient, TensorGradient
 
 T = TypeVar("T")
@@ -83,21 +86,22 @@ class ProcessGroupCollectives(Collectives):
         return self._begin(lambda group: [_maximum(group, largest)], lambda: int(largest.item()))
 
     def reduce_canonical(self, reduction: Reduction, parts: Sequence[Tensor]) -> Handle[Gradient]:
-        """The parts leave as they lie, one exchange for the first of every worker, one for the second ..."""
+        """The parts leave as they lie, one exchange for the first of every worker, one for the second ..., and those
+        that travel in fewer bytes apart from the others."""
         self._count_canonical(reduction)
         boxes = self.inboxes.get(reduction)
         if boxes is None:
-            boxes = self.inboxes[reduction] = Inboxes(reduction, self._width(reduction.numel), self.device)
+            boxes = self.inboxes[reduction] = Inboxes(reduction, self.rank, self._width(reduction.numel), self.device)
         elif boxes.filling is not None:
             boxes.filling.wait()
         cuts = [cut.stop - cut.start for cut in self.shares(reduction.numel)]
-        nothing = torch.empty(0, device=self.device)
+        own = dict(zip(reduction.nodes(self.rank), parts, strict=True))
 
         def exchanges(group: Group) -> list[dist.Work]:
             works = []
-            for i, (inbox, sizes) in enumerate(zip(boxes.vectors, boxes.sizes, strict=True)):
-                part, cut = (parts[i], cuts) if i < len(parts) else (nothing, [0] * self.size)
-                works.append(_exchange(group, part, cut, inbox, sizes))
+            for inbox in boxes.all:
+                part = own[inbox.node] if inbox.node else inbox.vector[:0]
+                works.append(_exchange(group, part, cuts if inbox.node else [0] * self.size, inbox.vector, inbox.sizes))
             return works
 
         boxes.filling = self._begin(exchanges, lambda: TreeSum(reduction.num_virtual, boxes.found))
@@ -192,18 +196,16 @@ class ProcessGroupCollectives(Collectives):
         self.under_way = [work for work in self.under_way if not work.is_completed()] + works
 
         def finish() -> T:
-            began = time.perf_counter()
-            try:
-                if failure is not None:
-                    raise failure
-                for work in works:
-                    self._stand_still(work)
-                    work.wait()
-            except RuntimeError as error:
-                self.line.close()  # so that peers which only wait for this one are told too
-                raise PeerLost(f"a peer of worker {self.rank} is gone: {reason_of(error)}") from error
-            finally:
-                self.waited_s += time.perf_counter() - began
+            with waiting(self):
+                try:
+                    if failure is not None:
+                        raise failure
+                    for work in works:
+                        self._stand_still(work)
+                        work.wait()
+                except RuntimeError as error:
+                    self.line.close()  # so that peers which only wait for this one are told too
+                    raise PeerLost(f"a peer of worker {self.rank} is gone: {reason_of(error)}") from error
             if self.closed:
                 raise PeerLost("the group was closed")
             return result()
@@ -238,20 +240,32 @@ class ProcessGroupCollectives(Collectives):
             messages.lose()
 
 
-class Inboxes:
-    """Where the parts of a reduction arrive: vector i holds the i-th part of every worker that has so many."""
+@dataclass(frozen=True)
+class Inbox:
+    """Where the i-th part of every worker arrives that has so many."""
 
-    def __init__(self, reduction: Reduction, width: int, device: torch.device) -> None:
+    node: Node | None
+    """This worker's i-th."""
+    sizes: list[int]
+    """Elements by worker."""
+    vector: Tensor
+
+
+class Inboxes:
+    """Where the parts of a reduction arrive."""
+
+    def __init__(self, reduction: Reduction, rank: int, width: int, device: torch.device) -> None:
         """width: elements of this worker's share."""
-        nodes = [reduction.nodes(k) for k in range(reduction.size)]
-        self.sizes = [[width * (i < len(own)) for own in nodes] for i in range(max(map(len, nodes)))]
-        self.vectors = [torch.empty(sum(sizes), device=device) for sizes in self.sizes]
+        self.all: list[Inbox] = []
         self.filling: Handle[Gradient] | None = None
         self.found: dict[Node, Tensor] = {}
-        for i, (vector, sizes) in enumerate(zip(self.vectors, self.sizes, strict=True)):
-            for own, row in zip(nodes, torch.split(vector, sizes), strict=True):
-                if i < len(own):
-                    self.found[own[i]] = row
+        for wire in reduction.nodes_by_wire(rank):
+            nodes = [reduction.nodes_by_wire(k)[wire] for k in range(reduction.size)]
+            for ith in itertools.zip_longest(*nodes):
+                sizes = [width if node else 0 for node in ith]
+                vector = torch.empty(sum(sizes), dtype=DTYPES[wire], device=device)
+                self.all.append(Inbox(ith[rank], sizes, vector))
+                self.found |= {node: row for node, row in zip(ith, torch.split(vector, sizes), strict=True) if node}
 
 
 def _exchange(

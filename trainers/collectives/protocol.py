@@ -16,8 +16,10 @@ from torch import Tensor
 from trainers.collectives.messages import Lane
 from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum
+from trainers.links.encoding import DTYPES, encoded
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
+from trainers.links.names import WireName
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.slices import cuts_at, spans
 
@@ -59,8 +61,10 @@ class Collectives(ABC):
         return torch.zeros(numel, device=self.device)
 
     def parts(self, reduction: Reduction) -> list[Tensor]:
-        """One vector (numel,) for each of this worker's nodes, in memory from which it can be sent as it lies."""
-        return [torch.zeros(reduction.numel, device=self.device) for _ in reduction.nodes(self.rank)]
+        """One vector (numel,) for each of this worker's nodes, of the numbers in which it travels, in memory from which
+        it can be sent as it lies."""
+        nodes = reduction.nodes(self.rank)
+        return [encoded(torch.zeros(reduction.numel, device=self.device), reduction.wire_of(node)) for node in nodes]
 
     def cut_at(self, places: Sequence[int]) -> None:
         """From now on divide vectors of `places[-1]` elements at some of these places only, which begin with 0."""
@@ -93,7 +97,8 @@ class Collectives(ABC):
 
     @abstractmethod
     def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
-        """Send `send[k]` to worker k and fill `receive[k]` with what k sent; flat float32, of any agreed sizes."""
+        """Send `send[k]` to worker k and fill `receive[k]` with what k sent; flat, all of one type, of any agreed
+        sizes."""
 
     @abstractmethod
     def barrier(self, signal: int = 0) -> Handle[int]:
@@ -116,16 +121,16 @@ class Collectives(ABC):
     def _count_exchange(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
         """Of an `all_to_all`."""
         others = [k for k in range(self.size) if k != self.rank]
-        crossed = sum(send[k].numel() for k in self._elsewhere)
-        self.meter.count_vectors(sum(send[k].numel() for k in others), sum(receive[k].numel() for k in others), crossed)
+        crossed = sum(send[k].nbytes for k in self._elsewhere)
+        self.meter.count_bytes(sum(send[k].nbytes for k in others), sum(receive[k].nbytes for k in others), crossed)
 
     def _count_canonical(self, reduction: Reduction) -> None:
         """Of a `reduce_canonical`: each of this worker's parts but for its own span, and the others' parts of that."""
-        numel, parts = reduction.numel, len(reduction.nodes(self.rank))
+        numel, parts = reduction.numel, reduction.num_bytes(self.rank)
         mine, cuts = self._width(numel), self.shares(numel)
-        theirs = sum(len(reduction.nodes(k)) for k in range(self.size) if k != self.rank)
+        theirs = sum(reduction.num_bytes(k) for k in range(self.size) if k != self.rank)
         crossed = sum(cuts[k].stop - cuts[k].start for k in self._elsewhere)
-        self.meter.count_vectors(parts * (numel - mine), theirs * mine, parts * crossed)
+        self.meter.count_bytes(parts * (numel - mine), theirs * mine, parts * crossed)
 
     def _count_gather(self, numel: int) -> None:
         """Of an `all_gather`."""
@@ -154,22 +159,35 @@ class Collectives(ABC):
 
         It is valid until this worker enters its next collective call.
         """
-        cuts = self.shares(reduction.numel)
-        mine = cuts[self.rank]
-        width = mine.stop - mine.start
-        send = [torch.cat([part[cut] for part in parts]) for cut in cuts]
-        nodes = [reduction.nodes(k) for k in range(self.size)]
-        receive = [send[0].new_empty(len(own) * width) for own in nodes]
-        exchange = self.all_to_all(send, receive)
+        own = dict(zip(reduction.nodes(self.rank), parts, strict=True))
+        exchanges = [self._exchange_parts(reduction, wire, own) for wire in reduction.nodes_by_wire(self.rank)]
 
         def ordered() -> Gradient:
-            exchange.wait()
             found: dict[Node, Tensor] = {}
-            for own, rows in zip(nodes, receive, strict=True):
-                found.update(zip(own, rows.view(len(own), width), strict=True))
+            for exchange in exchanges:
+                found.update(exchange.wait())
             return TreeSum(reduction.num_virtual, found)
 
         return Handle(ordered)
+
+    def _exchange_parts(
+        self, reduction: Reduction, wire: WireName, own: dict[Node, Tensor]
+    ) -> Handle[dict[Node, Tensor]]:
+        """The parts of this worker's span that travel in these numbers, from all workers; own: all of this one's."""
+        cuts = self.shares(reduction.numel)
+        nodes = [reduction.nodes_by_wire(k)[wire] for k in range(self.size)]
+        width, nothing = self._width(reduction.numel), torch.empty(0, dtype=DTYPES[wire], device=self.device)
+        send = [torch.cat([nothing, *(own[node][cut] for node in nodes[self.rank])]) for cut in cuts]
+        receive = [nothing.new_empty(len(theirs), width) for theirs in nodes]
+        exchange = self.all_to_all(send, [rows.view(-1) for rows in receive])
+
+        def found() -> dict[Node, Tensor]:
+            exchange.wait()
+            return {
+                node: row for i, rows in zip(nodes, receive, strict=True) for node, row in zip(i, rows, strict=True)
+            }
+
+        return Handle(found)
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Complete a replicated vector of which each worker has written its own span. The result is as of `barrier`."""

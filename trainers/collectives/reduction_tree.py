@@ -3,14 +3,17 @@
 Floating-point addition is not associative, so a sum has the same bits on every number of workers only if its tree is
 the same. The tree over [lo, hi) splits off the largest power of two on the left. A worker that holds a contiguous
 block of leaves sums every subtree that lies wholly inside it and ships the sums; whoever reduces adds them in the
-order of the tree.
+order of the tree. Imports no torch.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Node = tuple[int, int]
 """A subtree, by the virtual ranks [lo, hi) under it."""
@@ -91,17 +94,20 @@ class Scratch:
         self.levels: list[Tensor] = []
 
     def under(self, root: Tensor, node: Node) -> list[Tensor]:
-        """`root` and as many scratch vectors as the subtree is deep."""
-        while len(self.levels) < depth(node) - 1:
-            self.levels.append(self.like.new_zeros(self.like.shape))  # zeros: the gaps of the layout stay zero
-        return [root, *self.levels]
+        """`root` and as many scratch vectors as the subtree is deep, all float32: where `root` is not, another stands
+        for it."""
+        above = [root] if root.element_size() == 4 else []
+        while len(above) + len(self.levels) < depth(node):
+            zeros = self.like.new_zeros(self.like.shape)  # the gaps of the layout stay zero
+            self.levels.append(zeros.float())
+        return [*above, *self.levels]
 
 
 @dataclass
 class TreeSum:
     """The sum over all virtual ranks of a slice, from the parts that the workers shipped; a `Gradient`.
 
-    `parts`: subtree -> (n,) float32.
+    `parts`: subtree -> (n,) as it travelled; the sum is float32.
     """
 
     num_virtual: int
@@ -113,14 +119,14 @@ class TreeSum:
 
 
 def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice) -> Tensor:
-    """The sum under `node` of subtrees that make it up, each (n,), over a cut of them; where the node itself is one of
-    them, that, not a copy."""
+    """The sum under `node` of subtrees that make it up, each (n,), over a cut of them, in float32; where the node
+    itself is one of them and float32, that, not a copy."""
     part = parts.get(node)
     if part is not None:
-        return part[cut]
+        return part[cut].float()
     lo, hi = node
     m = middle(lo, hi)
-    return torch.add(sum_parts((lo, m), parts, cut), sum_parts((m, hi), parts, cut))
+    return sum_parts((lo, m), parts, cut) + sum_parts((m, hi), parts, cut)
 
 
 def covers(num_virtual: int, nodes: Iterable[Node]) -> bool:

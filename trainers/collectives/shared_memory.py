@@ -23,8 +23,10 @@ from trainers.collectives.shared_messages import SharedMemoryMessages
 from trainers.errors import PeerLost
 from trainers.links.channel import SocketChannel, connect, listen
 from trainers.links.device_rows import DeviceRows
+from trainers.links.encoding import encoded
 from trainers.links.handle import Handle
 from trainers.links.mapped import MappedFile
+from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient
 from trainers.optim.slices import aligned
 
@@ -259,10 +261,9 @@ class SharedMemoryCollectives(Collectives):
 
     def _notice(self, peer: Peer, meeting: int) -> Notice:
         """What a peer says at a meeting. Meetings may be waited for in any order."""
-        start = time.perf_counter()
-        while meeting not in peer.notices:
-            peer.listen()
-        self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            while meeting not in peer.notices:
+                peer.listen()
         return peer.notices.pop(meeting)
 
     def _await_readers(self, exchange: int) -> None:
@@ -270,11 +271,10 @@ class SharedMemoryCollectives(Collectives):
         one's own part of it first keeps two that wait here from waiting for each other."""
         if exchange in self.under_way:
             self.under_way[exchange].wait()
-        start = time.perf_counter()
-        for peer in self.peers:
-            while exchange in peer.unread:
-                peer.listen()
-        self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            for peer in self.peers:
+                while exchange in peer.unread:
+                    peer.listen()
 
     def _fill_box(self, slot: int, send: Sequence[Tensor]) -> list[int]:
         """Lay down what goes to each peer; where it lies. One tensor that goes to several lies there once."""
@@ -305,8 +305,9 @@ class SharedMemoryCollectives(Collectives):
         return self.folder / f"box-{rank}-{slot}-{numel}"
 
     def _part(self, reduction: Reduction, rank: int, index: int) -> Tensor:
-        rows = len(reduction.nodes(rank))
-        return self.file(f"parts-{rank}-{reduction.num_virtual}", rows, reduction.numel).row(index)
+        nodes = reduction.nodes(rank)
+        row = self.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel).row(index)
+        return encoded(row, reduction.wire_of(nodes[index]))
 
     def file(self, name: str, rows: int, numel: int) -> MappedFile | DeviceRows:
         """Vectors that all workers have under this name: a mapped file of the folder, or memory of the GPU."""

@@ -9,6 +9,7 @@ import torch
 from trainers.collectives.protocol import Collectives
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.gradient_norm import NormLimit, summed, total
+from trainers.spans import span
 
 
 class StepNorm:
@@ -36,6 +37,10 @@ class StepNorm:
         """
         if self.limit.norm is None:
             return gradient, 1.0
+        with span("sums"):
+            return self._measured(gradient, divisor, beside)
+
+    def _measured(self, gradient: Gradient, divisor: float, beside: float) -> tuple[Gradient, float]:
         squares = summed(gradient, self.share, self.limit.block)
         mine = torch.cat([squares, squares.new_tensor([beside], dtype=torch.float64).view(torch.float32)])
         received = [mine.new_empty(count + 2) for count in self.counts]

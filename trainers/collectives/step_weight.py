@@ -8,6 +8,7 @@ import torch
 
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction_tree import block
+from trainers.spans import span
 
 
 class StepWeight:
@@ -33,6 +34,7 @@ class StepWeight:
             return examples * self.per_example
         mine = torch.tensor(own, dtype=torch.float64).view(torch.float32).to(self.device)  # transports carry float32
         received = [torch.empty(2 * count, device=self.device) for count in self.counts]
-        self.collectives.all_to_all([mine] * len(received), received).wait()
+        with span("sums"):
+            self.collectives.all_to_all([mine] * len(received), received).wait()
         weights: list[float] = torch.cat(received).cpu().view(torch.float64).tolist()
         return sum(weights)  # in the order of the virtual ranks

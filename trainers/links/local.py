@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from trainers.errors import PeerLost
+from trainers.spans import span
 
 T = TypeVar("T")
 
@@ -60,7 +61,8 @@ class LocalWorld:
             self.time_s[worker] += self.random.expovariate(1.0) if cost_s is None else cost_s
             self.ready[worker] = ready
             self._pass_on()
-        self._await_turn(worker)
+        with span("waiting"):
+            self._await_turn(worker)
 
     def _live(self, worker: int, body: Callable[[int], None]) -> None:
         try:

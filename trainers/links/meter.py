@@ -2,9 +2,10 @@
 
 from threading import Lock
 
+from trainers.links.names import NUM_BYTES, WireName
 from trainers.metrics import StepCounters
 
-BYTES = 4  # of a float32
+BYTES = NUM_BYTES["float32"]
 
 
 class Meter:
@@ -28,22 +29,26 @@ class Meter:
 
     def count_vectors(self, sent: int, received: int, crossed: int = 0) -> None:
         """Elements that went to other workers and came from them; `crossed`: of those sent, to other nodes."""
+        self.count_bytes(BYTES * sent, BYTES * received, BYTES * crossed)
+
+    def count_bytes(self, sent: int, received: int, crossed: int = 0) -> None:
+        """Likewise, of vectors of any numbers."""
         with self._lock:
-            self.counted.sent_bytes += BYTES * sent
-            self.counted.received_bytes += BYTES * received
-            self.counted.crossed_bytes += BYTES * crossed
+            self.counted.sent_bytes += sent
+            self.counted.received_bytes += received
+            self.counted.crossed_bytes += crossed
 
     def count_shuffled(self, num_bytes: int) -> None:
         """Of the bytes sent, those of training examples."""
         with self._lock:
             self.counted.shuffled_bytes += num_bytes
 
-    def count_push(self, sent: int) -> None:
+    def count_push(self, sent: int, wire: WireName = "float32") -> None:
         """A push of so many elements."""
         with self._lock:
             self.counted.pushes += 1
-            self.counted.sent_bytes += BYTES * sent
-            self.counted.pushed_bytes += BYTES * sent
+            self.counted.sent_bytes += NUM_BYTES[wire] * sent
+            self.counted.pushed_bytes += NUM_BYTES[wire] * sent
 
     def count_fetch(self, received: int, wait_s: float = 0.0) -> None:
         """A fetch of so many elements, and how long the worker waited for it."""

@@ -24,7 +24,7 @@ class Wire(ABC):
 
     @abstractmethod
     def send(self, message: bytes, vector: Tensor | None = None) -> None:
-        """Send a message and (n,) float32, which must stay as it is until the peer has answered.
+        """Send a message and a vector of a type that numpy knows, which must stay as it is until the peer has answered.
 
         That the peer is gone is noticed by `receive`.
         """
@@ -40,7 +40,7 @@ class Wire(ABC):
 
     @abstractmethod
     def receive_into(self, vector: Tensor) -> None:
-        """Fill (n,) float32 with the vector behind the message that `receive` gave last.
+        """Fill a vector with that behind the message that `receive` gave last.
 
         Raises:
             PeerLost: The other side is gone.

@@ -5,6 +5,12 @@ and the calls on connections that block by themselves.
 """
 
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from trainers.spans import span
 
 
 class WaitFlag:
@@ -23,6 +29,23 @@ class WaitFlag:
 
     def __exit__(self, *error: object) -> None:
         self._depth -= 1
+
+
+class CountsWaits(Protocol):
+    """Whoever counts the seconds that its callers stood still."""
+
+    waited_s: float
+
+
+@contextmanager
+def waiting(owner: CountsWaits) -> Iterator[None]:
+    """The thread stands still for another process: counted in `owner.waited_s`, and a part of the step in a trace."""
+    began = time.perf_counter()
+    try:
+        with span("waiting"):
+            yield
+    finally:
+        owner.waited_s += time.perf_counter() - began
 
 
 class _ThreadLocal(threading.local):

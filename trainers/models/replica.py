@@ -26,6 +26,7 @@ from trainers.models.passes.precision import REDUCED, answer_in_float32, computi
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
 from trainers.models.products.sink import Sink, into_sink
+from trainers.spans import span
 
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
@@ -131,7 +132,7 @@ class Replica:
         if not len(batch):
             return self._nothing(into, on_ready, on_weight)
         self.point_to_vector(params)
-        with self._at(batch, virtual_rank):
+        with span("forward"), self._at(batch, virtual_rank):
             loss = self.objective.loss(self._trained(), on_device(batch.data, self.device))
             loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
@@ -174,14 +175,14 @@ class Replica:
         """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""
         assert isinstance(self.objective, Supervised)
         inputs = self.objective.inputs(batch.data)
-        with self._at(batch, virtual_rank):
+        with span("forward"), self._at(batch, virtual_rank):
             found: Tensor = in_float32(part(on_device(inputs, self.device)))
         return found
 
     def loss_of(self, outputs: Tensor, batch: Batch) -> Loss:
         """The loss of what the model made of a minibatch."""
         assert isinstance(self.objective, Supervised)
-        with computing_in(self.precision, self.device):
+        with span("forward"), computing_in(self.precision, self.device):
             loss = self.objective.loss_of(outputs, on_device(batch.data, self.device))
         return replace(loss, total=in_float32(loss.total))
 
@@ -198,8 +199,9 @@ class Replica:
         self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}
         self.sink.written.clear()
         self.sink.on_ready = on_ready
-        outputs.backward(gradient)  # type: ignore[no-untyped-call]
-        self._take_rest(into)
+        with span("backward"):
+            outputs.backward(gradient)  # type: ignore[no-untyped-call]
+            self._take_rest(into)
 
     def _take_rest(self, into: dict[str, Tensor]) -> None:
         """What no hook took is copied in one call: one for each parameter costs a small model more than the copies, and

@@ -25,6 +25,11 @@ class Buffers:
         for mine, theirs in zip(self.vectors, other.vectors, strict=True):
             mine.copy_(theirs)
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Where its vectors lie in memory: equal where, and only where, two are the same memory."""
+        return tuple(vector.data_ptr() for vector in self.vectors)
+
     def part(self, span: slice) -> "Buffers":
         """Views of the elements in `span`."""
         return Buffers(self.params[span], {name: vector[span] for name, vector in self.state.items()})

@@ -15,9 +15,9 @@ class Gradient(Protocol):
 
 @dataclass(frozen=True)
 class TensorGradient:
-    """A gradient held in one tensor, (n,) float32."""
+    """A gradient held in one tensor, (n,) of any floating type."""
 
     vector: Tensor
 
     def piece(self, start: int, stop: int) -> Tensor:
-        return self.vector[start:stop]
+        return self.vector[start:stop].float()

@@ -41,6 +41,13 @@ class UpdateRule(Rule, ABC):
         """
 
 
+def spare(current: Buffers, following: Buffers) -> Tensor | None:
+    """Memory (n,) for a temporary vector, as `out=`: that of the next parameters, until they are written. None, for a
+    vector of its own, where they lie in that of the current ones."""
+    into = following.params
+    return None if current.params.data_ptr() == into.data_ptr() else into
+
+
 @dataclass(frozen=True)
 class ParameterStep:
     """How one parameter is updated."""

@@ -18,10 +18,14 @@ from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
 from trainers.optim.rule import ParameterRule, ParameterStep, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
+from trainers.spans import span
 
 CHUNK = 128 * 1024
 """Elements per chunk on a CPU: half a dozen such float32 vectors fit in the shared cache, and the overhead of torch (2
 us per operation) is small against the work. Measured against 16 K to 512 K elements."""
+
+PLACES = 32
+"""Versions whose pieces are kept. A worker has two, a shard one for each row of its ring and each of two states."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class SliceUpdate:
         self.scratch = torch.empty(longest, device=device)
         rules = [(g.rule, g.weight_decay) for g in optimizer.by_group(numel)]
         decouples = any(isinstance(rule, UpdateRule) and rule.decouples_decay and decay for rule, decay in rules)
+        self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
         self.decoupled = torch.empty_like(self.scratch if decouples else self.scratch[:0])
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
@@ -81,17 +86,31 @@ class SliceUpdate:
 
         Several contributions in one call give the same bits as one call for each.
         """
+        with span("update"):
+            self._apply_all(contributions, current, following)
+
+    def _apply_all(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         both = zip(current.vectors, following.vectors, strict=True)
         vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
-        for piece in self.pieces:
+        for piece, now, then in zip(self.pieces, self._parts(current), self._parts(following), strict=True):
             kept: list[tuple[Tensor, Tensor]] = []
             for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
                 kept.append((vector[edge], vector[edge].clone()))
                 if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
                     vector[edge] = vector[piece.own]
-            self._apply(piece, contributions, current.part(piece.computed), following.part(piece.computed))
+            self._apply(piece, contributions, now, then)
             for elements, before in kept:
                 elements.copy_(before)
+
+    def _parts(self, version: Buffers) -> list[Buffers]:
+        """Each piece of a version, made once: a view costs as much as an operation on a short vector. A piece keeps
+        its memory, so at the same place there are no others later."""
+        found = self.parts.get(version.place)
+        if found is None:
+            if len(self.parts) >= PLACES:
+                self.parts.clear()
+            found = self.parts[version.place] = [version.part(piece.computed) for piece in self.pieces]
+        return found
 
     def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
         group, rule = piece.group, piece.group.rule

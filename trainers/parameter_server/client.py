@@ -11,17 +11,18 @@ from abc import abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from trainers.errors import PeerLost, StoreClosed
 from trainers.links.channel import SocketChannel
+from trainers.links.encoding import round_to
 from trainers.links.handle import Handle
 from trainers.links.meter import Meter
 from trainers.links.tcp import Wire
-from trainers.links.waiting import wait_flag
+from trainers.links.waiting import wait_flag, waiting
 from trainers.parameter_server.groups import parts
 from trainers.parameter_server.pending import Acknowledgements, PendingFetch, PendingPush
 from trainers.parameter_server.protocol import Fetched, ParameterStore, Push
@@ -58,6 +59,9 @@ WHY_CLOSED = ("was shut down", "has no room for another worker", "has forgotten 
 
 class SlottedStore(ParameterStore, Generic[Channel]):
     """Gradients leave from slots, each free again once every shard has acknowledged what was pushed from it."""
+
+    reads_slots: ClassVar[bool] = False
+    """Whether shards read the slots where they lie, in float32, so that no push travels in fewer bytes."""
 
     def __init__(self, worker: int, shards: Sequence[slice], slots: Tensor, groups: Sequence[slice]) -> None:
         self.worker = worker
@@ -101,8 +105,8 @@ class SlottedStore(ParameterStore, Generic[Channel]):
         """
 
     @abstractmethod
-    def _hand_over(self, shard: int, slot: int, group: int, message: bytes) -> None:
-        """Have a shard that holds a part of the group take that of a slot.
+    def _hand_over(self, shard: int, sent: PendingPush, message: bytes) -> None:
+        """Have a shard that holds a part of the push's group take that of the slot.
 
         Raises:
             PeerLost: It is gone.
@@ -180,9 +184,11 @@ class SlottedStore(ParameterStore, Generic[Channel]):
             self._hear_oldest()
         holders = self.holders[group]
         bases = {shard: self._version_of(shard, group, push.delay) for shard in holders}
+        for shard in holders:
+            round_to(self.slots[slot][self.parts[shard][group]], push.wire)
         serial = next(self.serials)
         sent = self.sent[serial] = PendingPush(push, slot, bases, set(holders))
-        self.meter.count_push(self._width(group))
+        self.meter.count_push(self._width(group), "float32" if self.reads_slots else push.wire)
         for shard in holders:
             try:
                 self._repeat_push(shard, serial)
@@ -319,7 +325,7 @@ class SlottedStore(ParameterStore, Generic[Channel]):
 
     def _repeat_push(self, shard: int, serial: int) -> None:
         sent = self.sent[serial]
-        self._hand_over(shard, sent.slot, sent.push.identity.group, sent.message(serial, shard))
+        self._hand_over(shard, sent, sent.message(serial, shard))
 
     def _send(self, shard: int, message: bytes) -> None:
         try:
@@ -340,20 +346,18 @@ class SlottedStore(ParameterStore, Generic[Channel]):
 
     def _hear(self, shard: int) -> None:
         """Wait for one word of a shard."""
-        start = time.perf_counter()
-        try:
-            with wait_flag():
-                self._take(shard, self.channels[shard].receive())
-            self.silences[shard] = 0
-        except TimeoutError:
-            self.silences[shard] += 1
-            if self.silences[shard].bit_count() == 1:  # 1, 2, 4, 8 ...
-                with suppress(PeerLost):  # told by the next answer
-                    self._ask_again(shard)
-        except PeerLost as error:
-            self._return_to(shard, error)
-        finally:
-            self.waited_s += time.perf_counter() - start
+        with waiting(self):
+            try:
+                with wait_flag():
+                    self._take(shard, self.channels[shard].receive())
+                self.silences[shard] = 0
+            except TimeoutError:
+                self.silences[shard] += 1
+                if self.silences[shard].bit_count() == 1:  # 1, 2, 4, 8 ...
+                    with suppress(PeerLost):  # told by the next answer
+                        self._ask_again(shard)
+            except PeerLost as error:
+                self._return_to(shard, error)
 
     def _take(self, shard: int, message: bytes) -> None:
         kind, *numbers = REPLY.unpack(message)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from trainers.parameter_server.protocol import Push
-from trainers.parameter_server.wire_format import PUSH, bits_of, request
+from trainers.parameter_server.wire_format import PUSHES, bits_of, request
 
 
 @dataclass
@@ -36,8 +36,9 @@ class PendingPush:
         """The message to one shard."""
         push, i = self.push, self.push.identity
         which = serial, self.slot, i.epoch, i.first, i.last, i.group
+        kind = next(kind for kind, wire in PUSHES.items() if wire == push.wire)
         return request(
-            PUSH, *which, push.clock, push.examples, push.minibatches, bits_of(push.divisor), self.bases[shard]
+            kind, *which, push.clock, push.examples, push.minibatches, bits_of(push.divisor), self.bases[shard]
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trainers.links.handle import Handle
 from trainers.links.meter import Meter
+from trainers.links.names import WireName
 from trainers.parameter_server.push_identity import PushIdentity
 
 
@@ -28,6 +29,8 @@ class Push:
     weight: float | None = None
     """What its examples weigh in the loss; None: 1 each. Where a shard makes one update of several pushes, it divides
     the sum of their gradients by the sum of their weights."""
+    wire: WireName = "float32"
+    """To what the gradient is rounded, in the buffer, before it leaves, and as what it travels."""
 
     @property
     def divisor(self) -> float:
@@ -102,8 +105,8 @@ class ParameterStore(Protocol):
         ...
 
     def push(self, push: Push) -> Handle[None]:
-        """Hand over the part of a group, once, of the buffer that `gradient_buffer` gave last. `wait` returns when
-        every shard has applied it."""
+        """Hand over the part of a group, once, of the buffer that `gradient_buffer` gave last, rounded as the push
+        says. `wait` returns when every shard has applied it."""
         ...
 
     def settle(self) -> None:

@@ -30,7 +30,7 @@ from trainers.parameter_server.wire_format import (
     JOINED,
     LEAVE,
     PASS,
-    PUSH,
+    PUSHES,
     SNAPSHOT,
     number_of,
     reply,
@@ -219,7 +219,7 @@ class Server(ABC, Generic[Channel]):
         if kind == FETCH:
             min_clock, group, serial = numbers[:3]
             self._fetch(worker, group, min_clock, serial)
-        elif kind == PUSH:
+        elif kind in PUSHES:
             assert gradient is not None
             serial, _, epoch, first, last, group, clock, examples, minibatches, weight, base = numbers
             identity = PushIdentity(epoch, first, last, group)

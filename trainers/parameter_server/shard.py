@@ -22,7 +22,7 @@ from trainers.parameter_server.record import Journal, JournalContents, NoJournal
 
 @dataclass(frozen=True)
 class ReceivedPush:
-    """A push that has arrived: its gradient lies in a slot, (n,) float32 of this shard's slice."""
+    """A push that has arrived: its gradient lies in a slot, (n,) of this shard's slice, as it travelled."""
 
     worker: int
     identity: PushIdentity

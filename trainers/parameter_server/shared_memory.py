@@ -24,8 +24,9 @@ from trainers.optim.slices import aligned
 from trainers.parameter_server.client import SlottedStore
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.page_mapped import PAGE, PageMappedRows, can_map_pages
+from trainers.parameter_server.pending import PendingPush
 from trainers.parameter_server.server import FORGOTTEN, Server
-from trainers.parameter_server.wire_format import JOIN, JOIN_TIMEOUT_S, PUSH, REQUEST
+from trainers.parameter_server.wire_format import JOIN, JOIN_TIMEOUT_S, PUSHES, REQUEST
 
 
 def params_file(folder: Path, rows: int, numel: int) -> MappedFile:
@@ -35,6 +36,8 @@ def params_file(folder: Path, rows: int, numel: int) -> MappedFile:
 
 class SharedMemoryStore(SlottedStore[SocketChannel]):
     """A worker's side. Its number must not have been another worker's in this folder."""
+
+    reads_slots = True
 
     def __init__(
         self, folder: Path, worker: int, shards: Sequence[slice], num_slots: int, groups: Sequence[slice] = ()
@@ -55,7 +58,7 @@ class SharedMemoryStore(SlottedStore[SocketChannel]):
         timeout_s = 0.0 if shard in self.joined else JOIN_TIMEOUT_S
         return connect(self.folder / f"shard-{shard}", f"shard {shard}", timeout_s), 0
 
-    def _hand_over(self, shard: int, slot: int, group: int, message: bytes) -> None:
+    def _hand_over(self, shard: int, sent: PendingPush, message: bytes) -> None:
         self.channels[shard].send(message)
 
     def _take_version(self, shard: int, group: int, row: int) -> None:
@@ -104,7 +107,7 @@ class ShardServer(Server[SocketChannel]):
             self._introduce(connection, *numbers[:2])
             return
         gradient = None
-        if kind == PUSH and worker in self.slots:
+        if kind in PUSHES and worker in self.slots:
             gradient = self.slots[worker].row(numbers[1])[self.pieces[numbers[5]].span]
         self._request(worker, kind, numbers, gradient)
 

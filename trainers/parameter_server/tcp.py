@@ -10,11 +10,13 @@ from threading import Thread
 import torch
 
 from trainers.errors import PeerLost
+from trainers.links.encoding import DTYPES, bits_of, encoded
 from trainers.links.tcp import Wire
 from trainers.parameter_server.client import SlottedStore
 from trainers.parameter_server.groups import GroupSlice
+from trainers.parameter_server.pending import PendingPush
 from trainers.parameter_server.server import Server
-from trainers.parameter_server.wire_format import JOIN, PUSH, REQUEST
+from trainers.parameter_server.wire_format import JOIN, PUSHES, REQUEST
 
 RETURN_WITHIN_S = 30.0
 """A worker that has not come back by then to a shard that took over counts as dead."""
@@ -23,8 +25,9 @@ RETURN_WITHIN_S = 30.0
 class WiredStore(SlottedStore[Wire]):
     """A worker's side."""
 
-    def _hand_over(self, shard: int, slot: int, group: int, message: bytes) -> None:
-        self.channels[shard].send(message, self.slots[slot][self.parts[shard][group]])
+    def _hand_over(self, shard: int, sent: PendingPush, message: bytes) -> None:
+        gradient = self.slots[sent.slot][self.parts[shard][sent.push.identity.group]]
+        self.channels[shard].send(message, bits_of(gradient.to(DTYPES[sent.push.wire])))
 
     def _take_version(self, shard: int, group: int, row: int) -> None:
         self.channels[shard].receive_into(self.params[self.parts[shard][group]])
@@ -57,9 +60,10 @@ class WiredServer(Server[Wire]):
             self._submit(partial(self._join, worker, wire))
             while True:
                 kind, *numbers = REQUEST.unpack(wire.receive())
-                gradient = slots[numbers[1]][self._within(numbers[5])] if kind == PUSH else None
-                if gradient is not None:
-                    wire.receive_into(gradient)
+                gradient = None
+                if kind in PUSHES:
+                    gradient = encoded(slots[numbers[1]][self._within(numbers[5])], PUSHES[kind])
+                    wire.receive_into(bits_of(gradient))
                 self._submit(partial(self._request, worker, kind, numbers, gradient))
         except PeerLost:
             return

@@ -6,7 +6,11 @@ the first answer. A shard answers what is repeated as it did before.
 
 import struct
 
-JOIN, CLOCK, LEAVE, FETCH, PUSH, CLAIM, PASS = range(1, 8)
+from trainers.links.names import WireName
+
+JOIN, CLOCK, LEAVE, FETCH, PUSH, CLAIM, PASS, ROUNDED_PUSH = range(1, 9)
+PUSHES: dict[int, WireName] = {PUSH: "float32", ROUNDED_PUSH: "bfloat16"}
+"""The kinds of pushes, with the numbers in which the gradient travels."""
 REQUEST = struct.Struct("<12q")  # kind, then up to eleven numbers
 JOINED, ACKNOWLEDGED, SNAPSHOT, CLAIMED, CLOSED = range(1, 6)
 REPLY = struct.Struct("<6q")  # kind, then up to five numbers

@@ -269,9 +269,9 @@ class ActorPool:
         evaluator, self.evaluator = self.evaluator, None
         return self.evaluator_node, self.why_gone(evaluator)
 
-    def why_gone(self, actor: Any) -> str:
-        """Why an actor that is no worker is gone."""
-        return self.faults.pop(actor, "died")
+    def why_gone(self, actor: Any, how: str = "died") -> str:
+        """Why an actor that is no worker is gone. how: What Ray says of it, unless it was ended for a fault."""
+        return self.faults.pop(actor, how)
 
     def _start(
         self, kind: type, name: str, options: dict[str, Any], groups: dict[str, int], arguments: tuple[Any, ...]

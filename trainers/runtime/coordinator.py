@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from trainers.elastic.lease_table import Lease
-from trainers.events import State
+from trainers.events import State, StopReason
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController
 from trainers.runtime.control.launch import Launcher
@@ -59,9 +59,9 @@ class Coordinator:
         """The number of the process."""
         return os.getpid()
 
-    async def cancel(self) -> None:
+    async def cancel(self, why: StopReason | None = None) -> None:
         """Stop cleanly: at the end of a step, with a checkpoint."""
-        self.controller.stop(State.CANCELLED)
+        self.controller.stop(State.CANCELLED, why)
 
     async def pause(self) -> None:
         """Stop in the same way; another coordinator goes on with the log when the run is resumed."""
@@ -78,6 +78,15 @@ class Coordinator:
             SpecRejected: The run cannot have so many, or so few.
         """
         self.controller.scale(count)
+
+    async def trace(self, steps: int, worker: int | None) -> int:
+        """Have a worker record its next steps, by the number in its name, or the first; the number of the event that
+        says so.
+
+        Raises:
+            TraceRefused: Not these steps, not this worker, or not now.
+        """
+        return self.parts.tracing.begin(steps, worker)
 
     # -- workers --------------------------------------------------------------------------------------------------
 

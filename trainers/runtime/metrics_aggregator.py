@@ -10,6 +10,15 @@ from trainers.metrics import StepCounters, StepMetrics
 from trainers.training.messages import WorkerReport
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Of one worker."""
+
+    examples_per_s: float
+    counts_until_s: float
+    """On the monotonic clock: when a worker should have reported again that is as fast as before."""
+
+
 @dataclass
 class MetricsAggregator:
     """Sums over all workers, since the start of the run and since the last event."""
@@ -28,9 +37,10 @@ class MetricsAggregator:
     """Since the start of the run."""
     recent: StepMetrics = field(default_factory=StepMetrics)
     """Since the last event, of reports with steps in them."""
-    recent_since_s: float = field(default_factory=time.monotonic)
     recent_reports: list[WorkerReport] = field(default_factory=list)
     """Which are added up in `recent`."""
+    paces: dict[int, "Pace"] = field(default_factory=dict)
+    """How fast each worker was when it last reported, those of workers that have left among them."""
     reached: dict[int, int] = field(default_factory=dict)
     """Examples in the newest version, by worker; of a synchronous run."""
     steps_before: int = 0
@@ -60,25 +70,37 @@ class MetricsAggregator:
         """What is new since the last call; None where nothing is."""
         if not self.recent_reports:
             return None
-        recent, reports, since_s = self.recent, self.recent_reports, self.recent_since_s
-        self.recent, self.recent_reports, self.recent_since_s = StepMetrics(), [], time.monotonic()
+        recent, reports = self.recent, self.recent_reports
+        self.recent, self.recent_reports = StepMetrics(), []
+        numbers = {report.number for report in reports}
         return Metrics(
             **recent.model_dump(include=set(StepCounters.model_fields)),
             step=self.steps_before + self.updates,
             epoch=self.examples / self.num_examples,
             run_epochs=self.run_epochs,
             examples=self.examples,
-            examples_per_s=recent.examples / max(self.recent_since_s - since_s, 1e-9),
+            examples_per_s=self._pace(reports),
             loss=recent.loss / recent.weight if recent.weight else 0.0,
             learning_rate=reports[-1].learning_rate,
             gradient_norm=recent.norm / recent.norms if recent.norms and math.isfinite(recent.norm) else None,
             loss_scale=reports[-1].loss_scale or None,
-            workers=len({report.number for report in reports}),
+            workers=len(self.reached or numbers),
             staleness=dict(sorted(self.total.staleness.items())),
             dropped=self.total.dropped,
             group_staleness=[dict(sorted(counts.items())) for counts in self.total.group_staleness],
             backprop_delays=list(reports[-1].delays),
         )
+
+    def _pace(self, reports: list[WorkerReport]) -> float:
+        """Examples a second of all workers. Each worker's are divided by the time that they took: by the time between
+        two events they would jump by whole reports, up and down."""
+        now_s = time.monotonic()
+        for number in {report.number for report in reports}:
+            own = [report for report in reports if report.number == number]
+            seconds = max(sum(report.seconds for report in own), 1e-9)
+            self.paces[number] = Pace(sum(report.metrics.examples for report in own) / seconds, now_s + seconds)
+        trains = [pace for number, pace in self.paces.items() if number in self.reached or not self.reached]
+        return sum(pace.examples_per_s for pace in trains if pace.counts_until_s >= now_s)
 
     def begin(self, numbers: Iterable[int], examples: int) -> None:
         """These workers begin a generation of a synchronous run after so many examples."""

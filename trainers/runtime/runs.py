@@ -10,13 +10,15 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.data.reading import OPENING
-from trainers.errors import SpecRejected
+from trainers.errors import SpecRejected, TraceRefused
+from trainers.events import StopReason
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, own_ray_has_ended
 from trainers.runtime.code_package import Objects, check_own, package_code, package_objects
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
+from trainers.runtime.gone import GONE
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
@@ -37,9 +39,9 @@ class Run:
         self.job_id = job_id
         self.coordinator = coordinator
 
-    def cancel(self) -> None:
-        """Ask for a clean stop with a checkpoint; returns at once."""
-        self.coordinator.cancel.remote()
+    def cancel(self, why: StopReason | None = None) -> None:
+        """Ask for a clean stop with a checkpoint; returns at once. why: For the last line of its log."""
+        self.coordinator.cancel.remote(why)
 
     def scale(self, count: int) -> None:
         """Train with so many workers from soon on; returns once the run has taken note.
@@ -51,6 +53,21 @@ class Run:
             ray.get(self.coordinator.scale.remote(count))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
+
+    def trace(self, steps: int, worker: int | None = None) -> int:
+        """Have a worker record its next steps, by the number in its name, or the first; the number of the event that
+        says so.
+
+        Raises:
+            TraceRefused: Not these steps, not this worker, or not now.
+        """
+        try:
+            event: int = ray.get(self.coordinator.trace.remote(steps, worker))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayActorError:
+            raise TraceRefused("the run trains nothing now; ask again while it is RUNNING") from None
+        return event
 
     def pause(self) -> None:
         """Ask for the same, to be resumed later: the log ends with PAUSED; returns at once."""
@@ -72,10 +89,10 @@ class Run:
         for _ in range(ANSWERS_WITHIN_S):
             try:
                 ray.get(answer, timeout=1)
-            except ray.exceptions.ActorDiedError:
-                return False
             except ray.exceptions.ActorUnavailableError:
                 return True
+            except GONE:
+                return False
             except ray.exceptions.GetTimeoutError:
                 ensure_own_ray()
             else:

@@ -20,6 +20,7 @@ from trainers.runtime.actors.worker import Worker
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.coordinator import Coordinator
+from trainers.runtime.gone import GONE
 from trainers.runtime.runs import Run, runtime_environment
 from trainers.spec import TrainSpec
 
@@ -112,6 +113,6 @@ class WarmRunner:
                 timeout=ANSWER_S,
             )
             ray.get(self.coordinator.__ray_ready__.remote(), timeout=ANSWER_S)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        except (*GONE, ray.exceptions.GetTimeoutError):
             return False
         return True

@@ -48,12 +48,11 @@ from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import PATH_FIELDS, absolute
+from trainers.spec.spec_errors import field_errors
 from trainers.spec.train import (
     Device,
     TrainSpec,
     TransportName,
-    all_field_names,
-    field_errors,
 )
 from trainers.spec.workers import WorkersSpec
 
@@ -103,6 +102,5 @@ __all__ = [
     "WorkersSpec",
     "WsdSchedule",
     "absolute",
-    "all_field_names",
     "field_errors",
 ]

@@ -4,6 +4,7 @@ from trainers.data.names import RECORDS
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
+from trainers.spec.memory import gradient_bytes
 from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
 MOST_OF_THE_FIRST = 0.05
@@ -21,7 +22,7 @@ def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
     division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec)]
-    found = [*_length(spec, num_examples), *division, *_average(spec, num_examples)]
+    found = [*_length(spec, num_examples), *division, *_wire(spec), *_average(spec, num_examples)]
     return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
 
 
@@ -83,6 +84,18 @@ def _mixing(spec: TrainSpec) -> list[str]:
     return [
         f"data.{mixed[0]}: images of one virtual worker's minibatch are mixed with each other, and each has only one; "
         "raise batch.per_worker, or leave it out"
+    ]
+
+
+def _wire(spec: TrainSpec) -> list[str]:
+    """Fewer bits, where no byte is saved for them."""
+    if not spec.algorithm.traits.is_synchronous or spec.wire == "float32":
+        return []
+    if gradient_bytes(spec, spec.wire) < gradient_bytes(spec, "float32"):
+        return []
+    return [
+        "wire: each worker sends sums of several virtual workers' gradients, which are float32, so bfloat16 rounds "
+        "these and saves no byte; leave it out, or take as many workers as virtual ones"
     ]
 
 

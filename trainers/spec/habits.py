@@ -4,6 +4,7 @@ from pydantic import ValidationInfo
 
 from trainers.data.config import DataSpec
 from trainers.data.names import RECORDS, TABLES
+from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
@@ -122,6 +123,18 @@ def suits_device_and_algorithm(precision: PrecisionName, info: ValidationInfo) -
             "which only sync does, with form: all_reduce and reduction: canonical; take that, or bfloat16"
         )
     return precision
+
+
+def sends_gradients(wire: WireName, info: ValidationInfo) -> WireName:
+    """Raises ValueError where something else travels that is not to be rounded."""
+    algorithm = info.data.get("algorithm")
+    if wire != "float32" and algorithm is not None and not algorithm.traits.sends_gradients:
+        raise ValueError(
+            f"gradients of minibatches may be rounded, and {algorithm.name} with these options sends parameters, "
+            "activations or sums that others add to, which may not; leave wire out, or take sync with reduction: "
+            "canonical, downpour or mixed"
+        )
+    return wire
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:

@@ -1,5 +1,8 @@
-"""What the vectors of a model take of a worker's memory, as far as a spec alone says it. Imports no torch."""
+"""What the vectors of a model take of a worker's memory and of its links, as far as a spec alone says it. Imports no
+torch."""
 
+from trainers.collectives.reduction import Reduction
+from trainers.links.names import WireName
 from trainers.spec.train import TrainSpec
 
 
@@ -15,6 +18,13 @@ def bytes_a_parameter(spec: TrainSpec) -> int | None:
     if vectors is None:
         return None
     return 4 * (2 + vectors + (spec.ema is not None))
+
+
+def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
+    """What all workers of a synchronous run send together for each element of their gradients, if it is for others."""
+    workers = spec.workers
+    reduction = Reduction(workers.num_virtual, workers.count, numel=0, wire=wire)
+    return sum(reduction.num_bytes(rank) for rank in range(workers.count))
 
 
 def held_by_a_worker(spec: TrainSpec) -> str:

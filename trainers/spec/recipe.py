@@ -16,7 +16,7 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
+from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -220,6 +220,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
     statistics = f"computed anew on {count} minibatches" if count else "running averages"
     return {
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
+        "wire": _wire(spec),
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
@@ -228,6 +229,22 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
         "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
     }
+
+
+def _wire(spec: TrainSpec) -> Quantity:
+    """In which numbers gradients travel, and how much of each element."""
+    if spec.wire == "float32":
+        return Quantity(value=spec.wire, formula="whatever travels is float32")
+    source = PRECISIONS["bfloat16"][1]
+    if not spec.algorithm.traits.is_synchronous:
+        formula = (
+            "each push is rounded once: 2 bytes an element, 4 where shards of the node read it in place; fetches 4"
+        )
+        return Quantity(value=spec.wire, formula=formula, source=source)
+    rounded, plain = (gradient_bytes(spec, wire) for wire in (spec.wire, "float32"))
+    formula = "each virtual worker's gradient is rounded once; sums and what comes back are float32"
+    sent = f"{rounded} bytes an element of the gradients of {spec.workers.count} workers, {plain} in float32"
+    return Quantity(value=spec.wire, formula=f"{formula}; {sent}", source=source)
 
 
 def _images(data: DataSpec) -> dict[str, Quantity]:

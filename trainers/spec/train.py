@@ -4,10 +4,8 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 `model`, `data`), the name alone may stand for it: `algorithm: downpour`. `workers: 4` and `batch: 32` likewise.
 """
 
-import difflib
-import functools
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
@@ -16,7 +14,8 @@ from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.data.config import DataSpec
 from trainers.data.order import Extent, Order
-from trainers.errors import FieldError, SpecRejected
+from trainers.errors import SpecRejected
+from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
@@ -47,19 +46,18 @@ from trainers.spec.habits import (
     has_one_size,
     has_whole_parameters,
     is_called_whole,
+    sends_gradients,
     suits_device_and_algorithm,
     with_its_others,
 )
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import with_paths
+from trainers.spec.spec_errors import field_errors
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 
 Device = Literal["auto", "cpu", "cuda"]
-MOST_ERRORS = 50
-"""Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
-
 MOST_EPOCHS = 1_000_000
 
 TransportName = Literal["auto", "shared_memory", "process_group", "object_store"]
@@ -166,6 +164,10 @@ class TrainSpec(Section):
     mantissa; `bfloat16`, `float16`: they take and give 16 bits, under torch's autocast. Parameters, gradients, sums and
     losses are float32 in each. The loss of `float16` is scaled, and an update whose gradient is infinite left out."""
 
+    wire: Annotated[WireName, AfterValidator(sends_gradients)] = "float32"
+    """In which numbers gradients travel. `bfloat16`: each virtual worker's, or each push, is rounded to 16 bits once,
+    and takes half the bytes; sums, and all that comes back, are float32."""
+
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
     between workers and shards through Ray's; between workers as `auto`."""
@@ -183,8 +185,6 @@ class TrainSpec(Section):
 
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""
-
-    UNIONS: ClassVar[frozenset[str]] = frozenset({"algorithm", "optimizer", "schedule"})
 
     @field_validator("algorithm")
     @classmethod
@@ -266,7 +266,9 @@ class TrainSpec(Section):
         try:
             return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
         except ValidationError as error:
-            raise SpecRejected("; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error))) from None
+            raise SpecRejected(
+                "; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error, type(self)))
+            ) from None
 
     @property
     def scales_batch(self) -> bool:
@@ -344,33 +346,3 @@ class TrainSpec(Section):
     def resolved(self, base: Path) -> Self:
         """The same spec with every relative path resolved against the folder `base`."""
         return self.model_copy(update=with_paths(self, base))
-
-
-def field_errors(error: ValidationError) -> list[FieldError]:
-    """The errors of a validation, with pointers into what the user wrote (the tags of unions are removed).
-
-    Of more than MOST_ERRORS the rest is only counted.
-    """
-
-    def pointer(loc: tuple[Any, ...]) -> str:
-        parts = [part for i, part in enumerate(loc) if not (i and loc[i - 1] in TrainSpec.UNIONS and len(loc) > i + 1)]
-        return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-    def message(item: Any) -> str:
-        if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(item["loc"][-1]), sorted(all_field_names()), n=3)
-            return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
-        return str(item["msg"]).removeprefix("Value error, ")
-
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    errors = [FieldError(pointer=pointer(e["loc"]), message=message(e)) for e in found[:MOST_ERRORS]]
-    if len(found) > MOST_ERRORS:
-        errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
-    return errors
-
-
-@functools.cache  # computed for every spec with an unknown field, which anyone may send
-def all_field_names() -> set[str]:
-    """The names of all fields of all sections."""
-    schema = TrainSpec.model_json_schema()
-    return {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})}

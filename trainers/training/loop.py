@@ -7,7 +7,7 @@ next one goes on from.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from trainers.links.waiting import WaitFlag, wait_flag
 from trainers.optim.buffers import Buffers
 from trainers.optim.loss_scale import LossScale
 from trainers.parameter_server.protocol import ParameterStore
+from trainers.spans import span
 from trainers.training.batch_ramp import begin_stretch, ramped
 from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
 from trainers.training.position import Position
@@ -29,6 +30,7 @@ from trainers.training.rank_buffers import RankBuffers
 from trainers.training.reporter import Reporter
 from trainers.training.setup import Setup
 from trainers.training.step_gate import StepGate
+from trainers.training.step_tracer import StepTracer
 from trainers.training.work import GroupPosition, leased, synchronous
 
 
@@ -43,6 +45,8 @@ class Ports:
     """Only rank 0 of an algorithm without shards calls it."""
     taken: Callable[[int], None]
     """Waits until the version of so many synchronous steps has been taken from the shards."""
+    tracer: StepTracer = field(default_factory=StepTracer)
+    """Looks on, where somebody asks for a trace."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class TrainingLoop:
             self._rescue()
         finally:
             self.stepping = False  # also where a step was given up: nothing is computed until the next generation
+            self.ports.tracer.leave(lost)
             self.close()
         held = self.version
         position = self.place if held is None else held.position
@@ -186,17 +191,26 @@ class TrainingLoop:
         while self.gate.enter():
             if self._has_parameters and self.gate.meets():
                 self._snapshot()
-            begun = time.perf_counter()
-            work = next(works, None)
-            if work is None:
-                break
-            self.reporter.count_data(time.perf_counter() - begun)
-            self.stepping = True
-            self._step(work)
-            self.stepping = False
+            self.reporter.count_wait()
+            self.ports.tracer.turn()
+            with span("step"):
+                if (work := self._next(works)) is None:
+                    break
+                self.stepping = True
+                self._step(work)
+                self.stepping = False
+            self.ports.tracer.count()
             if self._has_parameters and self._snapshot_due(self.place):
                 self._snapshot()
             self._stay()
+
+    def _next(self, works: Iterator[Work]) -> Work | None:
+        begun = time.perf_counter()
+        with span("data"):
+            work = next(works, None)
+        if work is not None:
+            self.reporter.count_data(time.perf_counter() - begun)
+        return work
 
     def _stay(self) -> None:
         """At a version that is to be kept, until it is taken: the shards have it as long as nobody makes the next. But
@@ -213,7 +227,8 @@ class TrainingLoop:
         report = self.algorithm.step(work)
         if self.is_synchronous:
             self.ahead = 1
-            self.buffers.complete(self._clock + 1)
+            with span("buffers"):
+                self.buffers.complete(self._clock + 1)
             self.ahead = 0
         self.place = self._after(self.place, work, report)
         self.reporter.skipped += work.skipped
@@ -313,10 +328,11 @@ class TrainingLoop:
     def _snapshot(self) -> None:
         """All workers gather; rank 0 hands it on."""
         assert self.algorithm is not None
-        whole = self.algorithm.gather_state()
-        if self.endpoint.rank == 0:
-            assert whole is not None
-            self.ports.snapshot(self._version(whole))
+        with span("snapshot"):
+            whole = self.algorithm.gather_state()
+            if self.endpoint.rank == 0:
+                assert whole is not None
+                self.ports.snapshot(self._version(whole))
         self.reporter.take_wait_s()  # waiting for a snapshot is no part of a step
 
     def _report(self) -> None:

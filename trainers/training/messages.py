@@ -106,6 +106,19 @@ class GenerationEnd:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """How far a worker is that records some of its steps."""
+
+    steps: int
+    """Recorded so far; once it is over, those in the trace."""
+    is_over: bool
+    file: bytes = b""
+    """The Chrome trace, compressed with gzip, once it is over; empty where there is none."""
+    why: str = ""
+    """Why it was over before all steps were recorded, in a sentence without its end."""
+
+
+@dataclass(frozen=True)
 class WorkerReport:
     """What a worker did since its last report."""
 
@@ -116,6 +129,8 @@ class WorkerReport:
     metrics: StepMetrics
     learning_rate: float = 0.0
     """Of the last step."""
+    seconds: float = 0.0
+    """That it took to do all of this."""
     loss_scale: float = 0.0
     """Of the next step; 0 where losses are not scaled."""
     delays: tuple[int, ...] = ()

@@ -66,6 +66,7 @@ class Reporter:
 
     def restart(self) -> None:
         """The first step begins: what came before it is not reported."""
+        self.take_wait_s()
         self.metrics, self.since_s = StepMetrics(), time.perf_counter()
 
     def take_wait_s(self) -> float:
@@ -77,12 +78,16 @@ class Reporter:
                 connection.waited_s = 0.0
         return waited
 
+    def count_wait(self) -> float:
+        """Count the seconds that this thread waited for others since the last call, and return them."""
+        waited = self.take_wait_s()
+        self.metrics.wait_communication_s += waited
+        return waited
+
     def count_data(self, seconds: float) -> None:
         """A step's data were there after so long. While examples move between workers, waiting for data is waiting for
         workers: that counts as communication."""
-        waited = self.take_wait_s()
-        self.metrics.wait_communication_s += waited
-        self.metrics.wait_data_s += seconds - waited
+        self.metrics.wait_data_s += max(0.0, seconds - self.count_wait())
 
     def count_step(self, epoch: int, report: StepReport, seconds: float) -> None:
         """Count one step, which took so long once its data were there.
@@ -101,7 +106,8 @@ class Reporter:
         self.metrics += StepMetrics(
             steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
             by_epoch={epoch: (loss, report.total.weight)},
-            wait_communication_s=waited, compute_s=seconds - waited, norm=sum(report.norms), norms=len(report.norms),
+            wait_communication_s=waited, compute_s=max(0.0, seconds - waited),
+            norm=sum(report.norms), norms=len(report.norms),
         )  # fmt: skip
         self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following
         _check(loss, self.steps, epoch, report.learning_rate)
@@ -127,11 +133,12 @@ class Reporter:
         self._read_loss()
         applied = self.store.applied if self.store is not None else []
         metrics, skipped = self.metrics, self.skipped
+        now_s = time.perf_counter()
+        seconds, self.since_s = now_s - self.since_s, now_s
         peak = (0, 0)
         if self.steps and not self.has_told_peak:
             peak, self.has_told_peak = peak_bytes(), True
-        self.skipped = []
-        self.restart()
+        self.skipped, self.metrics = [], StepMetrics()
         if self.collectives is not None:
             metrics += self.collectives.meter.take()
         if self.store is not None:
@@ -143,6 +150,7 @@ class Reporter:
                 generation=self.begin.endpoint.generation,
                 metrics=metrics,
                 learning_rate=self.learning_rate if metrics.steps else 0.0,
+                seconds=seconds,
                 delays=self.delays if metrics.steps else (),
                 updates=updates,
                 reached=reached,

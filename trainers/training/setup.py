@@ -204,6 +204,7 @@ class Setup:
             start=start,
             partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
+            wire=self.spec.wire,
             groups=self.groups,
         )
 

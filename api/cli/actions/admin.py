@@ -14,7 +14,7 @@ from rich.text import Text
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
-from api.cli.display import wide_console
+from api.cli.display import id_column, wide_console
 from api.client.client import Client
 from service import AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
@@ -56,7 +56,7 @@ def print_tokens(context: CliContext, state_dir: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"tokens": [token.model_dump(mode="json") for token in found]}))
         return
-    table = Table("token", "user", "role", "created", "works", box=None)
+    table = Table(id_column("token", (token.id for token in found)), "user", "role", "created", "works", box=None)
     for token in found:
         table.add_row(*(Text(cell) for cell in (token.id, token.user, token.role, _day(token.created), _works(token))))
     Console().print(table)
@@ -85,7 +85,7 @@ def print_webhooks(client: Client, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"webhooks": [hook.model_dump(mode="json") for hook in found]}))
         return
-    table = Table("webhook", "url", "states", "user", "created", box=None)
+    table = Table(id_column("webhook", (hook.id for hook in found)), "url", "states", "user", "created", box=None)
     for hook in found:
         cells = (hook.id, hook.url, ", ".join(hook.states) or "all", hook.user, _day(hook.created))
         table.add_row(*(Text(cell) for cell in cells))
@@ -98,7 +98,8 @@ def print_webhook(client: Client, webhook_id: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(hook))
         return
-    table = Table("job", "state", "attempts", "delivered", "error", box=None)
+    ids = id_column("job", (one["job_id"] for one in hook["deliveries"]))
+    table = Table(ids, "state", "attempts", "delivered", "error", box=None)
     for one in hook["deliveries"]:
         delivered = "no" if one["delivered"] is None else _day(one["delivered"])
         cells = (one["job_id"], one["body"]["data"]["state"], str(one["attempts"]), delivered, one["error"])
@@ -117,7 +118,9 @@ def print_audit(entries: Iterable[AuditEntry], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"entries": [entry.model_dump(mode="json") for entry in entries]}))
         return
-    table = Table("time", "user", "role", "from", "action", "id", "status", "details", box=None)
+    entries = list(entries)
+    ids = id_column("id", (entry.target or "" for entry in entries))
+    table = Table("time", "user", "role", "from", "action", ids, "status", "details", box=None)
     for entry in entries:
         details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
         cells = (_day(entry.time), entry.user, entry.role, entry.address, entry.action, entry.target or "")

@@ -15,7 +15,7 @@ import service
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import FAILED, INTERRUPTED, OK
-from api.cli.display import display, duration
+from api.cli.display import display, duration, id_column, wide_console
 from api.cli.interruptible import interruptible
 from api.client.client import Client
 
@@ -60,12 +60,13 @@ def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json
     if as_json:
         typer.echo(json.dumps({"jobs": [job.model_dump(mode="json") for job in jobs]}))
         return
-    Console().print(job_table(jobs))
+    wide_console().print(job_table(jobs))
 
 
 def job_table(jobs: Sequence[service.JobSummary]) -> Table:
     """One line for each job."""
-    table = Table("job", "name", "algorithm", "state", "progress", "left", "metric", "message", box=None)
+    ids = id_column("job", (job.id for job in jobs))
+    table = Table(ids, "name", "algorithm", "state", "progress", "left", "metric", "message", box=None)
     for job in jobs:
         left = "" if job.eta_s is None else duration(job.eta_s)
         metric = "" if job.headline is None else f"{job.headline.replace('_', ' ')} {job.headline_value:.4g}"

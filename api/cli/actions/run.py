@@ -24,6 +24,8 @@ class RunRequest:
     """Where it leaves everything; none: a new folder among the runs."""
     num_cpus: int | None
     as_json: bool
+    trace: int = 0
+    """How many steps of a job are recorded once it trains."""
 
 
 def run_here(context: CliContext, request: RunRequest) -> int:
@@ -44,7 +46,7 @@ def run_here(context: CliContext, request: RunRequest) -> int:
                 complain(f"{request.spec_file}: /workers: {why}")
                 return BAD_INPUT
             interrupts.install()
-            result = _train(LocalRun(runs, job_id, spec, run_dir), interrupts, info, request.as_json)
+            result = _train(LocalRun(runs, job_id, spec, run_dir, request.trace), interrupts, info, request.as_json)
     except KeyboardInterrupt:
         complain("Ended before it started.")
         return FAILED

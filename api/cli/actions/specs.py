@@ -57,6 +57,6 @@ def known_states(states: list[str]) -> tuple[service.State, ...]:
     """States by their names, in upper or lower case. Ends the command at an unknown one."""
     unknown = [state for state in states if state.upper() not in service.State.__members__]
     if unknown:
-        complain(f"there is no state {unknown[0]!r}; use one of {', '.join(service.State)}")
+        complain(f"--state: {service.unknown(unknown[0].upper(), service.State)}")
         raise typer.Exit(BAD_INPUT)
     return tuple(service.State(state.upper()) for state in states)

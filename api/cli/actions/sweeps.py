@@ -17,7 +17,7 @@ from api.cli.actions.run import RunRequest
 from api.cli.actions.specs import as_exit, has_code, read_sweep
 from api.cli.connection import complain, connected
 from api.cli.context import BAD_INPUT, FAILED, INTERRUPTED, OK, CliContext
-from api.cli.display import duration, wide_console
+from api.cli.display import duration, id_column, wide_console
 from api.cli.interruptible import interruptible
 from api.cli.interrupts import Interrupts
 from api.client.client import Client
@@ -142,7 +142,8 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
         return
     typer.echo(_sentence(sweep))
     axes = list(sweep.spec.axes)
-    table = Table("trial", "job", *axes, "state", "progress", sweep.metric.name, "message", box=None)
+    ids = id_column("job", (trial.id for trial in sweep.results))
+    table = Table("trial", ids, *axes, "state", "progress", sweep.metric.name, "message", box=None)
     for trial in sweep.results:
         error = "" if trial.value is None else f"{trial.value:.4f}"
         values = [str(trial.settings.get(axis, "")) for axis in axes]
@@ -156,7 +157,8 @@ def print_sweeps(found: list[SweepSummary], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"sweeps": [one.model_dump(mode="json") for one in found]}))
         return
-    table = Table("sweep", "name", "state", "trials", "progress", "left", "message", box=None)
+    ids = id_column("sweep", (one.id for one in found))
+    table = Table(ids, "name", "state", "trials", "progress", "left", "message", box=None)
     for one in found:
         left = "" if one.eta_s is None else duration(one.eta_s)
         cells = (one.id, one.name, one.state, str(one.trials["total"]), f"{one.progress:.0%}", left, one.message)

@@ -82,6 +82,9 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
         address: AddressOption = None,
         run_dir: Annotated[Path | None, typer.Option(help="Where the run leaves everything. [runs/JOB]")] = None,
         num_cpus: CpusOption = None,
+        trace: Annotated[
+            int, typer.Option(min=0, max=100, metavar="STEPS", help="Record so many steps of a worker. [none]")
+        ] = 0,
         dry_run: DryRunOption = False,
         output: OutputOption = Output.text,
     ) -> None:
@@ -92,7 +95,7 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
         if dry_run:
             print_checked(read_job(spec_file, sets or []), output is Output.json)
             return
-        request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json)
+        request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json, trace)
         raise typer.Exit(run_here(context, request))
 
 

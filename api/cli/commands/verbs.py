@@ -1,6 +1,7 @@
-"""The commands that pause, scale, resume and fork."""
+"""The commands that pause, scale, resume, fork and trace."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +11,13 @@ from api.cli.options import JobId, KeyOption, Output, OutputOption, ServerOption
 
 
 def add_verbs(app: typer.Typer, context: CliContext) -> None:
-    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork` and `checkpoints` of jobs."""
+    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork`, `checkpoints` and `trace` of jobs."""
     _add_pause(app, context)
     _add_scale(app, context)
     _add_resume(app, context)
     _add_fork(app, context)
     _add_checkpoints(app, context)
+    _add_trace(app, context)
 
 
 def _add_pause(app: typer.Typer, context: CliContext) -> None:
@@ -101,3 +103,22 @@ def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
         for one in found:
             size = sum(file.bytes for file in one.files)
             typer.echo(f"{one.step}  epoch {one.epoch}  {size / 1e6:,.1f} MB")
+
+
+def _add_trace(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def trace(
+        job: JobId,
+        *,
+        steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps.")] = 10,
+        worker: Annotated[int | None, typer.Option(min=0, help="Of which: 1 is worker/1. [the first]")] = None,
+        out: Annotated[Path | None, typer.Option(help="Where it is written: .json, or .json.gz. [here]")] = None,
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Record what one worker does in its next steps, while it trains, as a Chrome trace."""
+        from api.cli.actions.trace import trace_job
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            raise typer.Exit(trace_job(client, job, (steps, worker), out, output is Output.json))

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from service import CheckpointView, JobManager, Line, chunks
 
@@ -43,7 +44,7 @@ class Lines(BaseModel):
 
 def router(manager: JobManager) -> APIRouter:
     """The routes over one manager."""
-    routes = APIRouter(tags=["jobs"])
+    routes = APIRouter(tags=["jobs"], route_class=Exact)
 
     @routes.get("/jobs/{job_id}/checkpoints", responses=answers(404, 502, 503))
     async def list_checkpoints(job_id: str) -> Checkpoints:

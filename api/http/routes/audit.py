@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from api.http.exact import Exact
 from api.http.problems import answers
 from service import Audit, AuditEntry, AuditQuery
 
@@ -23,7 +24,7 @@ class AuditPage(BaseModel):
 
 def router(audit: Audit) -> APIRouter:
     """The route over one audit."""
-    routes = APIRouter(prefix="/audit", tags=["audit"])
+    routes = APIRouter(prefix="/audit", tags=["audit"], route_class=Exact)
 
     @routes.get("", responses=answers(422))
     async def list_audit(

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from api.http.auth import caller
+from api.http.exact import Exact
 from service import (
     Algorithm,
     ClusterInfo,
@@ -45,7 +46,7 @@ class Cluster(BaseModel):
 
 def router(manager: JobManager, cluster: ClusterInfo) -> APIRouter:
     """The routes over one manager and its cluster."""
-    routes = APIRouter(tags=["catalogue"])
+    routes = APIRouter(tags=["catalogue"], route_class=Exact)
 
     @routes.get("/schema/job")
     async def schema() -> dict[str, Any]:

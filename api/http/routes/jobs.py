@@ -10,8 +10,9 @@ from api.http import sse
 from api.http.audit import is_recorded
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_job_spec
+from api.http.exact import Direct, Exact
 from api.http.problems import ProblemError, answers
-from api.http.routes.submission import Direct, asked, spec_in_body, tell_where
+from api.http.routes.submission import asked, spec_in_body, tell_where
 from service import Event, JobManager, JobSpec, JobSummary, JobView, State, own_code
 from service import Query as JobQuery
 
@@ -46,7 +47,7 @@ class JobPage(BaseModel):
 
 def router(manager: JobManager, streams: sse.Streams, access: Access) -> APIRouter:
     """The routes over one manager."""
-    routes = APIRouter(prefix="/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Exact)
     _add_submit(routes, manager, access)
     _add_views(routes, manager)
     _add_streams(routes, manager, streams)

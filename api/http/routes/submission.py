@@ -1,11 +1,9 @@
 """What submitting a job and submitting a sweep have in common."""
 
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import Field, TypeAdapter, ValidationError
 
 T = TypeVar("T")
@@ -21,14 +19,6 @@ PARAMETERS: list[dict[str, Any]] = [
     },
     {"name": "Idempotency-Key", "in": "header", "schema": KEY.json_schema()},
 ]
-
-
-class Direct(APIRoute):
-    """A route whose endpoint reads the request by itself: FastAPI describes it, and looks for no parameters."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The endpoint."""
-        return self.endpoint
 
 
 class Asked(NamedTuple):

@@ -10,6 +10,7 @@ from api.http import sse
 from api.http.audit import told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_sweep_spec
+from api.http.exact import Exact
 from api.http.problems import answers
 from api.http.routes.jobs import MAX_EVENTS, STREAM
 from api.http.routes.submission import asked, spec_in_body, tell_where
@@ -66,7 +67,7 @@ class Extension(BaseModel):
 
 def router(manager: SweepManager, streams: sse.Streams, access: Access) -> APIRouter:
     """The routes over one manager."""
-    routes = APIRouter(prefix="/sweeps", tags=["sweeps"])
+    routes = APIRouter(prefix="/sweeps", tags=["sweeps"], route_class=Exact)
     _add_submit(routes, manager, access)
     _add_views(routes, manager, streams)
     _add_report(routes, manager)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.http.audit import is_recorded, told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_changes
+from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import PARAMETERS, asked, tell_where
 from service import JobManager, JobSpec, JobView, SpecRejected, own_code
@@ -30,7 +31,7 @@ class Size(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    workers: int = Field(ge=1, le=4096, examples=[2])
+    workers: int = Field(ge=1, le=4096, strict=True, examples=[2])
     """From `workers.min` to `workers.max` of the spec."""
 
 
@@ -41,7 +42,7 @@ Checkpoint = Annotated[
 
 def router(manager: JobManager, access: Access) -> APIRouter:
     """The routes over one manager."""
-    routes = APIRouter(prefix="/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Exact)
 
     @routes.post("/{job_id}/pause", status_code=202, responses=answers(404, 409, 503))
     async def pause(request: Request, job_id: str) -> JobView:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.http.audit import told
 from api.http.auth import caller
+from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import tell_where
 from service import Delivery, Sender, State, Webhook, WebhookRefused
@@ -50,7 +51,7 @@ class WebhookView(Webhook):
 
 def router(sender: Sender) -> APIRouter:
     """The routes over one sender."""
-    routes = APIRouter(prefix="/webhooks", tags=["webhooks"])
+    routes = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=Exact)
     webhooks = sender.webhooks
 
     @routes.post("", status_code=201, responses=answers(422))

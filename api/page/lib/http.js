@@ -38,7 +38,11 @@ export const post = (path, body) => api(path, { method: "POST", ...(body === und
 
 /** Fetch a file and give it to the browser to keep; a plain link could not carry the token. */
 export async function download(path, name) {
-  const blob = await (await ask(path, {})).blob();
+  keep(await (await ask(path, {})).blob(), name);
+}
+
+/** Give what the page has made to the browser to keep. */
+export function keep(blob, name) {
   const href = URL.createObjectURL(blob);
   el("a", { href, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60000);

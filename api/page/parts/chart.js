@@ -7,6 +7,9 @@ import uPlot from "../vendor/uPlot.esm.js";
 const HEIGHT = 200;
 const FONT = "12px system-ui, sans-serif";
 const LABEL_WIDTH = 7;
+const COLOURS = 8;
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+const NEAR = 24; // pixels between the pointer and the line that is meant
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const charts = new Set();
 let colours = {};
@@ -24,9 +27,12 @@ export function colour(name) {
 
 /** The colour of the i-th of many lines: the style sheet's eight, then round the wheel. */
 export function lineColour(i) {
-  if (i < 8) return colour(`line-${i + 1}`);
+  if (i < COLOURS) return colour(`line-${i + 1}`);
   return `hsl(${(i * 137.5) % 360} 65% ${dark.matches ? 65 : 42}%)`;
 }
+
+/** How the i-th of many lines is dashed, since nobody can tell more than some colours apart. */
+export const lineDash = (i) => DASHES[Math.floor(i / COLOURS) % DASHES.length];
 
 /** The height of a chart that is all there is. */
 export const TALL = 360;
@@ -34,10 +40,12 @@ export const TALL = 360;
 /**
  * A figure with a title, a legend and a plot.
  *
- * options: `title`; `lines`: [{ label, format, stepped, dots, gaps }], formats being functions of a value; `xLabel` and
- * `xFormat`, functions, since the axis may be changed; `sync`: charts of one name share their cursor; `zero`: the axis
- * begins at 0; `height`; `logX`: base of a logarithmic axis; `xSplits`: where its ticks are; `after(plot)`: draws more;
- * `legend`: whether to show one.
+ * options: `title`; `lines`: [{ label, format, stepped, dots, gaps, tint, edge }], formats being functions of a value,
+ * `tint` the number of its colour, and an `edge` that of an area, not drawn; `bands`: [[upper, lower]], lines between
+ * which an area is filled; `xLabel` and `xFormat`, functions, since the axis may be changed; `sync`: charts of one name
+ * share their cursor; `zero`: the axis begins at 0; `height`; `logX`: base of a logarithmic axis; `logY`; `xSplits`: where
+ * its ticks are; `after(plot)`: draws more; `legend`: whether to show one; `onCursor(at)`: the place in the data under
+ * the pointer, or null; `onNear(i)`: the line that is meant, or null; `onZoom(zoomed)`.
  */
 export class Chart {
   constructor(options) {
@@ -80,14 +88,22 @@ export class Chart {
     this.#show(null);
   }
 
-  /** Show or hide the i-th line. */
-  toggle(i, on) {
-    this.plot?.setSeries(i + 1, { show: on });
+  /** Bring the i-th line before the others; null: all are equal. */
+  single(i) {
+    this.brought = true; // nobody pointed at it here
+    this.plot?.setSeries(i === null ? null : i + 1, { focus: true });
+    this.brought = false;
   }
 
-  /** Bring the i-th line before the others; none: all are equal. */
-  single(i) {
-    this.plot?.setSeries(i === null ? null : i + 1, { focus: true });
+  /** Show all of the axis again. */
+  whole() {
+    this.#zoom(false);
+    this.plot?.setData(this.data, true);
+  }
+
+  /** What is drawn, as a canvas; null while nothing is. */
+  get canvas() {
+    return this.plot?.ctx.canvas ?? null;
   }
 
   /** Lines [xs, ys] of their own axes on one that they share. */
@@ -103,14 +119,18 @@ export class Chart {
   }
 
   #make(data) {
-    const { lines, height, zero, sync, logX, xSplits } = this.options;
+    const { lines, height, zero, sync, logX, logY, xSplits, bands = [] } = this.options;
     const axis = {
       stroke: () => colour("faint"),
       grid: { stroke: () => colour("grid"), width: 1 },
       ticks: { show: false },
       font: FONT,
     };
-    const y = { ...axis, values: (_, ticks) => ticks.map((tick) => lines[0].format(tick)), size: widest };
+    const y = {
+      ...axis,
+      values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : lines[0].format(tick))),
+      size: widest,
+    };
     const x = {
       ...axis,
       size: 28,
@@ -127,26 +147,40 @@ export class Chart {
         focus: { alpha: 0.15 },
         scales: {
           x: { time: false, ...(logX ? { distr: 3, log: logX, range: roomy } : {}) },
-          y: range ? { range } : {},
+          y: { ...(range ? { range } : {}), ...(logY ? { distr: 3, log: 10 } : {}) },
         },
-        cursor: { y: false, points: { size: 6 }, ...(sync ? { sync: { key: sync } } : {}) },
+        cursor: {
+          y: false,
+          points: { size: 6 },
+          ...(this.options.onNear ? { focus: { prox: NEAR } } : {}),
+          ...(sync ? { sync: { key: sync } } : {}),
+        },
         series: [{}, ...lines.map((line, i) => series(line, i, lines.length))],
+        bands: bands.map(([upper, lower]) => ({
+          series: [upper + 1, lower + 1],
+          fill: () => `color-mix(in srgb, ${lineColour(lines[upper].tint)} 18%, transparent)`,
+        })),
         hooks: {
           draw: [() => this.#drawMarks(), () => this.options.after?.(this.plot)],
-          setCursor: [(plot) => this.#show(plot.cursor.idx ?? null)],
-          setSelect: [
+          setCursor: [
             (plot) => {
-              this.zoomed = plot.select.width > 0;
+              this.#show(plot.cursor.idx ?? null);
+              this.options.onCursor?.(plot.cursor.idx ?? null);
             },
           ],
+          setSeries: [(_, i, how) => how?.focus !== undefined && !this.brought && this.options.onNear?.(i ? i - 1 : null)],
+          setSelect: [(plot) => this.#zoom(plot.select.width > 0)],
         },
       },
       data,
       this.frame,
     );
-    this.plot.over.addEventListener("dblclick", () => {
-      this.zoomed = false;
-    });
+    this.plot.over.addEventListener("dblclick", () => this.#zoom(false));
+  }
+
+  #zoom(on) {
+    this.zoomed = on;
+    this.options.onZoom?.(on);
   }
 
   #legend() {
@@ -218,12 +252,13 @@ export class Chart {
   }
 }
 
-function series({ label, stepped, dots, gaps }, i, total) {
+function series({ label, stepped, dots, gaps, tint = null, edge }, i, total) {
   return {
     label,
     spanGaps: !gaps,
-    width: total > 40 ? 0.8 : 1.5,
-    stroke: () => lineColour(i),
+    width: edge ? 0 : total > 40 ? 0.8 : 1.5,
+    stroke: () => (edge ? "transparent" : lineColour(tint ?? i)),
+    dash: tint === null ? undefined : lineDash(tint),
     points: { show: dots ?? false, size: 6 },
     ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
   };

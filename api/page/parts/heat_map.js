@@ -57,9 +57,9 @@ function filled(cell, share, tells) {
     .map(([what, number]) => `${number} ${what}`)
     .join(", ");
   const spread = cell.std === null ? "" : ` ± ${tells.gap(cell.std)}`;
-  const title = `rate ${figure(cell.lr)}, ${cell.errors.length} seeds${spread}${lost ? `; ${lost}` : ""}`;
+  const title = `rate ${figure(cell.lr)}, ${cell.finished} seeds${spread}${lost ? `; ${lost}` : ""}`;
   const node = el("td", { title }, cell.mean === null ? lost || "–" : `${tells.text(tells.value(cell.mean))}${sign}`);
-  if (cell.mean === null) node.className = cell.diverged + cell.stopped ? "broken" : "void";
+  if (cell.mean === null) node.className = cell.diverged ? "broken" : "void";
   else
     node.style.backgroundColor = `color-mix(in oklab, ${colour("hot")} ${Math.round(share * 100)}%, ${colour("cool")})`;
   return node;

@@ -9,16 +9,17 @@ const NEAR_PX = 40;
 
 /** A log that shows its last lines, and follows its end as long as the reader is there. */
 export function logPanel() {
-  const list = el("ol", { class: "log", role: "log", "aria-live": "off", "aria-label": "Log", tabindex: 0 });
+  const list = el("ol");
+  const frame = el("div", { class: "log", role: "log", "aria-live": "off", "aria-label": "Log", tabindex: 0 }, list);
   return {
-    element: list,
+    element: frame,
     add(event) {
       const line = sentenceOf(event);
       if (!line) return;
-      const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_PX;
+      const atEnd = frame.scrollHeight - frame.scrollTop - frame.clientHeight < NEAR_PX;
       list.append(el("li", { "data-level": line.level }, el("time", {}, clock(event.time)), " ", line.text));
       if (list.children.length > MOST) list.firstElementChild.remove();
-      if (atEnd) list.scrollTop = list.scrollHeight;
+      if (atEnd) frame.scrollTop = frame.scrollHeight;
     },
   };
 }

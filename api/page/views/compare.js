@@ -1,203 +1,253 @@
-// Several runs overlaid: one figure of each, on one axis.
+// Several runs compared: one figure of each on one axis, how they ended, and how their specs differ.
 
-import { Chart, TALL, lineColour } from "../parts/chart.js";
-import { announce, el, link } from "../lib/dom.js";
-import { duration, figure, metricFormat, metricTitle } from "../lib/format.js";
-import { api } from "../lib/http.js";
-import { every, heading } from "../parts/widgets.js";
+import { Chart, TALL, lineColour, lineDash } from "../parts/chart.js";
+import { CompareBar } from "../parts/compare_bar.js";
+import { RunTable } from "../parts/run_table.js";
+import { picture } from "../parts/picture.js";
+import { actionButton, every, heading } from "../parts/widgets.js";
+import { csv, differences, groups, positive, smoothed, spread } from "../lib/comparing.js";
+import { chosen, read, told } from "../lib/compared_runs.js";
+import { announce, el } from "../lib/dom.js";
 import { fetchLines } from "../lib/fetch_lines.js";
+import { duration, figure, metricFormat, metricTitle } from "../lib/format.js";
+import { keep } from "../lib/http.js";
 import { AXES, aligned, isMeasured } from "../lib/metric_series.js";
-import { ENDED } from "../lib/states.js";
 
 const REFRESH_MS = 5000;
-const RECENT = 12;
 const FIGURES = {
-  loss: ["Training loss", figure],
-  test_loss: ["Test loss", figure],
-  examples_per_s: ["Examples a second", figure],
-  staleness: ["Mean staleness", figure],
-  workers: ["Workers", figure],
-  learning_rate: ["Learning rate", figure],
-  gradient_norm: ["Gradient norm", figure],
+  loss: "Training loss",
+  test_loss: "Test loss",
+  examples_per_s: "Examples a second",
+  staleness: "Mean staleness",
+  workers: "Workers",
+  learning_rate: "Learning rate",
+  gradient_norm: "Gradient norm",
 };
 
-/** Title and format of a figure: one that every run has, or a metric of the task. */
-const looksOf = (name) => FIGURES[name] ?? [metricTitle(name), metricFormat(name)];
+const titleOf = (name) => FIGURES[name] ?? metricTitle(name);
+const formatOf = (name) => (FIGURES[name] ? figure : metricFormat(name));
 
-/** `jobs`: ids with commas between, or else the last jobs; `sweep`: all trials of one; `figure`, `over`. */
+/** `jobs`, `sweep`: which runs; `figure`, `over`, `smooth`, `logX`, `logY`, `group`: how they are drawn. */
 export function compareView(main, { query }, signal) {
-  const asked = query.get("figure") ?? "";
-  const name = Object.hasOwn(FIGURES, asked) || isMeasured(asked) ? asked : "loss";
-  const axis = Object.hasOwn(AXES, query.get("over")) ? query.get("over") : "epoch";
+  const looks = looksOf(query);
   const place = el("div", {}, el("p", { class: "note", "aria-busy": "true" }, "Reading…"));
-  const offered = choices(query, name, axis);
-  main.append(heading("Overlay", offered.element), place);
-  let overlay = null;
+  main.append(heading("Compare"), place);
+  let comparison = null;
   every(REFRESH_MS, signal, async () => {
-    const isNew = !overlay;
-    overlay ??= await Overlay.open(query, name, axis, place, signal);
-    await overlay.refresh();
-    if (isNew) offered.add(await measured(overlay.jobs, signal));
+    if (!comparison) {
+      const runs = await told(await chosen(query, signal), signal);
+      comparison = new Comparison(runs, looks, query, signal);
+      place.replaceChildren(...(runs.length ? comparison.elements : [nothing()]));
+    }
+    await comparison.refresh();
   });
-  signal.addEventListener("abort", () => overlay?.chart.close());
-  return "Overlay";
+  signal.addEventListener("abort", () => comparison?.chart?.close());
+  return "Compare";
 }
 
-class Overlay {
-  static async open(query, name, axis, place, signal) {
-    const jobs = await chosen(query, signal);
-    const overlay = new Overlay(jobs, name, axis, signal);
-    place.replaceChildren(overlay.element);
-    return overlay;
-  }
+const nothing = () => el("p", { class: "note" }, "Tick jobs in the list, and press Compare there.");
 
-  constructor(jobs, name, axis, signal) {
-    const [title, format] = looksOf(name);
-    this.jobs = jobs;
-    this.name = name;
-    this.axis = axis;
+function looksOf(query) {
+  const asked = query.get("figure") ?? "",
+    smooth = Number(query.get("smooth"));
+  return {
+    figure: Object.hasOwn(FIGURES, asked) || isMeasured(asked) ? asked : "loss",
+    over: Object.hasOwn(AXES, query.get("over")) ? query.get("over") : "epoch",
+    smooth: smooth > 0 && smooth < 1 ? smooth : 0,
+    logX: query.has("logX"),
+    logY: query.has("logY"),
+    group: query.get("group") ?? "",
+  };
+}
+
+class Comparison {
+  constructor(runs, looks, query, signal) {
+    this.runs = runs;
+    this.looks = looks;
+    this.query = query;
     this.signal = signal;
-    this.lines = jobs.map(() => [[], []]);
+    this.lines = runs.map(() => [[], []]);
+    this.hidden = new Set();
     this.done = new Set();
-    this.chart = new Chart({
-      title,
-      height: TALL,
-      legend: false,
-      lines: jobs.map((job) => ({ label: job.name, format })),
-      xFormat: axis === "time" ? duration : figure,
-      xLabel: () => AXES[axis],
+    this.differences = differences(runs.map(({ spec }) => spec));
+    this.bar = new CompareBar(looks, { ...FIGURES, [looks.figure]: titleOf(looks.figure) }, {
+      go: (changes) => this.#go(changes),
+      change: (changes) => this.#change(changes),
     });
-    this.items = jobs.map((job, i) => this.#item(job, i));
-    const none = el("p", { class: "note" }, "Tick jobs in the list, and press Overlay there.");
-    this.element = el("div", {}, jobs.length ? this.chart.element : none, el("ul", { class: "runs" }, this.items));
+    this.bar.offerFigures(runs.flatMap(({ metrics }) => metrics).map((name) => [name, titleOf(name)]));
+    this.bar.offerGroups([...this.differences.keys()]);
+    this.table = new RunTable(runs, {
+      onShow: (i, on) => this.#hide(i, !on),
+      onPoint: (i) => this.chart?.single(i === null ? null : this.lineOf[i]),
+    });
+    this.whole = el("button", { type: "button", disabled: true, onclick: () => this.chart.whole() }, "Whole axis");
+    this.frame = el("div");
+    const buttons = [
+      this.whole,
+      actionButton("Save as CSV", "", () => this.#saveCsv()),
+      actionButton("Save as PNG", "", () => this.#savePng()),
+    ];
+    this.elements = [this.bar.element, this.frame, el("div", { class: "buttons" }, buttons), this.table.element];
+    this.#chart();
   }
 
   /** Read what has grown, and draw. */
   async refresh() {
-    const growing = this.jobs.map((job, i) => i).filter((i) => !this.done.has(i));
+    const growing = this.runs.map((_, i) => i).filter((i) => !this.done.has(i));
     if (!growing.length) return;
-    const jobs = growing.map((i) => this.jobs[i]);
-    // How they stand first, so that of one that has ended all is read.
-    const ended = await Promise.all(jobs.map((job) => hasEnded(job, this.drawn, this.signal)));
-    const ids = jobs.map((job) => job.id);
-    const lines = await fetchLines(ids, this.name, this.axis, this.signal);
+    if (this.drawn) {
+      // How they stand first, so that of one that has ended all is read.
+      const now = await Promise.all(growing.map((i) => read(this.runs[i], this.signal)));
+      growing.forEach((i, at) => (this.runs[i] = now[at]));
+    }
+    const ids = growing.map((i) => this.runs[i].id);
+    const lines = await fetchLines(ids, this.looks.figure, this.looks.over, this.signal);
     growing.forEach((i, at) => {
       if (lines[at]) this.lines[i] = lines[at];
-      if (ended[at] || !lines[at]) this.done.add(i);
+      if (this.runs[i].finished !== null || !lines[at]) this.done.add(i);
     });
-    this.chart.draw(aligned(this.lines));
+    this.#draw();
     if (!this.drawn) {
       performance.mark("first plot");
-      announce(`${this.jobs.length} runs are drawn`);
+      announce(`${this.runs.length} runs are drawn`);
     }
     this.drawn = true;
   }
 
-  #item(job, i) {
-    const box = el("input", {
-      type: "checkbox",
-      checked: true,
-      "aria-label": `Show ${job.name}`,
-      onchange: () => this.chart.toggle(i, box.checked),
+  /** A chart for the lines as they are grouped now. */
+  #chart() {
+    const { looks } = this,
+      format = formatOf(looks.figure);
+    const told = this.differences.get(looks.group);
+    this.groups = told && groups(told.map((text) => `${looks.group} ${text}`));
+    const names = this.groups ? this.groups.map(({ label }) => label) : this.runs.map(({ name }) => name);
+    const line = (label, tint, more = {}) => ({ label, format, tint, ...more });
+    this.named = names.map((label, tint) => ({ label, tint }));
+    this.lineOf = this.runs.map((_, i) => (this.groups ? 3 * this.#groupOf(i) : i));
+    this.chart?.close();
+    this.chart = new Chart({
+      title: titleOf(looks.figure) + (this.groups ? ", mean and range" : ""),
+      height: TALL,
+      legend: false,
+      lines: this.groups
+        ? names.flatMap((name, i) => [line(name, i), line("", i, { edge: true }), line("", i, { edge: true })])
+        : names.map((name, i) => line(name, i)),
+      bands: this.groups ? names.map((_, i) => [3 * i + 2, 3 * i + 1]) : [],
+      xFormat: looks.over === "time" ? duration : figure,
+      xLabel: () => AXES[looks.over],
+      logX: looks.logX && 10,
+      logY: looks.logY,
+      onCursor: (at) => this.#values(at),
+      onNear: (at) => this.table.point(this.#members(at)),
+      onZoom: (on) => (this.whole.disabled = !on),
     });
-    const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = lineColour(i);
-    const bring = () => this.chart.single(i),
-      back = () => this.chart.single(null);
-    return el(
-      "li",
-      { onpointerenter: bring, onpointerleave: back, onfocusin: bring, onfocusout: back },
-      box,
-      swatch,
-      link(`#/jobs/${job.id}`, job.name),
-      el("span", { class: "id" }, job.hint ?? job.id),
+    this.frame.replaceChildren(this.chart.element);
+    this.table.paint((i) => lineColour(this.groups ? this.#groupOf(i) : i));
+  }
+
+  #groupOf(i) {
+    return this.groups.findIndex(({ members }) => members.includes(i));
+  }
+
+  #members(at) {
+    if (at === null) return [];
+    return this.groups ? this.groups[Math.floor(at / 3)].members : [at];
+  }
+
+  #draw() {
+    const { looks } = this;
+    const lines = this.lines.map((line, i) => (this.hidden.has(i) ? [[], []] : positive(smoothed(line, looks.smooth), looks)));
+    const data = looks.logX ? onLogarithms(lines) : aligned(lines);
+    this.data = data;
+    this.chart.draw(this.groups ? [data[0], ...this.groups.flatMap((group) => this.#spread(group, data))] : data);
+    this.#values(null);
+  }
+
+  #spread({ members }, data) {
+    const { mean, low, high } = spread(members.map((i) => data[i + 1]));
+    return [mean, low, high];
+  }
+
+  /** The table, with each run's value at a place of the axis, or else its last. */
+  #values(at) {
+    if (!this.data) return;
+    const { looks, runs } = this;
+    const facts = new Map();
+    runs.forEach((run, i) =>
+      run.facts.forEach(({ title, value, show }) => {
+        if (!facts.has(title)) facts.set(title, { title, show, values: [] });
+        facts.get(title).values[i] = value;
+      }),
     );
+    const drawn = {
+      title: titleOf(looks.figure),
+      note: at === null ? "last" : `at ${this.chart.options.xFormat(this.data[0][at])} ${AXES[looks.over]}`,
+      values: this.data.slice(1).map((ys) => valueAt(ys, at)),
+      show: formatOf(looks.figure),
+    };
+    const states = { title: "State", values: runs.map(({ state }) => state) };
+    const specs = [...this.differences].map(([title, values]) => ({ title, values }));
+    const columns = [drawn, states, ...facts.values(), ...specs];
+    if (at === null) this.table.show(columns);
+    else this.table.fill(columns); // the rows stay where they are while somebody points
   }
-}
 
-/** Whether a job has ended: as it was listed a moment ago, later asked again. */
-async function hasEnded(job, again, signal) {
-  if (!again) return job.finished !== null;
-  try {
-    return (await api(`v1/jobs/${encodeURIComponent(job.id)}`, { signal })).finished !== null;
-  } catch (error) {
-    if (error.status !== 404) throw error;
-    return true; // it has been removed since it was chosen
+  #hide(i, hidden) {
+    if (hidden) this.hidden.add(i);
+    else this.hidden.delete(i);
+    this.#draw();
   }
-}
 
-async function chosen(query, signal) {
-  if (query.get("sweep")) {
-    const sweep = await api(`v1/sweeps/${encodeURIComponent(query.get("sweep"))}`, { signal });
-    const { name, measured_on = "test" } = sweep.metric;
-    const metrics = [`${measured_on}_${name === "error" ? "accuracy" : name}`];
-    return sweep.results.filter(({ starts }) => starts > 0).map((trial) => ({ ...ofTrial(trial), metrics }));
-  }
-  const ids = (query.get("jobs") ?? "").split(",").filter(Boolean);
-  const { jobs } = await api(`v1/jobs?page_size=${ids.length ? 200 : RECENT}`, { signal });
-  if (!ids.length) return jobs;
-  const known = new Map(jobs.map((job) => [job.id, job]));
-  return Promise.all(ids.map((id) => known.get(id) ?? api(`v1/jobs/${encodeURIComponent(id)}`, { signal })));
-}
-
-/** The metrics that the first of the runs have measured; those by which runs are judged stand first. */
-async function measured(jobs, signal) {
-  const some = jobs.slice(0, RECENT).map(async ({ id, metrics }) => {
-    if (Array.isArray(metrics)) return metrics; // of a trial; a job's: its last step
-    const job = await api(`v1/jobs/${encodeURIComponent(id)}`, { signal }).catch(() => null); // removed since
-    const judged = Object.keys(job?.result.validation ?? {}).map((name) => `validation_${name}`);
-    const last = Object.keys(job?.evaluation ?? {}).filter((name) => isMeasured(name) && !name.endsWith("_error_median"));
-    return [...judged, ...last];
-  });
-  return (await Promise.all(some)).flat();
-}
-
-function ofTrial({ id, number, settings, state }) {
-  const hint = Object.entries(settings)
-    .map(([axis, value]) => `${axis} ${typeof value === "object" ? JSON.stringify(value) : value}`)
-    .join(", ");
-  const ended = [...ENDED, "STOPPED"].includes(state);
-  return { id, name: `trial ${number}`, hint, finished: ended ? 0 : null };
-}
-
-function choices(query, name, axis) {
-  const change = (key) => (event) => {
-    const next = new URLSearchParams(query);
-    next.set(key, event.target.value);
-    location.hash = `#/compare?${next}`;
-  };
-  const options = (pairs, now) =>
-    pairs.map(([value, label]) => el("option", { value, selected: value === now }, label));
-  const keys = new Set([...Object.keys(FIGURES), name]);
-  const figures = el(
-    "select",
-    { "aria-label": "Figure", onchange: change("figure") },
-    options(
-      [...keys].map((key) => [key, looksOf(key)[0]]),
-      name,
-    ),
-  );
-  /** Offer the metrics that the runs have measured, too. */
-  const add = (metrics) => {
-    const before = figures.querySelector("option[value=test_loss]");
-    for (const key of metrics) {
-      if (keys.has(key)) continue;
-      keys.add(key);
-      const option = el("option", { value: key }, looksOf(key)[0]);
-      if (key.startsWith("validation_")) before.before(option);
-      else figures.append(option);
+  #address(changes) {
+    const next = new URLSearchParams(this.query);
+    for (const [key, value] of Object.entries(changes)) {
+      if (value === false || value === "" || value === 0) next.delete(key);
+      else next.set(key, value === true ? "" : value);
     }
-  };
-  const element = el(
-    "span",
-    { class: "filters" },
-    figures,
-    el(
-      "label",
-      { class: "check" },
-      "over ",
-      el("select", { onchange: change("over") }, options(Object.entries(AXES), axis)),
-    ),
-  );
-  return { element, add };
+    this.query = next;
+    return `#/compare?${next}`;
+  }
+
+  #go(changes) {
+    location.hash = this.#address(changes);
+  }
+
+  #change(changes) {
+    history.replaceState(history.state, "", this.#address(changes));
+    Object.assign(this.looks, changes);
+    if (!("smooth" in changes)) this.#chart();
+    this.#draw();
+  }
+
+  #saveCsv() {
+    const { looks } = this;
+    const rows = this.runs.flatMap(({ id, name }, i) => {
+      const [xs, ys] = this.lines[i];
+      return this.hidden.has(i) ? [] : xs.map((x, at) => [id, name, x, ys[at]]);
+    });
+    const text = csv([["job", "name", looks.over, looks.figure], ...rows]);
+    keep(new Blob([text], { type: "text/csv" }), `${looks.figure}.csv`);
+  }
+
+  async #savePng() {
+    if (!this.chart.canvas) throw new Error("Nothing is drawn yet.");
+    const lines = this.named.map(({ label, tint }) => ({ label, colour: lineColour(tint), dash: lineDash(tint) }));
+    const title = `${this.chart.options.title}, over ${AXES[this.looks.over]}`;
+    keep(await picture(this.chart, title, lines), `${this.looks.figure}.png`);
+  }
+}
+
+/** Lines on one axis whose buckets are as wide on a logarithmic one. */
+function onLogarithms(lines) {
+  const [x, ...ys] = aligned(lines.map(([xs, values]) => [xs.map(Math.log10), values]));
+  return [x.map((value) => 10 ** value), ...ys];
+}
+
+/** A line's value at a place, or its last; none before it begins and after it ends. */
+function valueAt(ys, at) {
+  const last = ys.findLastIndex((y) => y !== null);
+  if (at === null) return last < 0 ? null : ys[last];
+  if (at > last + 1) return null;
+  for (let i = at; i >= 0; i--) if (ys[i] !== null) return ys[i];
+  return null;
 }

@@ -77,7 +77,7 @@ class JobPage {
     this.bar = progressBar();
     this.facts = el("div");
     this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
-    this.spec = el("pre", { tabindex: 0, "aria-label": "Spec" });
+    this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
     this.verbs = verbs(id, () => this.look());
     this.actors = actorsPanel();
     this.checkpoints = checkpointsPanel(id);
@@ -106,7 +106,7 @@ class JobPage {
           { class: "heading" },
           el("h2", {}, "Curves"),
           this.axis,
-          link(`#/compare?jobs=${id}`, "Overlay with others"),
+          link(`#/compare?jobs=${id}`, "Compare with others"),
         ),
         this.happened,
         this.chartList,

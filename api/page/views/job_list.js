@@ -11,19 +11,19 @@ const REFRESH_MS = 2500;
 /** All jobs. */
 export function jobsView(main, { query }, signal) {
   const chosen = new Set();
-  const overlay = el("a", { class: "button", href: "#/compare" }, "Overlay");
+  const compare = el("a", { class: "button", href: "#/compare" }, "Compare");
   const body = el("tbody");
   const none = el("p", { class: "note", hidden: true });
   const older = el("p", { class: "pager" });
   const choose = (id, on) => {
     if (on) chosen.add(id);
     else chosen.delete(id);
-    setText(overlay, chosen.size ? `Overlay ${chosen.size}` : "Overlay");
-    overlay.href = `#/compare?jobs=${[...chosen].join(",")}`;
+    setText(compare, chosen.size ? `Compare ${chosen.size}` : "Compare");
+    compare.href = `#/compare?jobs=${[...chosen].join(",")}`;
   };
   const seen = new Map();
   main.append(
-    heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), overlay),
+    heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), compare),
     filters(query),
     table("Jobs", ["", "Job", "State", "Progress", "Metric", "Algorithm", "Created"], body),
     none,
@@ -87,7 +87,7 @@ function wanted(query) {
 function row(job, choose) {
   const box = el("input", {
     type: "checkbox",
-    "aria-label": `Overlay ${job.name}`,
+    "aria-label": `Compare ${job.name}`,
     onchange: () => choose(job.id, box.checked),
   });
   const open = el("a", { href: `#/jobs/${job.id}`, "data-open": true }, job.name);

@@ -55,7 +55,7 @@ class SpecForm {
     );
     this.verdict = el("p", { class: "verdict", role: "status" }, "…");
     this.problems = el("ul", { class: "problems", id: "problems" });
-    this.resolved = el("pre", { tabindex: 0, "aria-label": "The spec in full" });
+    this.resolved = el("pre", { tabindex: 0, role: "region", "aria-label": "The spec in full" });
     this.button = el("button", { type: "submit", class: "main" }, "Submit");
     const send = (event) => {
       event.preventDefault();

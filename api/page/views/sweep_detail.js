@@ -61,7 +61,7 @@ class SweepPage {
         "div",
         { class: "buttons", role: "group", "aria-label": "What to do with the sweep" },
         Object.values(this.buttons),
-        link(`#/compare?sweep=${encodeURIComponent(id)}`, "Overlay its trials"),
+        link(`#/compare?sweep=${encodeURIComponent(id)}`, "Compare its trials"),
       ),
       this.report,
       section("Trials", this.trials),
@@ -221,7 +221,7 @@ function bars(plot, batches, table, tells) {
   batches.forEach((batch, j) => {
     // what has no error because it broke
     const broken = table.reduce(
-      (sum, row) => sum + (row[j] && row[j].mean === null ? row[j].diverged + row[j].stopped : 0),
+      (sum, row) => sum + (row[j] && row[j].mean === null ? row[j].diverged : 0),
       0,
     );
     if (broken) ctx.fillText("✕", plot.valToPos(batch, "x", true), bbox.top + 12 * devicePixelRatio);

@@ -6,13 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import Result as Outcome
+from rich.console import Console
 from typer.testing import CliRunner
 
 from api import build
+from api.cli.actions.jobs import job_table
 from service import NodeGroup
 from tests.api.cli.fake_cli import SCRIPTS, cli_context
 from tests.api.conftest import Service, eventually
@@ -58,7 +62,7 @@ def test_run_trains_and_ends_with_one_json_object(cli: Cli, spec: Path, tmp_path
 
 
 def test_run_for_people_and_in_a_folder_of_ones_own(cli: Cli, spec: Path, tmp_path: Path) -> None:
-    outcome = cli("run", spec, "--run-dir", tmp_path / "mine")
+    outcome = cli("run", spec, "--run-dir", tmp_path / "mine", "--trace", "4")
     assert outcome.exit_code == 0
     assert "SUCCEEDED: 3 epochs" in outcome.stdout
     assert str(tmp_path / "mine") in outcome.stdout
@@ -288,3 +292,22 @@ def test_the_installed_command(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
     outcome = millrace("list", MILLRACE_PORT="many")
     assert (outcome.returncode, outcome.stderr[:14]) == (2, "MILLRACE_PORT:")
+
+
+def test_the_version(cli: Cli) -> None:
+    outcome = cli("--version")
+    assert (outcome.exit_code, outcome.stdout) == (0, f"millrace {version('millrace')}\n")
+
+
+@pytest.mark.parametrize("width", [100, 40, 20])
+def test_ids_stand_in_tables_whole(width: int, service: Service) -> None:
+    job = service.client.submit({"name": "a-name-of-many-letters-" * 2, "labels": {"a": "b"}})
+    out = Console(width=width, file=StringIO())
+    out.print(job_table(list(service.client.list())))
+    assert job.id in out.file.getvalue()
+
+
+def test_a_server_is_named_without_a_scheme_too(cli: Cli, service: Service) -> None:
+    outcome = cli("list", "--server", service.url.removeprefix("http://"))
+    assert outcome.exit_code == 0, outcome.output
+    assert cli("list", "--state", "RUNNINGX").stderr == "--state: there is no 'RUNNINGX'; did you mean RUNNING?\n"

@@ -11,12 +11,11 @@ name: first
 algorithm:
   name: downpour
   num_push: 0
-workers: {count: 2,
+workers: {count: 0,
           cpus: -1}
 "a/b~c":
   - 1
   - x: 2
-workers: {count: 0}
 """
 
 
@@ -30,10 +29,6 @@ def test_a_pointer_leads_to_its_field_or_the_section_around_it() -> None:
     assert lines(SPEC, "/name", "/algorithm/num_push", "/algorithm/gone", "/algorithm") == [2, 5, 3, 3]
     assert lines(SPEC, "/a~1b~0c/1/x", "/a~1b~0c/0", "/a~1b~0c/7") == [10, 9, 8]
     assert lines(SPEC, "/gone", "") == [None, None]
-
-
-def test_of_a_field_that_stands_there_twice_the_last_counts_as_in_the_spec() -> None:
-    assert lines(SPEC, "/workers/count", "/workers/cpus") == [11, 11]
 
 
 def test_json_has_lines_too() -> None:
@@ -57,4 +52,4 @@ def test_the_specs_own_errors_have_lines() -> None:
         read_spec(SPEC.replace(b'"a/b~c"', b"surprise"))
     found = {error.pointer: getattr(error, "line", None) for error in placed(SPEC, refused.value.errors)}
     assert found["/algorithm/num_push"] == 5
-    assert found["/workers/count"] == 11
+    assert found["/workers/count"] == 6

@@ -1,10 +1,14 @@
 """One job on a real Ray through real HTTP: its stream cut ten times, its server restarted in between."""
 
 import asyncio
+import gzip
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 import trainers
 from api import AppConfig, Client, Server, Streams, bind, create_app
@@ -47,6 +51,7 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
         store.close()
 
 
+@pytest.mark.long
 def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole(
     tmp_path: Path, cluster: ClusterInfo
 ) -> None:
@@ -56,6 +61,14 @@ def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole
         for event in client.events(job.id):
             if event.type == "step":
                 break
+        *_, last = client.trace(job.id, steps=3, worker=1)
+        client.download_trace(job.id, last.data["file"], tmp_path / "trace.json.gz")
+        assert [one.name for one in client.traces(job.id)] == [last.data["file"]]
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    ours = [one for one in trace["traceEvents"] if one.get("cat") == "millrace"]
+    assert trace["otherData"] == {"worker": f"{job.id}/worker/1", "steps": 3}
+    assert {one["name"] for one in ours} >= {"step", "data", "fetch", "forward", "backward", "push", "waiting"}
+    assert all(one["ph"] != "X" or (one["ts"] >= 0 and one["dur"] >= 0) for one in trace["traceEvents"])
     # The server is gone, the run goes on; the next one finds it.
     with server(tmp_path, cluster, port) as url, Client(url) as client:
         assert client.get(job.id).state in (State.RUNNING, State.SUCCEEDED)

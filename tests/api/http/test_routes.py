@@ -171,3 +171,51 @@ def test_openapi_is_complete(service: Service) -> None:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             assert operation["description"], f"{method} {path} says nothing"
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "pointer", "detail"),
+    [
+        ("GET", "/v1/jobs?stat=RUNNING", "/query/stat", "did you mean state"),
+        ("GET", "/v1/jobs?state=RUNNINGX", "/query/state/0", "did you mean RUNNING"),
+        ("GET", "/v1/sweeps?state=RUNNING", "/query/state", "has none"),
+        ("POST", "/v1/jobs?dry_rum=true", "/query/dry_rum", "did you mean dry_run"),
+    ],
+)
+def test_a_parameter_that_there_is_not_is_refused(
+    service: Service, method: str, address: str, pointer: str, detail: str
+) -> None:
+    answer = service.http.request(method, address, json={} if method == "POST" else None)
+    assert refused(answer, 422) == [pointer]
+    assert detail in answer.json()["detail"]
+    assert service.http.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [("jobs", "application/json"), ("jobs", "application/yaml"), ("webhooks", "application/json")],
+)
+def test_a_key_that_stands_twice_is_refused(service: Service, path: str, media_type: str) -> None:
+    content = b'{"epochs": 2, "epochs": 3}'
+    answer = service.http.post(f"/v1/{path}", content=content, headers={"Content-Type": media_type})
+    assert refused(answer, 422)
+    assert "epochs" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("workers", ["2", True, 2.5])
+def test_a_number_of_workers_is_a_number(service: Service, workers: object) -> None:
+    job = service.http.post("/v1/jobs", json={"workers": 2}).json()
+    assert refused(service.http.post(f"/v1/jobs/{job['id']}/scale", json={"workers": workers}), 422) == ["/workers"]
+
+
+def test_head_is_answered_where_get_is(service: Service) -> None:
+    job = service.http.post("/v1/jobs", json={}).json()
+    for path in ("", "/v1/jobs", f"/v1/jobs/{job['id']}", "/healthz", "/v1/schema/job"):
+        get, head = service.http.get(path), service.http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == get.headers["content-length"]
+        assert head.headers["content-type"] == get.headers["content-type"]
+    assert service.http.head("/v1/jobs/no-such-job").status_code == 404
+    answer = service.http.head(f"/v1/jobs/{job['id']}/events")  # a stream that goes on
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "HEAD" in service.http.put("/v1/jobs").headers["allow"]

@@ -1,11 +1,13 @@
 """Pause, resume, fork, checkpoints and metrics through REST, the client and the command line."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
+from click.testing import Result as Outcome
 from typer.testing import CliRunner
 
 from api import Refused, build
@@ -173,3 +175,46 @@ def test_none_of_it_is_left_out_of_openapi(service: Service) -> None:
     paths = httpx2.get(f"{service.url}/openapi.json", trust_env=False, timeout=60).json()["paths"]
     for path in ("pause", "resume", "fork", "checkpoints", "checkpoints/{step}/{file}", "metrics"):
         assert f"/v1/jobs/{{job_id}}/{path}" in paths
+
+
+def test_trace(service: Service, trained: str, tmp_path: Path) -> None:
+    path, run = f"/v1/jobs/{trained}/traces", service.started(trained)
+    assert service.http.get(path).json() == {"traces": []}
+    answer = service.http.post(path, json={"steps": 7, "worker": 1})
+    assert answer.status_code == 202
+    (one,) = service.client.traces(trained)
+    assert (one.worker, one.steps, one.bytes) == (1, 7, len(run.trace_file))
+    file = service.http.get(f"{path}/{one.name}")
+    assert (file.content, file.headers["content-type"]) == (run.trace_file, "application/gzip")
+    assert "content-encoding" not in file.headers
+    eventually(lambda: "TRACE worker/1, 7 of 7 steps in traces/0001" in service.client.logs(trained))
+    assert "REQUEST job.trace, steps 7, worker 1, by local" in service.client.logs(trained)
+    first, last = service.client.trace(trained)  # ten of the first
+    assert (first.data, last.data["steps"], last.data["worker"]) == ({"worker": 0, "asked": 10, "steps": 0}, 10, 0)
+    for wrong, pointers in (({"steps": 0}, ["/steps"]), ({"steps": 101}, ["/steps"]), ({"step": 3}, ["/step"])):
+        assert refused(service.http.post(path, json=wrong), 422) == pointers
+    assert refused(service.http.post(path, json={"worker": 5}), 409) == []
+    for name in ("0009-worker-1-7.json.gz", "..%2Fevents.jsonl"):
+        assert refused(service.http.get(f"{path}/{name}"), 404) == []
+    assert refused(service.http.post("/v1/jobs/nosuchjob/traces", json={}), 404) == []
+    run.succeed()
+    eventually(lambda: service.client.get(trained).state is State.SUCCEEDED)
+    assert refused(service.http.post(path, json={}), 409) == []
+
+
+def test_trace_from_a_terminal(service: Service, trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Outcome:
+        app = build(cli_context(service.runs, tmp_path / "runs", service.url))
+        return CliRunner().invoke(app, ["trace", trained, *arguments])
+
+    assert "3 steps of worker/1" in call("--steps", "3", "--worker", "1", "--out", "steps.json").stdout
+    assert json.loads((tmp_path / "steps.json").read_text()) == {"traceEvents": []}
+    found = json.loads(call("-o", "json").stdout)
+    assert found == {"path": f"{trained}-0001-worker-0-10.json.gz", "worker": 0, "steps": 10}
+    assert gzip.decompress((tmp_path / found["path"]).read_bytes()) == b'{"traceEvents": []}'
+    assert (call("--worker", "9").exit_code, call("--out", "no/where.json").exit_code) == (2, 2)
+    service.started(trained).no_trace = "the workers changed"
+    outcome = call()
+    assert (outcome.exit_code, "worker/0 has recorded no step: the workers changed" in outcome.stderr) == (1, True)

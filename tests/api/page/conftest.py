@@ -8,12 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.api.conftest import Service
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
+"""On a machine that is busy and slow; what is there at once is waited for no longer."""
 
 
 @pytest.fixture(scope="package")
@@ -22,6 +23,7 @@ def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("needs Chromium: the Debian package `chromium`")
+    expect.set_options(timeout=PATIENCE_MS)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program, args=options)

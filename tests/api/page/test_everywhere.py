@@ -3,19 +3,23 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 import api
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import train
+from tests.api.page.sweep import shown
 
 Enter = Callable[..., Visit]
 STYLE = (Path(api.__file__).parent / "page" / "style.css").read_text()
 PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "has_touch": True}
-VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "cluster", "new")
+VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "sweeps/sweep-1", "cluster", "new", "nowhere")
+WCAG_AA = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
 
 
 def submitted(service: Service) -> str:
@@ -52,14 +56,14 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("first")
     assert focused.evaluate("(node) => getComputedStyle(node).outlineStyle") == "solid"
     page.keyboard.press(" ")
-    expect(page.get_by_label("Overlay first")).to_be_checked()
+    expect(page.get_by_label("Compare first")).to_be_checked()
     page.keyboard.press("ArrowUp")
     expect(focused).to_have_text("second")
     page.wait_for_timeout(2500)  # the list has been read again meanwhile
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Overlay"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("n", "New"), ("j", "Jobs")):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")
@@ -81,18 +85,22 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     assert second in [job.id for job in service.client.list()]
 
 
-def test_whoever_listens_hears_names_for_everything(service: Service, visit: Enter) -> None:
-    job = submitted(service)
-    page = visit().go()
-    nameless = """() => [
-        ...document.querySelectorAll('a, button, input, select, textarea, progress, meter, [role=img]')
-        ].filter((node) => node.offsetParent && !(node.getAttribute('aria-label') || node.labels?.length
-            || node.getAttribute('aria-labelledby') || node.textContent.trim())).map((node) => node.outerHTML)"""
+@pytest.mark.parametrize(
+    "looks", [{"color_scheme": "light"}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"]
+)
+def test_axe_finds_nothing_against_wcag_aa(service: Service, visit: Enter, looks: dict[str, Any]) -> None:
+    """Each view, with something to look at: names for everything, contrast, headings, landmarks, what roles need."""
+    job, one, (sweep, report) = submitted(service), visit(**looks), shown(seeds=1)
+    one.answer("**/v1/sweeps?*", {"sweeps": [sweep], "next_page_token": None})
+    one.answer("**/v1/sweeps/sweep-1", sweep)
+    one.answer("**/v1/sweeps/sweep-1/report*", report)
+    page = one.go()
     for view in VIEWS:
         page.goto(f"{service.url}/#/{view.format(job=job)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
-        page.wait_for_timeout(300)
-        assert page.evaluate(nameless) == [], view
+        page.wait_for_load_state("networkidle")
+        found = Axe().run(page, options=WCAG_AA).response["violations"]
+        assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == [], view
         assert page.get_by_role("main").count() == page.get_by_role("navigation").count() == 1
     assert page.locator("[role=status][aria-live=polite]").count() == 1
 

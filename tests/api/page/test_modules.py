@@ -98,3 +98,41 @@ def test_a_stream_goes_on_where_it_broke_and_repeats_nothing(one: Visit) -> None
         return found.map((event) => [event.seq, event.data.message ?? event.data.state]); })()"""
     assert one.module("lib/http.js", f"await {code}") == [[1, "é1"], [2, "é2"], [3, "é3"], [6, "FAILED"]]
     assert asked == ["0", "1", "3", "3"]
+
+
+def test_curves_are_smoothed_and_keep_their_beginning(one: Visit) -> None:
+    line = [[1, 2, 3, 4], [1, None, 3, 3]]
+    assert one.module("lib/comparing.js", "m.smoothed(a[0], 0)", line) == line
+    # weighted sums over the sums of the weights: (0.5, then 0.25 + 1.5, then 0.875 + 1.5) / (0.5, 0.75, 0.875)
+    _, ys = one.module("lib/comparing.js", "m.smoothed(a[0], 0.5)", line)
+    assert ys == [1, None, pytest.approx(1.75 / 0.75), pytest.approx(2.375 / 0.875)]
+
+
+def test_a_group_has_its_mean_and_its_range_where_somebody_has_a_value(one: Visit) -> None:
+    lines = [[0, None, 4, None], [2, 4, None, None]]
+    found = one.module("lib/comparing.js", "m.spread(a[0])", lines)
+    assert found == {"mean": [1, 3, 4, None], "low": [0, 2, 4, None], "high": [2, 4, 4, None]}
+
+
+def test_specs_differ_in_their_leaves(one: Visit) -> None:
+    specs = [
+        {"name": "a", "lr": 0.1, "data": {"batch": 32, "size": [1, 2]}, "clip": None},
+        {"name": "b", "lr": 0.1, "data": {"batch": 64, "size": [1, 2]}, "clip": {"norm": 1}},
+        None,
+    ]
+    told = one.module("lib/comparing.js", "[...m.differences(a[0])]", specs)
+    assert dict(told) == {
+        "data.batch": ["32", "64", ""], "clip": ["null", NOTHING, ""], "clip.norm": [NOTHING, "1", ""],
+    }  # fmt: skip
+
+
+def test_a_spreadsheet_computes_nothing_that_a_user_wrote(one: Visit) -> None:
+    rows = [["name", "loss"], ['a "b", c', 0.5], ["=1+1", -2], [None, 1e-7]]
+    assert one.module("lib/comparing.js", "m.csv(a[0])", rows) == (
+        'name,loss\r\n"a ""b"", c",0.5\r\n\'=1+1,-2\r\n,1e-7\r\n'
+    )
+
+
+def test_a_logarithmic_axis_has_no_place_for_zero(one: Visit) -> None:
+    line = [[0, 1, 2, 3], [5, 0, None, 7]]
+    assert one.module("lib/comparing.js", "m.positive(a[0], { logX: true, logY: true })", line) == [[2, 3], [None, 7]]

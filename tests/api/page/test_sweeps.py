@@ -67,7 +67,7 @@ def test_a_sweep_by_another_metric(service: Service, visit: Enter) -> None:
     expect(page.locator("main")).not_to_contain_text(re.compile("error|accuracy", re.IGNORECASE))
 
 
-def test_the_trials_of_a_sweep_are_overlaid(service: Service, visit: Enter) -> None:
+def test_the_trials_of_a_sweep_are_compared(service: Service, visit: Enter) -> None:
     sweep, _ = shown(seeds=1)
     one = visit()
     sweep["metric"] = {"name": "error", "higher_is_better": False, "measured_on": "validation"}
@@ -75,8 +75,11 @@ def test_the_trials_of_a_sweep_are_overlaid(service: Service, visit: Enter) -> N
     line = {"name": "loss", "x": "epoch", "points": [[i / 10, 1 / i] for i in range(1, 20)], "total": 19}
     one.answer("**/v1/metrics?*", {"lines": [line] * 12 + [None]})  # the last is gone
     page = one.go("compare?sweep=sweep-1")
-    expect(page.locator(".runs li")).to_have_count(13)
-    expect(page.locator(".runs li").nth(2)).to_contain_text("batch 1024, rule none, warmup none, seed 0")
+    table = page.get_by_role("region", name="Runs")
+    expect(table.locator("tbody tr")).to_have_count(13)
+    heads = ["Shown", "Run", "Training loss last", "State", "Validation error", "batch", "rule", "warmup"]
+    expect(table.get_by_role("columnheader")).to_have_text(heads)
+    expect(table.locator("tbody tr").nth(2)).to_contain_text("1024nonenone")
     options = page.get_by_label("Figure").get_by_role("option")
     expect(options.nth(1)).to_have_text("Validation accuracy")
     expect(options.nth(2)).to_have_text("Test loss")

@@ -1,4 +1,4 @@
-"""What the page shows: jobs, one job with its curves, several overlaid, the cluster and the queue."""
+"""What the page shows: jobs, one job with its curves, several compared, the cluster and the queue."""
 
 import re
 from collections.abc import Callable
@@ -9,6 +9,8 @@ from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import step, train, train_on_text
 from trainers.events import State
+
+NOTHING = "\N{EN DASH}"
 
 Enter = Callable[..., Visit]
 
@@ -83,7 +85,7 @@ def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, v
     expect(page.get_by_role("figure", name="Gradient norm").locator("canvas")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^loss 1\.5, ?perplexity 4\.48.*bits per byte 2\.1"))).to_be_visible()
     expect(page.locator(".charts")).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
-    page.get_by_role("link", name="Overlay with others").click()
+    page.get_by_role("link", name="Compare with others").click()
     choice = page.get_by_label("Figure")
     expect(choice.get_by_role("option", name="Test bits per byte")).to_be_attached()
     choice.select_option(label="Test perplexity")
@@ -142,31 +144,74 @@ def test_faults_and_resizes_are_marked_and_told(service: Service, visit: Enter) 
     assert canvas.evaluate(inks, "--resize")
 
 
-def test_several_jobs_are_overlaid(service: Service, visit: Enter) -> None:
-    names = ["one", "two", "three"]
-    for name in names:
-        job = service.client.submit({"name": name})
+def compared(service: Service) -> list[str]:
+    """The ids of three runs, of which the last has a validation set and another rate."""
+    ids = []
+    for name, lr in (("one", 0.1), ("two", 0.1), ("three", 0.05)):
+        job = service.client.submit({"name": name, "optimizer": {"name": "momentum", "lr": lr}, "labels": {"of": name}})
         run = service.started(job.id)
         train(run, 2)
         if name == "three":
             run.emit("evaluation", epoch=2, examples=2000, seconds=0.1, set="validation", validation_accuracy=0.5)
         run.succeed()
+        ids.append(job.id)
+    return ids
+
+
+def test_several_jobs_are_compared(service: Service, visit: Enter) -> None:
+    ids = compared(service)
     page = visit().go("jobs")
     for name in ("one", "three"):
-        page.get_by_label(f"Overlay {name}").check()
-    page.get_by_role("link", name="Overlay 2").click()
-    runs = page.locator(".runs li")
+        page.get_by_label(f"Compare {name}").check()
+    page.get_by_role("link", name="Compare 2").click()
+    runs = page.get_by_role("region", name="Runs").locator("tbody tr")
     expect(runs).to_have_count(2)
     expect(page.locator("canvas")).to_be_visible()
     page.get_by_label("Show one").uncheck()
+    expect(runs.nth(0).locator("td").nth(2)).to_have_text(NOTHING)
     options = page.get_by_label("Figure").get_by_role("option")
     expect(options.nth(1)).to_have_text("Validation accuracy")
     expect(options.nth(2)).to_have_text("Test loss")
     page.get_by_label("Figure").select_option("Test accuracy")
     expect(page.get_by_role("figure", name="Test accuracy").locator("canvas")).to_be_visible()
     expect(runs).to_have_count(2)
-    page.goto(f"{service.url}/#/compare")
+    page.goto(f"{service.url}/#/compare?jobs={','.join(ids)}")
     expect(runs).to_have_count(3)
+
+
+def test_a_comparison_tells_values_specs_and_groups(service: Service, visit: Enter) -> None:
+    page = visit().go(f"compare?jobs={','.join(compared(service))}")
+    table = page.get_by_role("region", name="Runs")
+    rows = table.locator("tbody tr")
+    heads = table.get_by_role("columnheader")
+    facts = ["State", "Accuracy", "Epochs", "Examples", "Took"]
+    expect(heads).to_have_text(["Shown", "Run", "Training loss last", *facts, "optimizer.lr", "label of"])
+    expect(rows.nth(2).locator("td").nth(8)).to_have_text("0.05")
+    canvas = page.locator("canvas")
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(heads.nth(2)).to_contain_text("epochs")
+    expect(rows.nth(0).locator("td").nth(2)).not_to_have_text(NOTHING)
+    table.get_by_role("button", name="optimizer.lr").click()
+    expect(rows.locator("a")).to_have_text(["three", "one", "two"])
+    expect(heads.nth(8)).to_have_attribute("aria-sort", "ascending")
+    page.get_by_label("Group by").select_option("optimizer.lr")
+    expect(page.get_by_role("figure", name="Training loss, mean and range").locator("canvas")).to_be_visible()
+    page.get_by_label("Smoothing").fill("0.9")
+    page.get_by_label("log y").check()
+    page.reload()  # what was chosen is in the address
+    expect(page.get_by_role("figure", name="Training loss, mean and range").locator("canvas")).to_be_visible()
+    expect(page.get_by_label("log y")).to_be_checked()
+    expect(page.get_by_label("Smoothing")).to_have_value("0.9")
+    with page.expect_download() as told:
+        page.get_by_role("button", name="Save as CSV").click()
+    lines = told.value.path().read_text().splitlines()
+    assert lines[0] == "job,name,epoch,loss"
+    assert len(lines) == 1 + 3 * 20
+    with page.expect_download() as drawn:
+        page.get_by_role("button", name="Save as PNG").click()
+    assert drawn.value.path().read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_cluster_and_the_queue(service: Service, visit: Enter) -> None:

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.control.fake_actors import FakeActor, died
+from tests.runtime.control.fake_actors import FakeActor, FakeStandbys, died
 from tests.runtime.runs import spec
 from trainers import TrainSpec
 from trainers.metrics import StepMetrics
 from trainers.runtime.actor_handles import WarmPool, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
-from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
+from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun, Survivors, Tasks
 from trainers.runtime.control.run_log import LogSummary, RunLog
@@ -37,7 +38,7 @@ class FakeLog(RunLog):
     def __init__(self, before: LogSummary | None = None) -> None:
         self.before = before or LogSummary()
         self.written: list[tuple[str, dict[str, Any]]] = []
-        self.fault: Exception | None = None  # raised by every write from now on
+        self.fault, self.at_work_s = (None, lambda: 4.0)  # what every write raises from now on; of the whole log
 
     def summary(self) -> LogSummary:
         return self.before
@@ -48,10 +49,11 @@ class FakeLog(RunLog):
     def open(self) -> None:
         pass
 
-    def write(self, event_type: Any, data: dict[str, Any], is_last: bool = False) -> None:
+    def write(self, event_type: Any, data: dict[str, Any], is_last: bool = False) -> int:
         if self.fault is not None:
             raise self.fault
         self.written.append((event_type, data))
+        return len(self.written)
 
     def refresh_gauges(self) -> None:
         pass
@@ -197,11 +199,6 @@ class FakeWatch:
         return "worker/0 opens the dataset, 35 s"
 
 
-class FakeStandbys:
-    def close(self) -> None:
-        pass
-
-
 class FakeLauncher(Launcher):
     """Gets as many workers ready as it is told to, when it is allowed to."""
 
@@ -345,8 +342,9 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     schedule = SnapshotSchedule(pool, shards, snapshots)  # type: ignore[arg-type]
     topology = Topology(config.spec, "127.0.0.1")
     parts = RunParts(
-        config, events, Tasks(events), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
+        config, events, (tasks := Tasks(events)), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
         FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
+        Tracing(folder, pool, log, tasks),
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]

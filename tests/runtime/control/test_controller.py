@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.control.fake_actors import died
+from tests.runtime.control.fake_actors import died, ended_by_ray
 from tests.runtime.control.fakes import EXAMPLES, FakeRun, ended, play, small, train_everything
 from trainers.errors import Fenced, SpecRejected
 from trainers.events import State
@@ -159,13 +159,17 @@ def test_progress_between_deaths_forgives_them(tmp_path: Path) -> None:
     play(tmp_path, scenario, small(workers={"count": 1, "virtual": 1}))
 
 
-def test_a_worker_that_dies_before_it_is_ready_counts_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"), [(died(), "died"), (ended_by_ray(), "was ended by Ray for want of memory (OutOfMemoryError)")]
+)
+def test_a_worker_that_dies_before_it_is_ready_counts_too(tmp_path: Path, error: Exception, why: str) -> None:
     async def scenario(run: FakeRun) -> None:
         await run.begins()
-        run.pool.start_workers = lambda reserved: unready(run, reserved)  # type: ignore[method-assign]
+        run.pool.start_workers = lambda reserved: unready(run, reserved, error)  # type: ignore[method-assign]
         run.controller.scale(3)
         await run.settle()
-        assert {fault["why"] for fault in run.log.of("fault")} == {"died before it was ready"}
+        assert {fault["why"] for fault in run.log.of("fault")} == {f"{why} before it was ready"}
+        assert any("lacked memory: take a smaller" in one["message"] for one in run.log.of("log")) == (why != "died")
         assert ended(run)[:2] == ("FAILED", "WorkerDied")
         assert not run.log.of("resize"), "they never trained"
 
@@ -197,9 +201,9 @@ def test_newcomers_that_die_with_their_node_do_not_count(tmp_path: Path, monkeyp
     play(tmp_path, scenario)
 
 
-def unready(run: FakeRun, reserved: list[object]) -> list[object]:
+def unready(run: FakeRun, reserved: list[object], error: Exception | None = None) -> list[object]:
     (worker,) = type(run.pool).start_workers(run.pool, reserved)
-    worker.actor.answers["prepare"] = died()
+    worker.actor.answers["prepare"] = error or died()
     return [worker]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.control.fake_actors import FakeActor, died
+from tests.runtime.control.fake_actors import FakeActor, died, ended_by_ray
 from tests.runtime.control.fakes import FakeRun, play, prepared
 from tests.runtime.runs import spec
 from trainers.errors import DataChanged, UserCodeFailed, WorkerDied
@@ -47,6 +47,26 @@ def test_a_worker_that_dies_over_it_is_replaced_in_its_place(tmp_path: Path) -> 
         assert [one.place.pid for one in found] == [2, 1]
         assert [worker.number for worker in run.pool.workers] == [2, 1]
         assert run.log.of("fault") == [{"actor": "job/worker/0", "why": "died before it was ready", "examples": 0}]
+
+    play(tmp_path, scenario)
+
+
+def test_one_that_ray_ends_for_memory_over_it_is_replaced_too(tmp_path: Path) -> None:
+    """Its calls raise OutOfMemoryError, which is no RayActorError."""
+
+    async def scenario(run: FakeRun) -> None:
+        shards = [FakeActor(prepare=ended_by_ray()), FakeActor(prepare=prepared(4).place)]
+        run.pool.shards = shards[:1]
+        run.pool.restart_shard = lambda index: run.pool.shards.insert(index, shards[1])  # type: ignore[method-assign]
+        warming = Launcher(run.parts)._warm_shard(0)
+        found = await asyncio.gather(*ready(run, ended_by_ray(), prepared(1), prepared(2)), warming)
+        assert [one.pid for one in (found[0].place, found[1].place, found[2])] == [2, 1, 4]
+        why = "was ended by Ray for want of memory (OutOfMemoryError)"
+        told = {one["actor"]: one["why"] for one in run.log.of("fault")}
+        assert told == dict.fromkeys(("job/worker/0", "job/shard/0"), f"{why} before it was ready")
+        lines = sorted(one["message"] for one in run.log.of("log"))
+        assert [line.partition(": take a smaller")[0] for line in lines] == [
+            f"job/shard/0 {why}", f"job/worker/0 {why}"]  # fmt: skip
 
     play(tmp_path, scenario)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.control.fakes import SYNC_THROUGH_SHARDS, FakeRun, ended, play, small, train_everything
-from trainers.events import State
+from trainers.events import State, StopReason
 from trainers.runtime.control.controller import RunPhase
 from trainers.runtime.control.run_events import StopsEarly
 from trainers.runtime.control.training import GroupPhase
@@ -42,6 +42,23 @@ def test_a_stop_while_it_trains_ends_the_step_and_keeps_a_checkpoint(
         assert (snapshot.is_last, is_complete) == (True, False)
         assert ended(run) == (stops_as.value, stops_as.capitalize(), f"{stops_as.lower()} after 0 examples")
         assert run.controller.result.state == stops_as.value
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("phase", [RunPhase.STARTING, RunPhase.TRAINING])
+def test_the_reason_of_who_cancels_a_run_is_its_last_word(tmp_path: Path, phase: RunPhase) -> None:
+    async def scenario(run: FakeRun) -> None:
+        if phase is RunPhase.STARTING:
+            run.launcher.may_start.clear()
+        await run.begins(phase)
+        run.controller.stop(State.CANCELLED, StopReason("DivergesFromBaseline", "stopped: its curve left the others'"))
+        await run.settle()
+        if phase is RunPhase.TRAINING:
+            await run.ends(0, 1)
+        when = "before the first step" if phase is RunPhase.STARTING else "after 0 examples"
+        message = f"stopped: its curve left the others' (cancelled {when})"
+        assert ended(run) == ("CANCELLED", "DivergesFromBaseline", message)
 
     play(tmp_path, scenario)
 

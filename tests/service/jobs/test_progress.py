@@ -7,7 +7,7 @@ import pytest
 from service.jobs.progress import Progress, log_line
 from service.spec import parse_spec
 from tests.service.fakes import FakeRun, whole_run
-from trainers.events import Event, State
+from trainers.events import Event, State, at_work_s
 from trainers.runtime.event_log import EventLogReader
 
 SPEC = parse_spec({"algorithm": "downpour", "epochs": 4})
@@ -73,3 +73,27 @@ def test_log_lines_are_for_people() -> None:
     assert str(log_line(fewer))[20:] == "RESIZE 2 workers; left: worker/1"
     more = fewer.model_copy(update={"data": {"workers": 3, "joined": ["job/worker/2"], "left": [], "batch": 96}})
     assert str(log_line(more))[20:] == "RESIZE 3 workers, batch 96; joined: worker/2"
+
+
+def test_time_at_work_is_that_of_all_lives_and_not_that_of_pauses() -> None:
+    lives = [("STARTING", 0.0), ("RUNNING", 5.0), ("PAUSED", 20.0), ("QUEUED", 86_000.0), ("STARTING", 86_400.0)]
+    lives += [("RUNNING", 86_405.0), ("FAILED", 86_407.0)]
+    events = [
+        Event(seq=seq, time=time, type="state", data={"state": state, "reason": "", "message": ""})
+        for seq, (state, time) in enumerate(lives, 1)
+    ]
+    progress = Progress()
+    for event in events:
+        progress.add(event)
+    assert progress.result_so_far("job", SPEC.model_dump()).wall_s == 27.0
+    assert (at_work_s(events, until=1e9), at_work_s(events[:-1], until=86_407.0)) == (27.0, 27.0)
+
+
+def test_who_trains_is_told_as_of_the_last_resize(run: FakeRun) -> None:
+    run.emit("actors", workers=[{"name": "job/worker/0"}, {"name": "job/worker/1"}], shards=[])
+    run.state(State.RUNNING, "Training", "2 workers train")
+    run.step(1.0, workers=2)
+    run.emit("resize", workers=1, joined=[], left=["job/worker/1"], nodes=[], examples=10)
+    run.journal.close()
+    progress = folded(run)
+    assert (progress.message, progress.result_so_far("job", SPEC.model_dump()).workers) == ("1 worker trains", 1)

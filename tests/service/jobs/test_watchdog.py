@@ -2,12 +2,18 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
+from service.database.job_store import Query
+from service.errors import SpecUnreadable
 from service.jobs.manager import JobManager, JobView
 from service.spec import parse_spec
 from service.status import Status
+from service.sweeps.manager import SweepManager
+from service.sweeps.spec import parse_sweep
+from service.sweeps.trial_store import TrialStore
 from tests.service.conftest import Managed, all_events, eventually, reached, started
 from tests.service.fakes import FakeRuns
 from trainers.events import State
@@ -127,6 +133,57 @@ def test_what_takes_long_is_left_alone(managed: Managed, runs: FakeRuns) -> None
             await reached(manager, waiting.id, State.STARTING)
 
     asyncio.run(scenario())
+
+
+def test_a_spec_that_a_newer_version_stored_is_left_alone_and_said_once(
+    managed: Managed, runs: FakeRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with managed() as manager:
+            blocked, _ = await manager.submit(parse_spec({"workers": 4}))
+            await started(runs, blocked.id)
+            newer, _ = await manager.submit(SPEC)
+            other, _ = await manager.submit(SPEC)
+            spec = {"spec": manager.store.get(newer.id).spec | {"novel": 1}}
+            assert manager.store._update(newer.id, list(State), spec)
+        async with managed() as manager:
+            runs.script = lambda run: run.state(State.RUNNING)
+            runs.runs[blocked.id].succeed()
+            await reached(manager, other.id, State.RUNNING)
+            for _ in range(3):
+                await manager.watchdog.look()
+            with pytest.raises(SpecUnreadable, match=r"another version stored \(/novel: "):
+                await manager.show(newer.id)
+            with pytest.raises(SpecUnreadable):
+                await manager.cancel(newer.id)
+            (listed,) = [one for one in (await manager.page(Query())).jobs if one.id == newer.id]
+            assert (listed.state, newer.id in listed.message) == (State.QUEUED, True)
+            said = [one for one in caplog.records if newer.id in one.getMessage()]
+            assert len(said) == 1
+            assert said[0].exc_info is None
+
+    asyncio.run(scenario())
+
+
+def test_a_sweep_that_a_newer_version_stored_is_listed_and_left_alone(
+    managed: Managed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = parse_sweep({"job": {"data": "digits", "model": "mlp"}, "axes": {"seed": [1, 2]}})
+    store = TrialStore(tmp_path / "sweeps" / "sweep-newer")
+    store.create("sweep-newer", spec)
+    with store._write() as db:
+        store._set(db, spec=spec.model_dump(mode="json") | {"novel": 1})
+
+    async def scenario() -> None:
+        async with managed() as manager:
+            sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path)
+            await sweeps.start()
+            assert [(one.id, one.state) for one in await sweeps.page()] == [("sweep-newer", State.QUEUED)]
+            assert not sweeps.followers
+            await sweeps.stop()
+
+    asyncio.run(scenario())
+    assert len([one for one in caplog.records if "/novel: " in one.getMessage()]) == 1
 
 
 async def _is_known(manager: JobManager, job_id: str, state: State) -> bool:

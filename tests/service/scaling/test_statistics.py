@@ -7,9 +7,24 @@ import pytest
 from scipy.stats import ttest_ind
 from sklearn.isotonic import IsotonicRegression
 
-from service.scaling.statistics import difference, judged, mean, rising, seeds_to_settle, std
+from service.scaling.statistics import Seeds, mean, rising, std
+from service.scaling.statistics import difference as apart
+from service.scaling.statistics import judged as judged_seeds
+from service.scaling.statistics import seeds_to_settle as settle
 
 TOLERANCE = 0.005
+
+
+def difference(values: list[float], others: list[float]) -> tuple[float, float] | None:
+    return apart(Seeds.of(values), Seeds.of(others))
+
+
+def judged(values: list[float], diverged: int, baseline: list[float], tolerance: float) -> str:
+    return judged_seeds(Seeds.of(values), diverged, Seeds.of(baseline), tolerance)
+
+
+def seeds_to_settle(values: list[float], baseline: list[float], tolerance: float) -> int | None:
+    return settle(Seeds.of(values), Seeds.of(baseline), tolerance)
 
 
 def drawn(centre: float, spread: float, count: int, dice: random.Random) -> list[float]:

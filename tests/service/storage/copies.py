@@ -42,3 +42,11 @@ def contents(run_dir: Path) -> dict[str, bytes]:
     """The files that a copy has, by their names."""
     found = [path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith(".")]
     return {str(path.relative_to(run_dir)): path.read_bytes() for path in found}
+
+
+def write_trace(run_dir: Path, number: int, data: bytes = b"trace") -> str:
+    """A trace, as a run writes it; its name."""
+    name = f"{number:04d}-worker-1-10.json.gz"
+    (run_dir / "traces").mkdir(exist_ok=True)
+    (run_dir / "traces" / name).write_bytes(data)
+    return name

@@ -20,7 +20,7 @@ from service.storage.manifest import Manifest
 from service.storage.object_storage import Storage
 from service.storage.restore import restore
 from service.storage.run_files import run_files
-from tests.service.storage.copies import contents, download, upload, write_checkpoint, write_log
+from tests.service.storage.copies import contents, download, upload, write_checkpoint, write_log, write_trace
 
 KILLED = """
 import os, signal, sys
@@ -51,13 +51,14 @@ def test_a_run_comes_back_as_it_was(storage: Storage, tmp_path: Path) -> None:
     (run_dir / "model.safetensors").write_bytes(b"better" * 1000)  # the same bytes are kept once
     (run_dir / "raw.safetensors").write_bytes(b"better" * 1000)
     (run_dir / "fence").write_text("not for others")
+    write_trace(run_dir, 1)
     assert upload(storage, run_dir)
     assert not upload(storage, run_dir)  # nothing has changed since
     expected = {name: data for name, data in contents(run_dir).items() if name != "fence"}
     assert download(storage, tmp_path / "back") == expected
     names = storage.sizes("job")
     assert [name for name in names if name.startswith("manifests/")] == ["manifests/000000000002.json"]
-    assert len([name for name in names if name.startswith("objects/")]) == 7  # 2 x 3 files and the log
+    assert len([name for name in names if name.startswith("objects/")]) == 8  # 2 x 3 files, the trace and the log
 
 
 def test_what_a_run_removes_leaves_its_copy(storage: Storage, tmp_path: Path) -> None:

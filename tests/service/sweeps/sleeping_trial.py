@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from service.sweeps.trial import TrialRun
-from trainers import EventLog, Fence, State, TrainSpec, WarmRunner
+from trainers import EventLog, Fence, State, StopReason, TrainSpec, WarmRunner
 
 
 class SleepingRun:
@@ -21,7 +21,8 @@ class SleepingRun:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def cancel(self) -> None:
+    def cancel(self, why: StopReason) -> None:
+        self.why = why
         self.cancelled.set()
 
     def _run(self) -> None:
@@ -36,7 +37,7 @@ class SleepingRun:
         epoch = done
         while epoch < self.spec.epochs:
             if self.cancelled.wait(self.spec.report_every_s):
-                journal.append("state", {"state": State.CANCELLED, "reason": "Cancelled", "message": ""})
+                journal.append("state", {"state": State.CANCELLED, **self.why._asdict()})
                 return
             fence.check()
             epoch = min(epoch + 1, self.spec.epochs - (worse > 0))

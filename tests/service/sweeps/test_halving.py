@@ -30,4 +30,7 @@ def test_the_worse_trial_of_a_rung_is_asked_to_stop_and_told_in_the_metric_of_it
     better, worse = [store.asked(row.id) for row in store.trials()]
     assert better is None
     assert worse is not None
-    assert (worse.reason, worse.message) == ("Asha", "at epoch 1 its perplexity 31.0000 was not among the best")
+    assert (worse.reason, worse.message) == (
+        "Asha",
+        "stopped: at epoch 1 its perplexity 31.0000 was not among the best",
+    )

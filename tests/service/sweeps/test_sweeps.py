@@ -207,6 +207,8 @@ def test_the_worse_trials_are_stopped_early_and_cleanly(tmp_path: Path, cluster:
             assert all(trial.reason == "DivergesFromBaseline" and trial.progress < 1 for trial in stopped)
             job_view = await sweeps.jobs.show(stopped[0].id)
             assert (job_view.state, job_view.result.state) == (State.CANCELLED, State.CANCELLED)
+            assert job_view.reason == "DivergesFromBaseline"
+            assert job_view.message.startswith("stopped: its curve left the baseline's: its training loss was ")
             report = await sweeps.report(second.id)
             assert report.trials["stopped"] == len(stopped)
 

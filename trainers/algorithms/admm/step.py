@@ -21,6 +21,7 @@ from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 
 class AveragingAdmm(Algorithm):
@@ -64,7 +65,8 @@ class AveragingAdmm(Algorithm):
             self.update.apply([clipped], fetched, self._version(into))
             into.mul_(len(batch))
 
-        self.average.update(stepped, work.total_examples)
+        with span("average"):
+            self.average.update(stepped, work.total_examples)
         self.examples += work.total_examples
         self.learning_rate = lr
         return StepReport(sum(totals, Total()), work.examples, lr, norms=self.limit.taken())
@@ -143,7 +145,8 @@ class ConsensusAdmm(Algorithm):
         self.learning_rate = lr
         step = (first.index - first.virtual_rank) // self.context.num_virtual
         if (step + 1) % self.num_steps == 0 or work.ends_epoch:
-            self._update_consensus()
+            with span("consensus"):
+                self._update_consensus()
         return StepReport(total, work.examples, lr, norms=self.limit.taken())
 
     def gather_state(self) -> Buffers:

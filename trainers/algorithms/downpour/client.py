@@ -19,6 +19,7 @@ from trainers.links.handle import Handle
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Fetched, Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 class Downpour(Algorithm):
@@ -84,7 +85,8 @@ class Downpour(Algorithm):
 
     def _receive(self, *groups: int) -> None:
         for group in groups:
-            fetched = self.fetching.pop(group).wait()
+            with span("fetch"):
+                fetched = self.fetching.pop(group).wait()
             self.params = fetched.params
             self.order.append(group)
             self.seen.append(fetched.examples)
@@ -122,11 +124,14 @@ class Downpour(Algorithm):
     def _local_step(self, gradient: Tensor, lr: float) -> None:
         """params <- params - lr gradient, in this worker's own memory (Dean et al. 2012: plain SGD, whatever rule the
         shards use)."""
-        if self.stepped is None:
-            self.stepped = self.params.clone()
-        self.stepped.copy_(self.params).sub_(gradient, alpha=lr)
+        with span("update"):
+            if self.stepped is None:
+                self.stepped = self.params.clone()
+            self.stepped.copy_(self.params).sub_(gradient, alpha=lr)
         self.params = self.stepped
 
     def _push(self, epoch: int, group: int) -> None:
         identity = PushIdentity(epoch, self.pushed_to, self.pushed_to + self.pending - 1, group)
-        self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+        numbers = self.begun_at + self.clock, self.pending_examples, self.pending
+        with span("push"):
+            self.store.push(Push(identity, *numbers, wire=self.context.wire))

@@ -112,6 +112,7 @@ class DownpourConfig(AlgorithmConfig):
             harmless_staleness=HARMLESS[self.server_rule],
             objective="any" if self.backprop is None else "supervised",
             hides_norm="" if self.push == "whole" else LEAVES_EARLY,
+            sends_gradients=True,
         )
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:

@@ -12,6 +12,7 @@ from trainers.algorithms.downpour.config import Backprop, DownpourConfig
 from trainers.algorithms.downpour.microbatch import Microbatch, microbatches, other_threads
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,9 @@ class PipelinedDownpour(Algorithm):
         """Fetch all groups. Returns the parameters (P,) and the examples applied in the group that is furthest
         behind."""
         min_clock = oldest_clock(self.begun_at + self.clock, self.config.max_staleness)
-        handles = [self.store.fetch(min_clock, group) for group in range(len(self.context.groups))]
-        found = [handle.wait() for handle in handles]
+        with span("fetch"):
+            handles = [self.store.fetch(min_clock, group) for group in range(len(self.context.groups))]
+            found = [handle.wait() for handle in handles]
         self.fetched = self.clock
         return found[-1].params, min(fetched.examples for fetched in found)
 
@@ -123,6 +125,8 @@ class PipelinedDownpour(Algorithm):
             identity = PushIdentity(microbatch.epoch, microbatch.index, microbatch.index, group)
             clock = self.begun_at + microbatch.number + 1
             delay = self.fetched - microbatch.number
-            self.store.push(Push(identity, clock, microbatch.examples, delay=delay))
+            push = Push(identity, clock, microbatch.examples, delay=delay, wire=self.context.wire)
+            with span("push"):
+                self.store.push(push)
         if m == 0:
             del self.in_flight[microbatch.number]

@@ -14,6 +14,7 @@ from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
 from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 
 class DataParallelLayers:
@@ -85,7 +86,8 @@ class DataParallelLayers:
         """Update this worker's span of the parameters, and gather those of the others."""
         following = self.versions[(self.clock + 1) % 2]
         self.slice_update.apply([contribution], self.local_state().part(self.span), following.part(self.span))
-        self.collectives.all_gather(following.params).wait()
+        with span("gather"):
+            self.collectives.all_gather(following.params).wait()
         self.clock += 1
 
     def gather_state(self) -> Buffers:

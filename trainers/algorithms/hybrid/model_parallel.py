@@ -24,6 +24,7 @@ from trainers.optim.gradient import TensorGradient
 from trainers.optim.gradient_norm import block_squares, total
 from trainers.optim.slices import ALIGN
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 CHUNK = 2**22
 """Elements of a slice that are sent at once when the model is gathered: 16 MB."""
@@ -125,9 +126,11 @@ class ModelParallelLayers:
         """
         self.replica.draws.set(turn.epoch, turn.examples)
         with torch.no_grad():
-            passed = self._forward(turn.activities)
-            losses, gradient = self._loss(passed[-1][2], turn)
-            return self._backward(passed, gradient), losses.sum()
+            with span("forward"):
+                passed = self._forward(turn.activities)
+                losses, gradient = self._loss(passed[-1][2], turn)
+            with span("backward"):
+                return self._backward(passed, gradient), losses.sum()
 
     def squares(self) -> float:
         """The sum of squares of the gradients accumulated since the last update."""

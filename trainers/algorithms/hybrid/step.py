@@ -19,6 +19,7 @@ from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution
+from trainers.spans import span
 
 GROUP = 2
 """Virtual workers of a group in scheme `bc`, if the spec gives none."""
@@ -53,7 +54,9 @@ class Hybrid(Algorithm):
         exchange = ActivationExchange(self.collectives, work, self.width, self.replica.device)
         labels_and_ids = exchange.gather_labels()
         activities = self.data_parallel.forward(work.minibatches)
-        loss, gradients = self._fully_connected(exchange, activities, labels_and_ids.wait(), lr)
+        with span("exchange"):
+            labels = labels_and_ids.wait()
+        loss, gradients = self._fully_connected(exchange, activities, labels, lr)
         self._update(self.data_parallel.backward(gradients), work.total_examples, lr)
         self.model_parallel.complete_step()
         self.examples += work.total_examples
@@ -99,18 +102,22 @@ class Hybrid(Algorithm):
         gathering = exchange.gather_activities(turns[0], activities)
         reducing: list[Handle[PartGradients]] = []
         for turn, following in zip(turns, [*turns[1:], None], strict=True):
-            turn_input = exchange.turn_input(turn, gathering.wait(), labels_and_ids)
-            if following is not None:
-                gathering = exchange.gather_activities(following, activities)  # overlaps with the passes of this turn
-            gradient, turn_loss = self.model_parallel.train(turn_input)
-            loss += float(turn_loss)
-            if reducing:
-                reducing[-1].wait()
-            reducing.append(exchange.reduce_gradients(turn, gradient))
+            with span("exchange"):
+                turn_input = exchange.turn_input(turn, gathering.wait(), labels_and_ids)
+                if following is not None:
+                    gathering = exchange.gather_activities(following, activities)  # overlaps with this turn's passes
+            with span("turn"):
+                gradient, turn_loss = self.model_parallel.train(turn_input)
+                loss += float(turn_loss)
+            with span("exchange"):
+                if reducing:
+                    reducing[-1].wait()
+                reducing.append(exchange.reduce_gradients(turn, gradient))
             if self.config.fc_batch == "per_turn":
                 turn_examples = len(turn_input.labels)
                 self._update_model_parallel(turn_examples, lr * turn_examples / total_examples)
-        return loss, exchange.gradients_by_rank(reducing)
+        with span("exchange"):
+            return loss, exchange.gradients_by_rank(reducing)
 
     def _update(self, reduction: Handle[Gradient], examples: int, lr: float) -> None:
         """Update all layers but those that were updated after every turn.
@@ -120,7 +127,8 @@ class Hybrid(Algorithm):
         norm, at_once, scale = self.data_parallel.norm, self.config.fc_batch == "whole", 1.0
         if at_once and norm.limit.norm is None:
             self._update_model_parallel(examples, lr)  # while the backbone's gradients travel
-        gradient = reduction.wait()
+        with span("sums"):
+            gradient = reduction.wait()
         if norm.limit.norm is not None:
             gradient, scale = norm.of(gradient, examples, self.model_parallel.squares())
             self._update_model_parallel(examples, lr, scale)

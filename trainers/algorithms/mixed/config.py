@@ -61,6 +61,7 @@ class MixedConfig(AlgorithmConfig):
             uses_collectives=True,
             num_push=self.num_push,
             group=None if self.group == "node" else self.group,
+            sends_gradients=True,
         )
 
     def check_workers(self, num_workers: int) -> None:

@@ -11,11 +11,13 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.collectives.reduction import Reduction
+from trainers.collectives.reduction_tree import Scratch
 from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 class Mixed(Algorithm):
@@ -30,13 +32,14 @@ class Mixed(Algorithm):
         self.config, self.context, self.replica = config, context, context.replica
         self.group, self.store = context.collectives, context.store
         numel = context.replica.layout.numel
-        self.reduction = Reduction(self.group.size, self.group.size, numel)
-        (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch
+        self.reduction = Reduction(self.group.size, self.group.size, numel, context.wire)
+        (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch, as it travels
+        self.gradient, *_ = Scratch(self.part).under(self.part, (0, 1))  # (P,) the same as it is computed
         self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
         self.span = self.group.span(numel)
         self.weight = StepWeight(self.replica.weight_per_example, self.group, self.group.size, self.part.device)
         self.limit = NormLimit(context.optimizer)
-        self.params = self.part.clone()  # (P,) as fetched, or the group's own copy after a local step
+        self.params = self.gradient.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (
             0,
@@ -49,16 +52,23 @@ class Mixed(Algorithm):
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
         if self.clock % self.config.num_fetch == 0:
-            self._fetch()
+            with span("fetch"):
+                self._fetch()
         if minibatch.batch is None:  # the lease has no examples left for this worker
-            self.part.zero_()
+            self.gradient.zero_()
             total = Total()
         else:
-            total = self.replica.gradient(self.params, minibatch.batch, self.part, virtual_rank=minibatch.virtual_rank)
-        self._average(self.weight.of(work.total_examples, [total.weight]))
+            rank = minibatch.virtual_rank
+            total = self.replica.gradient(self.params, minibatch.batch, self.gradient, virtual_rank=rank)
+        weight = self.weight.of(work.total_examples, [total.weight])
+        with span("sums"):
+            if self.gradient is not self.part:
+                self.part.copy_(self.gradient)  # rounded
+            self._average(weight)
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
-            self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
+            with span("update"):
+                self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
         return StepReport(total, work.examples, self.lr, norms=self.limit.taken())
@@ -100,5 +110,7 @@ class Mixed(Algorithm):
         if self.pending == self.config.num_push or work.ends_lease:
             self.limit.shorten(self.accrued)
             identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
-            self.store.push(Push(identity, self.begun_at + self.clock, self.pending_examples, self.pending))
+            numbers = self.begun_at + self.clock, self.pending_examples, self.pending
+            with span("push"):
+                self.store.push(Push(identity, *numbers, wire=self.context.wire))
             self.accrued, self.pending, self.pending_examples = None, 0, 0

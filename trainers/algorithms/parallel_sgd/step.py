@@ -18,6 +18,7 @@ from trainers.optim.gradient import TensorGradient
 from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 
 class ParallelSgd(Algorithm):
@@ -61,8 +62,9 @@ class ParallelSgd(Algorithm):
         self.learning_rate = lr
         steps = self._count(work)
         if work.ends_epoch or steps == self.config.average_every:
-            self._make_average()
-            self.own.copy_(self.average.newest.expand_as(self.own))
+            with span("average"):
+                self._make_average()
+                self.own.copy_(self.average.newest.expand_as(self.own))
             self.trained, self.diverged = {}, False
         return StepReport(total, work.examples, lr, norms=self.limit.taken())
 

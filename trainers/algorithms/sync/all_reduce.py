@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
@@ -20,6 +22,7 @@ from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.gradient_norm import NormLimit
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 
 class SyncAllReduce(Algorithm):
@@ -38,7 +41,7 @@ class SyncAllReduce(Algorithm):
         start, numel = context.start, context.replica.layout.numel
         if context.optimizer.parameters:
             self.collectives.cut_at([*(parameter.start for parameter in context.optimizer.parameters), numel])
-        self.reduction = Reduction(context.num_virtual, self.collectives.size, numel)
+        self.reduction = Reduction(context.num_virtual, self.collectives.size, numel, context.wire)
         self.parts = self.collectives.parts(self.reduction)
         self.span = self.collectives.span(numel)
         self.updated = self.collectives.persistent_span(numel)
@@ -67,23 +70,34 @@ class SyncAllReduce(Algorithm):
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
         lr = self.context.schedule(self.examples)
         factor = self.replica.loss_scale = self.loss_scale.factor if self.scales else 1.0
-        totals: list[Total] = []  # of this worker's virtual ranks
-        for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
-            totals += sum_gradients(self.replica, current.params, work, node, self.scratch.under(part, node))
+        totals = self._lay_down(current.params, work)
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
         divisor = factor * weight
-        own, scale = self.norm.of(self.collectives.reduce_canonical(self.reduction, self.parts).wait(), divisor)
+        with span("sums"):
+            summed = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
+        own, scale = self.norm.of(summed, divisor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
         contribution = Contribution(gradient, divisor, lr, correction=correction, seen=self.examples, scale=scale)
         norms = self._update(contribution, current.part(self.updated), following.part(self.updated))
-        if self.total is None:
-            self.collectives.all_gather(following.params).wait()
-        else:
-            self.collectives.complete().wait()
+        with span("gather"):
+            if self.total is None:
+                self.collectives.all_gather(following.params).wait()
+            else:
+                self.collectives.complete().wait()
         self.clock += 1
         self.examples += work.total_examples
         total = sum(totals, Total())
         return StepReport(total, work.examples, self.learning_rate, norms=norms, loss_scale=self.loss_scale)
+
+    def _lay_down(self, params: Tensor, work: Work) -> list[Total]:
+        """Write the sums of this worker's subtrees to where they are sent from. Returns the losses of its ranks."""
+        totals: list[Total] = []
+        for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
+            buffers = self.scratch.under(part, node)
+            totals += sum_gradients(self.replica, params, work, node, buffers, self.reduction.wire)
+            if buffers[0] is not part:
+                part.copy_(buffers[0])  # rounded
+        return totals
 
     def _update(self, contribution: Contribution, current: Buffers, following: Buffers) -> tuple[float, ...]:
         """Make the update, or none where the loss is scaled and the gradient not finite; returns the norms that count.
@@ -114,6 +128,7 @@ class SyncAllReduce(Algorithm):
         """The summed gradient of the elements that this worker updates, from that of its own span."""
         if self.total is None:
             return own
-        self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
-        self.collectives.all_gather(self.total).wait()
+        with span("sums"):
+            self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
+            self.collectives.all_gather(self.total).wait()
         return TensorGradient(self.total[self.updated])

@@ -6,6 +6,7 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
+from trainers.spans import span
 
 
 class SyncBackup(Algorithm):
@@ -22,17 +23,22 @@ class SyncBackup(Algorithm):
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches
         assert minibatch.batch is not None
-        fetched = self.store.fetch(min_clock=self.clock).wait()
+        with span("fetch"):
+            fetched = self.store.fetch(min_clock=self.clock).wait()
         lr, self.clock = self.context.schedule(fetched.examples), fetched.updates + 1
         gradient, rank = self.store.gradient_buffer(), minibatch.virtual_rank
         before = {name: buffer.clone() for name, buffer in self.replica.buffers_of(rank).items()}
         total = self.replica.gradient(fetched.params, minibatch.batch, gradient, virtual_rank=rank)
-        if not self.store.claim(fetched.updates).wait():
+        with span("claim"):
+            is_in_time = self.store.claim(fetched.updates).wait()
+        if not is_in_time:
             for name, buffer in self.replica.buffers_of(rank).items():
                 buffer.copy_(before[name])  # a dropped minibatch must leave no trace in them
             return StepReport(Total(), 0, lr, dropped=1)
         identity = PushIdentity(work.epoch, minibatch.index, minibatch.index)
-        self.store.push(Push(identity, self.clock, work.examples, weight=total.weight))
+        push = Push(identity, self.clock, work.examples, weight=total.weight, wire=self.context.wire)
+        with span("push"):
+            self.store.push(push)
         return StepReport(total, work.examples, lr)
 
     def finish(self) -> None:

@@ -15,6 +15,7 @@ from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spans import span
 
 BUCKET_BYTES = 2**20
 IN_FLIGHT = 2
@@ -63,10 +64,13 @@ class SyncBucketed(Algorithm):
             span = slice(bucket.start + share.span.start, bucket.start + share.span.stop)
             self._update(share, span, lr)
 
-        total = self._gradients(
-            current.params, work, lambda bucket: self.reducer.begin(bucket, update, following.params)
-        )
-        self.reducer.finish(following.params)
+        def reduce(bucket: slice) -> None:
+            with span("sums"):
+                self.reducer.begin(bucket, update, following.params)
+
+        total = self._gradients(current.params, work, reduce)
+        with span("sums"):
+            self.reducer.finish(following.params)
         self.clock += 1
         self.examples += work.total_examples
         self.learning_rate = lr

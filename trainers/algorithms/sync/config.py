@@ -80,6 +80,7 @@ class SyncConfig(AlgorithmConfig):
             num_backup=self.backup,
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
             hides_norm=self._hides_norm,
+            sends_gradients=self.reduction == "canonical",
             scales_loss=not self._hides_norm,
         )
 

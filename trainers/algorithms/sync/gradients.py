@@ -6,12 +6,19 @@ from torch import Tensor
 
 from trainers.algorithms.base import Work
 from trainers.collectives.reduction_tree import Node, sum_leaves
+from trainers.links.encoding import round_to
+from trainers.links.names import WireName
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 
 
-def sum_gradients(replica: Replica, params: Tensor, work: Work, node: Node, buffers: list[Tensor]) -> list[Total]:
+def sum_gradients(
+    replica: Replica, params: Tensor, work: Work, node: Node, buffers: list[Tensor], wire: WireName
+) -> list[Total]:
     """Sum over the examples of the virtual ranks under `node`, in the canonical order, into `buffers[0]`.
+
+    wire: to what each of several ranks' gradients is rounded before they are added. One that is alone travels as such,
+    and is rounded where it is laid down for that.
 
     Returns the loss of each rank, with its weight.
     """
@@ -24,6 +31,7 @@ def sum_gradients(replica: Replica, params: Tensor, work: Work, node: Node, buff
             totals.append(Total())
         else:
             totals.append(replica.gradient(params, batch, into, virtual_rank=rank))
+            round_to(into, wire if node[1] - node[0] > 1 else "float32")
 
     sum_leaves(node, buffers, leaf)
     return totals

@@ -11,6 +11,7 @@ import ray
 from trainers.errors import Superseded
 from trainers.parameter_server.endpoints import ProcessGroupStoreEndpoint, StoreEndpoint
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
+from trainers.runtime.gone import GONE
 from trainers.runtime.messages import ActorLocation, ShardStatus, StandbyLocation
 from trainers.runtime.node_folder import node_folder
 from trainers.spec import TrainSpec
@@ -112,7 +113,7 @@ class ShardActor(BaseActor):
                     return bool(
                         ray.get(coordinator.release_standby.remote(self.index, incarnation, copy.place.name, why))
                     )
-                except ray.exceptions.RayActorError:  # it comes back, or this actor's lease ends
+                except GONE:  # it comes back, or this actor's lease ends
                     time.sleep(ASK_AGAIN_S)
 
         replicator = Replicator(copy.address, copy.token, self.server.pieces, released)

@@ -14,13 +14,15 @@ from trainers.elastic.heartbeat import Heartbeat
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
+from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
 from trainers.runtime.ray_data.blocks import RowsOfRun
 from trainers.spec import TrainSpec
-from trainers.training.messages import GenerationEnd, GenerationStart, WorkerReport
+from trainers.training.messages import GenerationEnd, GenerationStart, Traced, WorkerReport
 from trainers.training.position import Position
 from trainers.training.step_gate import StepGate
+from trainers.training.step_tracer import StepTracer
 
 if TYPE_CHECKING:
     from trainers.models.module_buffers import Named
@@ -64,6 +66,7 @@ class Worker(BaseActor):
         self.ahead: Any = None  # the next leases, asked for before they are needed
         self.handed_over: list[Any] = []  # the last snapshot, on its way to the evaluator
         self.reports: deque[Any] = deque(maxlen=64)  # the last ones, on their way to the coordinator
+        self.tracer = StepTracer()
 
     def prepare(self, chooses: bool, tries: bool) -> Prepared:
         """Load the data, build the model, and say what the coordinator must know of them.
@@ -107,7 +110,7 @@ class Worker(BaseActor):
         setup = self.setup  # this run's: a later one may have taken up the worker when this one ends
         assert setup is not None
         self.leases, self.ahead = deque(), None  # those of a generation before were given to others
-        ports = Ports(report=self._report, lease=self._lease, snapshot=self._snapshot, taken=self._taken)
+        ports = Ports(self._report, self._lease, self._snapshot, self._taken, self.tracer)
         gate = self.gates[begin.endpoint.generation]
         with self.beginning:
             if begin.incarnation < self.incarnation:  # said by a coordinator that died before it was heard
@@ -120,7 +123,7 @@ class Worker(BaseActor):
             self.version = trainer.version
         finally:
             self.idle.set()
-        with suppress(ray.exceptions.RayActorError):  # a coordinator that died; the next one asks for what it needs
+        with suppress(*GONE):  # a coordinator that died; the next one asks for what it needs
             ray.get([*self.reports, *self.handed_over])  # it must know all before it hears that this is over
         return ended
 
@@ -142,6 +145,19 @@ class Worker(BaseActor):
     def release(self, generation: int, limit: int | None, meeting: int | None) -> None:
         """Go on, up to `limit` steps in all; make a snapshot after step number `meeting`."""
         self.gates[generation].release(limit, meeting)
+
+    def begin_trace(self, steps: int) -> None:
+        """Record the next steps, from the next one on."""
+        assert self.setup is not None
+        self.tracer.begin(steps, uses_gpu=self.setup.replica.device.type == "cuda")
+
+    def traced(self, within_s: float) -> Traced:
+        """How far that is; answered within so many seconds, and at once when it is over."""
+        return self.tracer.look(within_s, self.name)
+
+    def end_trace(self) -> None:
+        """Record no further step."""
+        self.tracer.give_up("")
 
     def resign(self, incarnation: int) -> WorkerStatus | None:
         """End the generation under way, whatever it is, for a coordinator that took another's place, and begin none
@@ -199,7 +215,7 @@ class Worker(BaseActor):
         if not self.leases:
             try:
                 self.leases.extend(ray.get(self.ahead or self.coordinator.lease.remote(*me, dropped)))
-            except ray.exceptions.RayActorError:
+            except GONE:
                 raise PeerLost("the coordinator died") from None
             if not self.leases:
                 raise PeerLost("another coordinator is about to take over")
@@ -208,7 +224,7 @@ class Worker(BaseActor):
         return self.leases.popleft()
 
     def _snapshot(self, version: "ModelVersion") -> None:
-        with suppress(ray.exceptions.RayActorError):
+        with suppress(*GONE):
             ray.get(
                 self.handed_over
             )  # an evaluator that lags behind the epochs slows them down rather than fill the store
@@ -222,7 +238,7 @@ class Worker(BaseActor):
             if ray.wait([taken], timeout=GATE_LOOK_S)[0]:
                 try:
                     ray.get(taken)
-                except ray.exceptions.RayActorError:
+                except GONE:
                     raise PeerLost("the coordinator died") from None
                 return
 

@@ -1,14 +1,13 @@
 """Runs one spec to its end: polls what has happened, decides what follows, and begins it. Tensors never pass here."""
 
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from trainers.elastic.lease_table import Lease
 from trainers.errors import Fenced, GoesBack, RunFailed, SpecRejected, Stopped
-from trainers.events import Result, State
+from trainers.events import Result, State, StopReason, who_trains
 from trainers.runtime.control import run_events as happened
 from trainers.runtime.control.ending import (
     Circumstances,
@@ -50,19 +49,19 @@ class RunController:
         self.phase = RunPhase.NEW
         self.before = LogSummary()  # what the log said when this coordinator began
         self.stops_as: State | None = None  # the state in which the run ends, once it was told to stop
+        self.stop_reason: StopReason | None = None  # why, if who told it has said so
         self.plateau = ""  # why it ends early, if it does
         self.training: Training | None = None  # from OPENING on
         self.guards: list[asyncio.Task[None]] = []  # what must not fail while the run trains
         self.lost_updates = 0
-        self.begun_s = time.monotonic()
         self.end: RunEnd | None = None
         self.result: Result | None = None
 
     # -- what the coordinator's callers ask ------------------------------------------------------------------------
 
-    def stop(self, stops_as: State) -> None:
+    def stop(self, stops_as: State, why: StopReason | None = None) -> None:
         """End cleanly, at the end of a step, with a checkpoint. stops_as: CANCELLED or PAUSED."""
-        self.parts.events.put_nowait(happened.StopRequested(stops_as))
+        self.parts.events.put_nowait(happened.StopRequested(stops_as, why))
 
     def scale(self, count: int) -> None:
         """Train with so many workers from soon on.
@@ -121,6 +120,7 @@ class RunController:
             self._start(self.parts.config.spec.workers.count)
             return
         self.parts.log.state(State.RECOVERING, TAKES_OVER, "going on with the actors that survived")
+        self.parts.tracing.take_over(self.before.trace)
         self.stops_as = self.before.stops_as
         self.scaler.want(self.before.wanted or self.scaler.wanted)
         self.phase = RunPhase.LOOKING
@@ -158,16 +158,16 @@ class RunController:
         while not self.parts.events.empty():
             event = self.parts.events.get_nowait()
             if isinstance(event, happened.StopRequested):
-                self.stops_as = event.stops_as
+                self.stops_as, self.stop_reason = event.stops_as, event.why
         if self.end is not None and self.end.state is State.RECOVERING and self.stops_as is not None:
-            self.end = stopped(self.stops_as, "with its last checkpoint")
+            self.end = stopped(self.stops_as, "with its last checkpoint", self.stop_reason)
 
     # -- what has happened -----------------------------------------------------------------------------------------
 
     def _take_in(self, event: happened.RunEvent) -> None:
         match event:
-            case happened.StopRequested(stops_as):
-                self._stop(stops_as)
+            case happened.StopRequested(stops_as, why):
+                self._stop(stops_as, why)
             case happened.ScaleRequested(count):
                 self.scaler.want(count)
                 self.parts.log.wanted(count)
@@ -243,7 +243,7 @@ class RunController:
         training.progress.losses.restore(self.before.losses)
         training.progress.skipped.found.update(self.before.skipped)
         training.progress.skipped.note(started.prepared.skipped)
-        parts.log.state(State.RUNNING, "Training", f"{len(parts.pool.workers)} workers train")
+        parts.log.state(State.RUNNING, "Training", who_trains(len(parts.pool.workers)))
         parts.tasks.post_every(spec.report_every_s, happened.MetricsDue())
         parts.tasks.post_every(KEEP_S, happened.GaugesDue())
         parts.tasks.start(parts.callbacks.follow())
@@ -290,8 +290,8 @@ class RunController:
 
     # -- stopping, and the end -------------------------------------------------------------------------------------
 
-    def _stop(self, stops_as: State) -> None:
-        is_first, self.stops_as = self.stops_as is None, stops_as
+    def _stop(self, stops_as: State, why: StopReason | None = None) -> None:
+        is_first, self.stops_as, self.stop_reason = self.stops_as is None, stops_as, why
         self.parts.schedule.close()
         if self.phase is RunPhase.STARTING:
             raise Stopped("before the first step")
@@ -320,7 +320,7 @@ class RunController:
         state = State.SUCCEEDED if is_complete else self.stops_as or State.CANCELLED
         result = progress.result(self.parts.config.job_id, state, measured)
         self.result = result = result.model_copy(update={
-            "wall_s": time.monotonic() - self.begun_s,
+            "wall_s": self.parts.log.at_work_s(),
             "workers": len(self.parts.pool.workers),
             "lost_updates": self.lost_updates,
         })  # fmt: skip
@@ -328,17 +328,14 @@ class RunController:
         if state is State.SUCCEEDED:
             self.end = succeeded(progress.epochs, why, is_complete)
         else:
-            self.end = stopped(state, f"after {progress.examples} examples")
+            self.end = stopped(state, f"after {progress.examples} examples", self.stop_reason)
 
     def _fail(self, error: Exception) -> None:
         """Something has failed, and with it the run."""
-        if isinstance(error, Fenced):
-            raise error
         if isinstance(error, Stopped):
-            self.end = stopped(self.stops_as or State.CANCELLED, str(error))
+            self.end = stopped(self.stops_as or State.CANCELLED, str(error), self.stop_reason)
             return
-        goes_back = isinstance(cause_of(error), GoesBack)
-        went_back = self.parts.log.summary().went_back if goes_back else 0
+        went_back = self.parts.log.summary().went_back if isinstance(cause_of(error), GoesBack) else 0
         if (text := explanation(error)) is not None:
             with suppress(OSError):  # the disk may be what is full
                 self.parts.log.line("error", text)
@@ -390,6 +387,7 @@ class RunController:
         self.parts.events.put_nowait(happened.ShardsServe())
 
     async def _take_last_version(self, training: Training) -> None:
+        await self.parts.tracing.over("the run was told to stop" if self.stops_as else "all was trained")
         lost_updates = await self.parts.shards.lost() if self.parts.pool.shards else 0
         snapshot = await self.parts.schedule.last(training.progress, training.groups)
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))

@@ -7,7 +7,8 @@ import ray
 
 from trainers.disk import is_full
 from trainers.errors import DiskFull, GoesBack, MillraceError, UserCodeFailed
-from trainers.events import RETRYING, State
+from trainers.events import RETRYING, State, StopReason
+from trainers.runtime.gone import GONE
 
 RETURNS = 2
 """How often a run that has lost a shard with all that it had, or its data, goes on from its last checkpoint without
@@ -43,9 +44,12 @@ class Circumstances:
     """How often the run went back to its last checkpoint without having written another one since."""
 
 
-def stopped(stops_as: State, when: str) -> RunEnd:
-    """The end of a run that was told to stop."""
-    return RunEnd(stops_as, stops_as.capitalize(), f"{stops_as.lower()} {when}")
+def stopped(stops_as: State, when: str, why: StopReason | None = None) -> RunEnd:
+    """The end of a run that was told to stop. why: It was to be cancelled, if who told it has said so."""
+    how = f"{stops_as.lower()} {when}"
+    if why is None or stops_as is not State.CANCELLED:
+        return RunEnd(stops_as, stops_as.capitalize(), how)
+    return RunEnd(stops_as, why.reason, f"{why.message} ({how})")
 
 
 def succeeded(epochs: float, why: str | None, is_complete: bool = True) -> RunEnd:
@@ -75,7 +79,7 @@ def after_failure(error: Exception, given: Circumstances) -> RunEnd:
         return RunEnd(State.FAILED, cause.reason, str(cause))
     if is_full(cause):
         return RunEnd(State.FAILED, DiskFull.__name__, f"there is no room on a disk ({cause}); make some, and resume")
-    if isinstance(error, ray.exceptions.RayActorError):
+    if isinstance(error, GONE):
         return RunEnd(State.FAILED, "WorkerDied", f"a worker or shard of the run died: {error}")
     return RunEnd(State.FAILED, "WorkerFailed", f"{type(cause).__name__}: {cause}")
 

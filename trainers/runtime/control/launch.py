@@ -14,6 +14,7 @@ from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_log import LogSummary
+from trainers.runtime.gone import GONE, LACKED_MEMORY, how
 from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
@@ -125,9 +126,9 @@ class Launcher:
             node = worker.node
             try:
                 return await worker.prepare(chooses=rank == 0, tries=tries and rank == 0)
-            except ray.exceptions.RayActorError:
+            except GONE as error:
                 known = self.parts.watch.memory_kills(worker.actor)
-                await self._lose(worker.name, worker.fault or "died", node, known)
+                await self._lose(worker.name, worker.fault or how(error), node, known)
                 self.parts.pool.restart_worker(rank)
 
     async def _warm_shard(self, index: int) -> ActorLocation:
@@ -136,8 +137,9 @@ class Launcher:
         while True:
             try:
                 place: ActorLocation = await pool.shards[index].prepare.options(concurrency_group=CONTROL).remote()
-            except ray.exceptions.RayActorError:
-                await self._lose(f"{pool.job_id}/shard/{index}", pool.why_gone(pool.shards[index]), None)
+            except GONE as error:
+                why = pool.why_gone(pool.shards[index], how(error))
+                await self._lose(f"{pool.job_id}/shard/{index}", why, None)
                 pool.restart_shard(index)
             else:
                 return place
@@ -158,7 +160,9 @@ class Launcher:
             raise WorkerDied(f"{name} {why}, and a trial's processes are not replaced")
         if await died_with(node):
             return
-        if await ended_for_memory(known):
+        if why.startswith(LACKED_MEMORY):
+            self.parts.log.line("error", f"{name} {LACKED_MEMORY}: {REMEDY}")
+        elif await ended_for_memory(known):
             self.parts.log.line("error", f"{name} {ENDED}: {REMEDY}")
             why = f"{ENDED} before it was ready"
         if (decision := self.failures.failed(f"{name} {why}")) is not None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.actor_watch import ActorWatch
-from trainers.runtime.control.callbacks import CallbackCalls
 from trainers.runtime.control.config import RunConfig
+from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.run_events import EventQueue, StopsEarly, Tasks
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.shard_group import ShardGroup
@@ -34,6 +35,7 @@ class RunParts:
     snapshots: Snapshots
     callbacks: CallbackCalls
     schedule: SnapshotSchedule
+    tracing: Tracing
 
 
 def build_parts(config: RunConfig, coordinator: Any, node_ip: str) -> RunParts:
@@ -57,4 +59,7 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     schedule = SnapshotSchedule(pool, shards, snapshots)
     callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool)
     tasks = Tasks(events)
-    return RunParts(config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule)
+    tracing = Tracing(config.run_dir, pool, log, tasks)
+    return RunParts(
+        config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule, tracing
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainers.events import State
+from trainers.events import State, StopReason
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.snapshots import Measured, Snapshot
 from trainers.runtime.messages import Prepared, ShardStatus
@@ -55,6 +55,7 @@ class StopRequested:
 
     stops_as: State
     """CANCELLED or PAUSED."""
+    why: StopReason | None = None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The log of a run, as its coordinator writes it, and as the next coordinator reads it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainers.events import EventType, Result, State
+from trainers.events import EventType, Result, State, at_work_s
 from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
@@ -45,6 +46,8 @@ class LogSummary:
     """With how many workers it was last told to train, since it was started; None: as the spec says."""
     digests: tuple[str, ...] = ()
     """By which the rows of the Ray Datasets are known again that were executed last."""
+    trace: dict[str, Any] | None = None
+    """What was last said of a trace that is not over."""
 
 
 def summarise_log(run_dir: Path) -> LogSummary:
@@ -68,10 +71,12 @@ def summarise_log(run_dir: Path) -> LogSummary:
     begun = max((i for i, e in enumerate(events) if e.type == "state" and e.data["state"] == State.STARTING), default=0)
     wanted = [event.data["wanted"] for event in events[begun:] if "wanted" in event.data]
     executed: list[str] = next((e.data["digests"] for e in reversed(events) if "digests" in e.data), [])
+    last_trace = next((event.data for event in reversed(events) if event.type == "trace"), None)
+    is_traced = last_trace is None or "file" in last_trace or "why" in last_trace
     return LogSummary(
         is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped,
         tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back,
-        wanted[-1] if wanted else None, tuple(executed),
+        wanted[-1] if wanted else None, tuple(executed), None if is_traced else last_trace,
     )  # fmt: skip
 
 
@@ -93,21 +98,26 @@ class RunLog:
         events = EventLogReader(self.run_dir).read() if examples else ()
         return [e.data for e in events if e.type == "evaluation" and e.data["examples"] <= examples]
 
+    def at_work_s(self) -> float:
+        """Seconds in which the run was at work until now."""
+        return at_work_s(EventLogReader(self.run_dir).read(), time.time())
+
     def open(self) -> None:
         """Become its only writer."""
         self.fence = Fence.take(self.run_dir)
         self.events = EventLog(self.run_dir)
         self.metrics.begin()
 
-    def write(self, event_type: EventType, data: dict[str, Any], is_last: bool = False) -> None:
-        """Append an event. is_last: Of the run, or of this coordinator's; room is kept for it.
+    def write(self, event_type: EventType, data: dict[str, Any], is_last: bool = False) -> int:
+        """Append an event; returns its number. is_last: Of the run, or of this coordinator's; room is kept for it.
 
         Raises:
             Fenced: Another coordinator has taken over.
         """
         self.fence.check()
-        (self.events.append_last if is_last else self.events.append)(event_type, data)
+        event = (self.events.append_last if is_last else self.events.append)(event_type, data)
         self.metrics.add(event_type, data)
+        return event.seq
 
     def state(self, state: State, reason: str, message: str, is_last: bool = False) -> None:
         """The run is in another state."""

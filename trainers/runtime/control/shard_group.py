@@ -20,6 +20,7 @@ from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.run_events import EventQueue, ShardBack, ShardDied
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.standbys import Standbys
+from trainers.runtime.gone import GONE, how
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.nodes import nodes_alive
 
@@ -54,10 +55,10 @@ class ShardGroup:
             shard = self.serving[index]
             try:
                 await shard.open.options(concurrency_group=CONTROL).remote(self.endpoint, self.prepared, start)
-            except ray.exceptions.RayActorError:
+            except GONE as error:
                 if attempt == ATTEMPTS or self.pool.is_trial:
                     raise
-                why = self.pool.why_gone(shard)
+                why = self.pool.why_gone(shard, how(error))
                 self.log.write("fault", {"actor": f"{self.pool.job_id}/shard/{index}", "why": why, "examples": 0})
                 self.serving[index] = self.pool.restart_shard(index)
             else:
@@ -80,7 +81,7 @@ class ShardGroup:
         self.replaces_dead = True
         try:
             await self.pool.shards[index].serve.options(concurrency_group="serve").remote()
-        except ray.exceptions.RayActorError:
+        except GONE:
             self.standbys.depose(index)
             ray.kill(self.serving[index])  # it may be alive all the same, and only not answer
             self.events.put_nowait(ShardDied(index))
@@ -210,7 +211,7 @@ class ShardGroup:
             shard = self.serving[index]
             try:
                 return await question(shard)
-            except ray.exceptions.RayActorError:
+            except GONE:
                 if not self.replaces_dead:
                     raise
                 async with self.replaced:

@@ -20,6 +20,7 @@ from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import cause_of
 from trainers.runtime.control.judges.improvement import Improvement
 from trainers.runtime.control.run_log import RunLog
+from trainers.runtime.gone import GONE
 from trainers.runtime.nodes import died_with
 from trainers.spec import TrainSpec
 from trainers.training.messages import RunLayout
@@ -130,7 +131,7 @@ class Snapshots:
         """Work through the queue until cancelled; only an error ends it by itself. What is under way then goes on."""
         evaluate = self.spec.evaluate
         if evaluate.every_epochs or evaluate.every_steps or evaluate.every_s or self.spec.checkpoint.every_epochs:
-            with suppress(ray.exceptions.RayActorError):  # whoever needs it will ask for another
+            with suppress(*GONE):  # whoever needs it will ask for another
                 await self._evaluator()  # while the workers train, so that it is there when the first epoch ends
         while True:
             self.under_way = asyncio.ensure_future(self._work(await self.queue.get()))
@@ -293,7 +294,7 @@ class Snapshots:
             try:
                 evaluator = await self._evaluator()
                 return await getattr(evaluator, method).remote(*arguments)
-            except ray.exceptions.RayActorError:
+            except GONE:
                 node, why = self.pool.forget_evaluator()
                 self.log.write("fault", {"actor": f"{self.pool.job_id}/evaluator", "why": why})
                 self.ready = None

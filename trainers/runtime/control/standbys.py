@@ -21,6 +21,7 @@ from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.runtime.actor_handles import CONTROL
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.run_log import RunLog
+from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Prepared, StandbyLocation
 from trainers.runtime.node_folder import where
 from trainers.runtime.nodes import do_on, kill_process, nodes_alive
@@ -149,7 +150,7 @@ class Standbys:
         try:
             ship = shard.replicate_to.options(concurrency_group=CONTROL)
             await ship.remote(standby.where, self.pool.coordinator, self.incarnations[index])
-        except ray.exceptions.RayActorError:
+        except GONE:
             return  # the shard died; the process that replaces it sends everything again
         if self.by_shard.get(index) is standby:  # it was not given up in the meantime
             standby.source = shard
@@ -160,7 +161,7 @@ class Standbys:
         try:
             await standby.actor.follow.options(concurrency_group="serve").remote()
         except ray.exceptions.RayError as error:
-            why = "it died" if isinstance(error, ray.exceptions.RayActorError) else str(error)
+            why = "it died" if isinstance(error, GONE) else str(error)
         if self.by_shard.get(index) is standby:  # otherwise it serves by now, or was given up
             self._give_up(index, why)
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
-import ray
-
 from trainers.elastic.failure_policy import FailurePolicy, GiveUp
 from trainers.elastic.lease_table import Lease
 from trainers.errors import Diverged, WorkerDied
-from trainers.events import State
+from trainers.events import State, who_trains
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.ending import LONGEST_FRAMES
 from trainers.runtime.control.generations import GenerationPlanner
@@ -28,6 +26,7 @@ from trainers.runtime.control.run_events import (
 from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
+from trainers.runtime.gone import GONE, how
 from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory, memory_told
 from trainers.runtime.messages import Prepared
 from trainers.runtime.nodes import died_with
@@ -223,7 +222,7 @@ class Training:
             message = f"waits for room: {num_members} workers are left, workers.min is {least}"
             self.parts.log.state(State.RECOVERING, "TooFewWorkers", message)
         elif self.waits_for_workers and not is_short:
-            self.parts.log.state(State.RUNNING, "Training", f"{num_members} workers train")
+            self.parts.log.state(State.RUNNING, "Training", who_trains(num_members))
         self.waits_for_workers = is_short
         return is_short
 
@@ -280,8 +279,8 @@ class Training:
         node = worker.node
         try:
             prepared: Prepared = await worker.ask("prepare", False, False)
-        except ray.exceptions.RayActorError:
-            why = f"{worker.fault or 'died'} before it was ready"
+        except GONE as error:
+            why = f"{worker.fault or how(error)} before it was ready"
             events.put_nowait(WorkerLost(worker, why, with_node=await died_with(node)))
         else:
             events.put_nowait(WorkerReady(worker, prepared))

@@ -10,12 +10,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-import ray
-
 from trainers.elastic.latest_version import latest_of
 from trainers.errors import MillraceError
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.run_events import EventQueue, GenerationEnded, WorkerLost
+from trainers.runtime.gone import GONE, how
 from trainers.training.messages import GenerationEnd, GenerationStart
 
 END_WITHIN_S = 5.0
@@ -36,14 +35,14 @@ class GenerationGate:
         """Let all go on to the step that the furthest has begun, and no further."""
         async with self.lock:
             self.is_stopped = True
-            with suppress(ray.exceptions.RayActorError):  # the death of a worker ends the generation anyway
+            with suppress(*GONE):  # the death of a worker ends the generation anyway
                 await self._release(max(await self._hold()), None)
 
     async def meet(self) -> None:
         """Have the workers make a snapshot together after the step that the furthest has begun, unless they stop."""
         async with self.lock:
             if not self.is_stopped:
-                with suppress(ray.exceptions.RayActorError):
+                with suppress(*GONE):
                     await self._release(None, max(await self._hold()))
 
     async def _hold(self) -> list[int]:
@@ -197,7 +196,7 @@ class WorkerGroup:
 async def _close(workers: Sequence[WorkerHandle], generation: int) -> None:
     """Wake the workers out of whatever they wait for in a generation."""
     for worker in workers:
-        with suppress(ray.exceptions.RayActorError):
+        with suppress(*GONE):
             worker.ask("close", generation)
 
 
@@ -211,6 +210,6 @@ def _fault(error: BaseException) -> str | None:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, MillraceError):
         return None
-    if isinstance(error, ray.exceptions.RayActorError):
-        return "died"
+    if isinstance(error, GONE):
+        return how(error)
     return f"broke: {type(cause).__name__}: {cause}"

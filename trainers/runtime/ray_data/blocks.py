@@ -14,6 +14,7 @@ from trainers.data.config import DataSpec
 from trainers.errors import DataLost, DataNotFound, UserCodeFailed
 from trainers.runtime.actor_handles import CONTROL
 from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.gone import GONE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +165,7 @@ class RowsOfRun:
         try:
             holder = ray.get_actor(dataset_name(self.job_id), NAMESPACE)
             found = ray.get(holder.blocks.options(concurrency_group=CONTROL).remote())
-        except (ValueError, ray.exceptions.RayActorError):
+        except (ValueError, *GONE):
             raise DataLost("the process that held the Ray Dataset is lost") from None
         return [BlockRows(blocks, self.data.timeout_s / 2) for blocks in found]  # before the worker counts as hanging
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import UpdateRule, spare
 
 
 class Adagrad(UpdateRule):
@@ -17,4 +17,5 @@ class Adagrad(UpdateRule):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         s = torch.addcmul(current.state["square"], g, g, value=1, out=following.state["square"])
-        torch.addcdiv(current.params, g, s.sqrt().add_(self.epsilon), value=-lr, out=following.params)
+        root = torch.sqrt(s, out=spare(current, following)).add_(self.epsilon)
+        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import UpdateRule, spare
 
 
 class Adam(UpdateRule):
@@ -29,8 +29,8 @@ class Adam(UpdateRule):
         if step.is_cuda:  # nothing waits for the device
             self._update_on_device(current.params, m, s, step.max(), following.params, lr)
             return
-        t = float(step.max()) if step.numel() else 1.0  # not the first: between two parameters there may be zeros
-        root = s.sqrt().div_(math.sqrt(1 - b2**t)).add_(self.epsilon)
+        t = float(step.amax()) if step.numel() else 1.0  # not the first: between two parameters there may be zeros
+        root = torch.sqrt(s, out=spare(current, following)).div_(math.sqrt(1 - b2**t)).add_(self.epsilon)
         torch.addcdiv(current.params, m, root, value=-(lr / (1 - b1**t)), out=following.params)
 
     def _update_on_device(self, w: Tensor, m: Tensor, s: Tensor, t: Tensor, into: Tensor, lr: float) -> None:

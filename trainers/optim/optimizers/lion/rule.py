@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import UpdateRule, spare
 
 
 class Lion(UpdateRule):
@@ -18,6 +18,6 @@ class Lion(UpdateRule):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         (b1, b2), m = self.betas, current.state["exp_avg"]
-        direction = torch.lerp(m, g, 1 - b1).sign_()
+        direction = torch.lerp(m, g, 1 - b1, out=spare(current, following)).sign_()
         torch.lerp(m, g, 1 - b2, out=following.state["exp_avg"])
         torch.add(current.params, direction, alpha=-lr, out=following.params)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import UpdateRule, spare
 
 
 class Nesterov(UpdateRule):
@@ -17,4 +17,5 @@ class Nesterov(UpdateRule):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
-        torch.add(current.params, g.add(u, alpha=self.m), alpha=-lr, out=following.params)
+        ahead = torch.add(g, u, alpha=self.m, out=spare(current, following))
+        torch.add(current.params, ahead, alpha=-lr, out=following.params)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import UpdateRule, spare
 
 
 class Rmsprop(UpdateRule):
@@ -17,7 +17,8 @@ class Rmsprop(UpdateRule):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         s = self._mean_square(current, g, following)
-        torch.addcdiv(current.params, g, s.sqrt().add_(self.epsilon), value=-lr, out=following.params)
+        root = torch.sqrt(s, out=spare(current, following)).add_(self.epsilon)
+        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)
 
     def _mean_square(self, current: Buffers, g: Tensor, following: Buffers) -> Tensor:
         """s <- d s + (1 - d) g^2, (n,)."""
@@ -32,4 +33,5 @@ class TensorFlowRmsprop(Rmsprop):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
         s = self._mean_square(current, g, following)
-        torch.addcdiv(current.params, g, s.add(self.epsilon).sqrt_(), value=-lr, out=following.params)
+        root = torch.add(s, self.epsilon, out=spare(current, following)).sqrt_()
+        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)

@@ -16,6 +16,7 @@ from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure, cause_of, explanation
 from trainers.runtime.control.run_events import EvaluationAsked, EventQueue, StopsEarly
 from trainers.runtime.control.run_log import RunLog
+from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Delivered
 
 LOOK_S = 0.2
@@ -115,7 +116,7 @@ class CallbackCalls:
             try:
                 actor = self.actor or await self._start()
                 found: Delivered = await getattr(actor, method).remote(*arguments)
-            except ray.exceptions.RayActorError:
+            except GONE:
                 self._lose()
             else:
                 if found.seq > self.furthest:

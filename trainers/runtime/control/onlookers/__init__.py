@@ -1,0 +1,1 @@
+"""Who looks on while a run trains, and holds no step up."""

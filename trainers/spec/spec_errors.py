@@ -1,0 +1,79 @@
+"""The errors of a spec, each with its place in what the user wrote and with what to write there."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Iterator, Set
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from trainers.errors import FieldError
+from trainers.spelling import sentence
+
+MOST_ERRORS = 50
+"""Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
+UNIONS = frozenset({"algorithm", "optimizer", "schedule", "search"})
+"""Fields whose form depends on their `name`; pydantic puts that name into the place of an error."""
+ELSEWHERE = {"learning_rate": "lr", "batch_size": "per_worker", "num_workers": "count", "dataset": "data"}
+"""What others call a field of ours."""
+
+
+def field_errors(error: ValidationError, model: type[BaseModel]) -> list[FieldError]:
+    """The errors of a validation of a model, with pointers into what the user wrote.
+
+    Of more than MOST_ERRORS the rest is only counted.
+    """
+    found = error.errors(include_url=False)
+    errors = [_field_error(item, model) for item in found[:MOST_ERRORS]]
+    if len(found) > MOST_ERRORS:
+        errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
+    return errors
+
+
+def _field_error(item: Any, model: type[BaseModel]) -> FieldError:
+    location = item["loc"]
+    is_tag = [i > 0 and location[i - 1] in UNIONS and len(location) > i + 1 for i in range(len(location))]
+    parts = [part for part, skipped in zip(location, is_tag, strict=True) if not skipped]
+    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+    if item["type"] != "extra_forbidden":
+        return FieldError(pointer=pointer, message=sentence(item))
+    near = _similar(tuple(part for part in parts if isinstance(part, str)), model)
+    return FieldError(
+        pointer=pointer, message="there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
+    )
+
+
+def _similar(path: tuple[str, ...], model: type[BaseModel]) -> list[str]:
+    """Fields that somebody may mean who wrote this one: of the same section, or else of others, by their whole path."""
+    fields = fields_below(model)
+    own = fields.get(path[:-1], frozenset())
+    if near := [name for name in _near(path[-1], own, 0.6) if name in own]:
+        return near
+    known = _near(path[-1], {field for section in fields.values() for field in section}, 0.75)
+    paths = [(*section, field) for field in known for section, names in fields.items() if field in names]
+    return [".".join(one) for one in sorted(paths, key=len)][:3]
+
+
+def _near(word: str, names: Set[str], cutoff: float) -> list[str]:
+    found = difflib.get_close_matches(word, sorted(names | ELSEWHERE.keys()), cutoff=cutoff)
+    return list(dict.fromkeys(name if name in names else ELSEWHERE[name] for name in found))
+
+
+@functools.cache  # anyone may send an unknown field
+def fields_below(model: type[BaseModel], depth: int = 4) -> dict[tuple[str, ...], frozenset[str]]:
+    """Path of a section -> names of its fields, those of all its forms where it has several."""
+    found: dict[tuple[str, ...], frozenset[str]] = {(): frozenset(model.model_fields)}
+    for name, field in model.model_fields.items():
+        for section in _sections(field.annotation) if depth else ():
+            for path, names in fields_below(section, depth - 1).items():
+                found[name, *path] = found.get((name, *path), frozenset()) | names
+    return found
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections that a field's type names, such as each of a union."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
