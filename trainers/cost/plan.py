@@ -194,5 +194,5 @@ def read_profile(path: Path) -> StepProfile:
     except OSError as error:
         raise SpecRejected(f"profile: {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        first = field_errors(error)[0]
+        first = field_errors(error, StepProfile)[0]
         raise SpecRejected(f"profile: {path} is no profile: {first.pointer or '/'}: {first.message}") from None

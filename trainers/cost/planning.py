@@ -245,7 +245,7 @@ def candidates_of(spec: TrainSpec, cluster: Cluster, workers: Sequence[int]) -> 
             spec.algorithm.check_workers(count)
             found.append(count)
         except ValidationError as error:
-            refused = field_errors(error)[0].message
+            refused = field_errors(error, type(spec.algorithm))[0].message
     if not found:
         raise SpecRejected(f"workers: {refused}")
     return found
