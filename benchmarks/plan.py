@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.report import RESULTS, as_bullets, as_table
-from benchmarks.paper_tables import PaperTable, many_candidates, paper_1, paper_2, paper_3, paper_4
+from benchmarks.papers.tables import PaperTable, many_candidates, paper_1, paper_2, paper_3, paper_4
 
 CANDIDATES = 10_000
 MOST_S = 1.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.paper_tables import PaperTable, Row, paper_1, paper_2, paper_3, paper_4
+from benchmarks.papers.tables import PaperTable, Row, paper_1, paper_2, paper_3, paper_4
 from benchmarks.plan import markdown
 
 
