@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
-    from service.jobs.progress import Progress, log_line
+    from service.jobs.progress import LogFilter, Progress, log_line
     from service.jobs.queueing.claims import Quotas
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
@@ -137,7 +137,7 @@ _HOME = {
     "service.jobs.service_metrics": ("ServiceMetrics",),
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
@@ -185,22 +185,21 @@ __all__ = [
     "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "LogFilter", "ManagerConfig", "Metrics",
     "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
     "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
     "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",
     "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
     "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
     "Tokens", "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
-    "TrialStore", "TrialView", "Turns", "Webhook",
-    "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager",
-    "certificates", "check_bits", "check_fits", "chunks", "compose_yaml", "configurations", "count_examples",
-    "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of",
-    "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory",
-    "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep",
-    "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file", "read_sweep_file",
-    "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep", "time_layers",
-    "trial_needs", "unknown", "verify",
+    "TrialStore", "TrialView", "Turns", "Webhook", "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms",
+    "as_patch", "attach", "build_manager", "certificates", "check_bits", "check_fits", "chunks", "compose_yaml",
+    "configurations", "count_examples", "datasets", "detach", "embedded", "evidence", "examine", "explain",
+    "export_model", "figures", "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown",
+    "metrics_of", "models", "needed_memory", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep",
+    "parse_spec", "parse_sweep", "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file",
+    "read_sweep_file", "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep",
+    "time_layers", "trial_needs", "unknown", "verify",
 ]  # fmt: skip
 
 

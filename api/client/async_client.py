@@ -133,9 +133,10 @@ class AsyncClient:
         """One figure over the run, thinned out to at most so many points."""
         return await self._do(calls.metrics(job_id, name, points, x))
 
-    async def logs(self, job_id: str) -> str:
-        """The log for people, as far as it goes now."""
-        return await self._do(calls.logs(job_id))
+    async def logs(self, job_id: str, worker: int | None = None, grep: str = "") -> str:
+        """The log for people, as far as it goes now. worker, grep: Only what this one's code has printed, and lines
+        that contain a text."""
+        return await self._do(calls.logs(job_id, worker, grep))
 
     async def wait(self, job_id: str) -> service.JobView:
         """The job when it has ended."""

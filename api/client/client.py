@@ -135,9 +135,10 @@ class Client:
         """One figure over the run, thinned out to at most so many points."""
         return self._do(calls.metrics(job_id, name, points, x))
 
-    def logs(self, job_id: str) -> str:
-        """The log for people, as far as it goes now."""
-        return self._do(calls.logs(job_id))
+    def logs(self, job_id: str, worker: int | None = None, grep: str = "") -> str:
+        """The log for people, as far as it goes now. worker, grep: Only what this one's code has printed, and lines
+        that contain a text."""
+        return self._do(calls.logs(job_id, worker, grep))
 
     def wait(self, job_id: str) -> service.JobView:
         """The job when it has ended."""

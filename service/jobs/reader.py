@@ -11,7 +11,7 @@ from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
-from service.jobs.progress import Progress, log_line
+from service.jobs.progress import LogFilter, Progress
 from service.jobs.views import JobView, Page, summary, view
 from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
@@ -71,10 +71,10 @@ class JobReader:
                 break
         return events[:limit]
 
-    async def log_lines(self, job_id: str) -> AsyncIterator[str]:
+    async def log_lines(self, job_id: str, wanted: LogFilter) -> AsyncIterator[str]:
         """The lines of the log for people, as far as it goes now."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
-        return _lines(job.run_dir)
+        return _lines(job.run_dir, wanted)
 
     async def line(self, job_id: str, name: str, axis: str, points: int) -> Line:
         """One metric over the run, downsampled to so many points. Raises SeriesNotFound."""
@@ -142,8 +142,8 @@ def current(job: Job, active: ActiveJob | None) -> tuple[Job, Progress]:
     return job, progress
 
 
-async def _lines(run_dir: Path) -> AsyncIterator[str]:
+async def _lines(run_dir: Path, wanted: LogFilter) -> AsyncIterator[str]:
     async for batch in read_batches(run_dir):
-        lines = [line for event in batch if (line := log_line(event)) is not None]
+        lines = [line for event in batch if (line := wanted.line(event)) is not None]
         if lines:
             yield "\n".join(lines) + "\n"
