@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainers.cost.layers import profile_model, profile_spec
     from trainers.cost.plan import Plan, PlanRequest, StepProfile, read_profile, worker_counts
     from trainers.cost.plan_plot import plot_plan
-    from trainers.cost.plan_text import PlanText
+    from trainers.cost.plan_table import PlanTable
     from trainers.cost.planning import plan_spec
     from trainers.cost.plot import plot_timings
     from trainers.cost.step_timing import profile_step
@@ -95,7 +95,7 @@ _HOME = {
     "trainers.cost.clusters.cluster": ("Cluster", "cluster_of", "read_cluster"),
     "trainers.cost.plan": ("Plan", "PlanRequest", "StepProfile", "read_profile", "worker_counts"),
     "trainers.cost.plan_plot": ("plot_plan",),
-    "trainers.cost.plan_text": ("PlanText",),
+    "trainers.cost.plan_table": ("PlanTable",),
     "trainers.cost.planning": ("plan_spec",),
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.step_timing": ("profile_step",),
@@ -137,7 +137,7 @@ __all__ = [
     "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "Cluster", "ClusterInfo",
     "CostShare", "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence",
     "FieldError", "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost",
-    "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanText", "Recipe", "Resources", "Result",
+    "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
     "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "StopReason", "Sum", "Supervised", "Task",
     "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "adds_to_work",
     "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "cluster_of", "count_examples",

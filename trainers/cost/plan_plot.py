@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trainers.cost.plan import Candidate, Plan
-from trainers.cost.plan_text import PlanText
+from trainers.cost.plan_table import PlanTable
 
 
 def plot_plan(plan: Plan, path: Path) -> None:
@@ -17,7 +17,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
     FigureCanvasAgg(figure)
     rates, parts = figure.subplots(1, 2)
     _rates(rates, plan)
-    _parts(parts, PlanText(plan).shown)
+    _parts(parts, PlanTable(plan).shown)
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -20,7 +20,7 @@ from service import (
     MillraceError,
     Plan,
     PlanRequest,
-    PlanText,
+    PlanTable,
     StepProfile,
     read_cluster,
     read_profile,
@@ -53,7 +53,7 @@ def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str
     if form == "json":
         typer.echo(plan.model_dump_json())
     elif form == "md":
-        typer.echo(PlanText(plan).markdown, nl=False)
+        typer.echo(PlanTable(plan).markdown, nl=False)
     else:
         _show(plan, options.plot)
 
@@ -97,7 +97,7 @@ def _draw(plan: Plan, path: Path) -> None:
 
 
 def _show(plan: Plan, plot: Path | None) -> None:
-    text = PlanText(plan)
+    text = PlanTable(plan)
     table = Table(title=f"{text.title}; ms of a step", title_justify="left", box=None)
     for heading in text.headings:
         table.add_column(heading, justify="right")

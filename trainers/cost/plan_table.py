@@ -14,8 +14,8 @@ MANY = 12
 
 
 @dataclass(frozen=True)
-class PlanText:
-    """A plan in words: milliseconds of a step, megabytes that a worker sends in one."""
+class PlanTable:
+    """A plan as a table, with sentences below it: milliseconds of a step, megabytes that a worker sends in one."""
 
     plan: Plan
 
