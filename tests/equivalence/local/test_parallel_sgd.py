@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
-from tests.equivalence.local_sgd import all_works, averaged, in_parts, same
+from tests.equivalence.local.local_sgd import all_works, averaged, in_parts, same
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tests.equivalence.harness import Run, digits_spec, run_all_reduce
-from tests.equivalence.local_sgd import Meet, averaged, in_parts, mean_into, same
+from tests.equivalence.local.local_sgd import Meet, averaged, in_parts, mean_into, same
 from tests.local_runs import LocalRun
 from trainers.collectives.local import local_collectives
 from trainers.links.local import LocalWorld
