@@ -25,9 +25,7 @@ Points = Annotated[int, Query(ge=4, le=MAX_POINTS, description="At most so many 
 Axis = Annotated[Literal["examples", "epoch", "step", "time"], Query(description="Over what.")]
 Which = Annotated[
     Literal["model", "best", "raw"],
-    Query(
-        description="The finished one; the best so far (`checkpoint.keep_best`); the one without `ema`."
-    ),
+    Query(description="The finished one; the best so far (`checkpoint.keep_best`); the one without `ema`."),
 ]
 Jobs = Annotated[
     list[Annotated[str, Query(pattern="^[0-9a-z]{12}$")]],
