@@ -121,7 +121,7 @@ def test_the_models_that_a_job_leaves_are_fetched_whole_or_in_part(
     assert (rest.status_code, rest.content, rest.headers["content-range"]) == (206, b"456789", "bytes 4-9/10")
     assert service.http.get(path, headers={"Range": "bytes=99-"}).status_code == 416
     assert service.http.get(f"{path}?which=best").status_code == 404, "no link is followed"
-    assert "did you mean" in service.http.get(f"{path}?which=modell").json()["detail"]
+    assert "did you mean" in service.http.get(f"{path}?which=modelX").json()["detail"]
 
 
 def test_metrics(service: Service, trained: str) -> None:
