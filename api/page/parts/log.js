@@ -38,6 +38,13 @@ function request({ action, by, ...asked }) {
   return `REQUEST ${action}${what.join("")}, by ${by.user} from ${by.address || "this machine"}`;
 }
 
+/** What became of a trace; nothing while it is recorded. */
+function traced({ worker, steps, asked, file, why }) {
+  if (file === undefined && why === undefined) return null;
+  const text = `worker/${worker}, ${steps} of ${asked} steps${file ? ` in traces/${file}` : ""}${why ? `: ${why}` : ""}`;
+  return { level: file ? "info" : "warning", text: `TRACE ${text}` };
+}
+
 function sentenceOf({ type, data }) {
   if (type === "log" && data.actor)
     return { level: data.level, text: `${data.actor.replace("/", " ")} | ${data.message}` };
@@ -51,5 +58,6 @@ function sentenceOf({ type, data }) {
   if (type === "request") return { level: "info", text: request(data) };
   if (MARKS.includes(type)) return { level: "warning", text: `${type.toUpperCase()} ${sentence({ type, data })}` };
   if (type === "epoch_audit") return audit(data);
+  if (type === "trace") return traced(data);
   return null;
 }
