@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FigureNotFound,
         JobNotFound,
         KeyReused,
+        ModelNotFound,
         NeverFits,
         SeriesNotFound,
         ServiceError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
-    from service.jobs.progress import Progress, log_line
+    from service.jobs.progress import LogFilter, Progress, log_line
     from service.jobs.queueing.claims import Quotas
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from service.webhooks.webhook_store import Delivery, Webhook, Webhooks
     from trainers import (
         BitsReport,
+        Cluster,
         ClusterInfo,
         CostShare,
         Event,
@@ -88,16 +90,21 @@ if TYPE_CHECKING:
         MillraceError,
         ModelCost,
         NodeGroup,
+        Plan,
+        PlanRequest,
+        PlanTable,
         Recipe,
         Resources,
         Result,
         SpecRejected,
         State,
+        StepProfile,
         TimingPlan,
         Timings,
         TraceRefused,
         attach,
         check_bits,
+        cluster_of,
         count_examples,
         detach,
         embedded,
@@ -107,9 +114,14 @@ if TYPE_CHECKING:
         known_examples,
         metrics_of,
         needed_memory,
+        plan_spec,
+        plot_plan,
         plot_timings,
         profile_model,
         profile_spec,
+        profile_step,
+        read_cluster,
+        read_profile,
         sentence,
         set_of,
         slope_words,
@@ -117,6 +129,7 @@ if TYPE_CHECKING:
         stop_head,
         time_layers,
         unknown,
+        worker_counts,
     )
 
 _HOME = {
@@ -126,8 +139,8 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
-        "StorageFull",
+        "KeyReused", "ModelNotFound", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable",
+        "StateConflict", "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
         "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
@@ -138,7 +151,7 @@ _HOME = {
     "service.jobs.service_metrics": ("ServiceMetrics",),
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
@@ -172,12 +185,13 @@ _HOME = {
     "service.jobs.queueing.growth": ("Growth",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
     "trainers": (
-        "BitsReport", "check_bits",
-        "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
-        "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
-        "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
-        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
+        "BitsReport", "Cluster", "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics",
+        "MillraceError", "ModelCost", "NodeGroup", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
+        "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "TraceRefused", "attach", "check_bits",
+        "cluster_of", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
+        "metrics_of", "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec",
+        "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head", "stop_head",
+        "time_layers", "unknown", "worker_counts",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -196,6 +210,7 @@ __all__ = [
     "CheckpointFile",
     "CheckpointNotFound",
     "CheckpointView",
+    "Cluster",
     "ClusterInfo",
     "CopyDamaged",
     "CostShare",
@@ -222,15 +237,20 @@ __all__ = [
     "Line",
     "LocalRun",
     "LocalSweep",
+    "LogFilter",
     "ManagerConfig",
     "Metrics",
     "MillraceError",
     "Mirror",
     "Model",
     "ModelCost",
+    "ModelNotFound",
     "NeverFits",
     "NodeGroup",
     "Page",
+    "Plan",
+    "PlanRequest",
+    "PlanTable",
     "Progress",
     "Query",
     "Quotas",
@@ -251,6 +271,7 @@ __all__ = [
     "SpecUnreadable",
     "State",
     "StateConflict",
+    "StepProfile",
     "Storage",
     "StorageFull",
     "StorageRefused",
@@ -289,6 +310,7 @@ __all__ = [
     "check_bits",
     "check_fits",
     "chunks",
+    "cluster_of",
     "compose_yaml",
     "configurations",
     "count_examples",
@@ -316,9 +338,14 @@ __all__ = [
     "own_code_of_sweep",
     "parse_spec",
     "parse_sweep",
+    "plan_spec",
+    "plot_plan",
     "plot_timings",
     "profile_model",
     "profile_spec",
+    "profile_step",
+    "read_cluster",
+    "read_profile",
     "read_spec",
     "read_spec_file",
     "read_sweep_file",
@@ -333,6 +360,7 @@ __all__ = [
     "trial_needs",
     "unknown",
     "verify",
+    "worker_counts",
 ]  # fmt: skip
 
 
