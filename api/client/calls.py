@@ -105,8 +105,7 @@ def jobs(states: tuple[service.State, ...], labels: tuple[str, ...], page_token:
     """GET /v1/jobs."""
 
     def read(response: httpx2.Response) -> JobsPage:
-        page = response.json()
-        return JobsPage([service.JobSummary.model_validate(job) for job in page["jobs"]], page["next_page_token"])
+        return JobsPage(_many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
     return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token)})
 
@@ -211,8 +210,7 @@ def sweeps(states: tuple[service.State, ...], labels: tuple[str, ...], page_toke
     """GET /v1/sweeps."""
 
     def read(response: httpx2.Response) -> SweepsPage:
-        page = response.json()
-        return SweepsPage([service.SweepSummary.model_validate(one) for one in page["sweeps"]], page["next_page_token"])
+        return SweepsPage(_many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
 
     return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token)})
 
