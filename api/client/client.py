@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -112,6 +112,10 @@ class Client:
     def download(self, job_id: str, checkpoint: str, file: str, to: Path) -> None:
         """Write one file of a checkpoint to `to`, piece by piece."""
         self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
+
+    def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+        """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
+        self._download(calls.model_file(job_id, which), to)
 
     def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> Iterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
