@@ -294,6 +294,11 @@ def webhook(webhook_id: str) -> Call[dict[str, Any]]:
     return Call("GET", f"/v1/webhooks/{webhook_id}", lambda response: dict(response.json()))
 
 
+def delete(job_id: str) -> Call[None]:
+    """DELETE /v1/jobs/{id}."""
+    return Call("DELETE", f"/v1/jobs/{job_id}", lambda _: None)
+
+
 def delete_webhook(webhook_id: str) -> Call[None]:
     """DELETE /v1/webhooks/{id}."""
     return Call("DELETE", f"/v1/webhooks/{webhook_id}", lambda _: None)
