@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -110,6 +110,10 @@ class AsyncClient:
         """Write one file of a checkpoint to `to`, piece by piece."""
         await self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
+    async def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+        """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
+        await self._download(calls.model_file(job_id, which), to)
+
     async def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> AsyncIterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
         comes; the last one tells its `file`, or `why` there is none."""
@@ -168,10 +172,21 @@ class AsyncClient:
         """The spec as it would run and how many trials it has, without running it. Raises Refused."""
         return await self._do(calls.check_sweep(spec))
 
-    async def sweeps(self) -> AsyncIterator[service.SweepSummary]:
-        """All sweeps, newest first."""
-        for one in await self._do(calls.sweeps()):
+    async def sweeps(
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+    ) -> AsyncIterator[service.SweepSummary]:
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
+        page = await self._do(calls.sweeps(states, labels, None))
+        for one in page.sweeps:
             yield one
+        while page.next_page_token is not None:
+            page = await self._do(calls.sweeps(states, labels, page.next_page_token))
+            for one in page.sweeps:
+                yield one
+
+    async def delete_sweep(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files."""
+        await self._do(calls.delete_sweep(sweep_id))
 
     async def get_sweep(self, sweep_id: str) -> service.SweepView:
         """One sweep with its trials, as it is now."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -113,6 +113,10 @@ class Client:
         """Write one file of a checkpoint to `to`, piece by piece."""
         self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
+    def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+        """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
+        self._download(calls.model_file(job_id, which), to)
+
     def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> Iterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
         comes; the last one tells its `file`, or `why` there is none."""
@@ -169,9 +173,19 @@ class Client:
         """The spec as it would run and how many trials it has, without running it. Raises Refused."""
         return self._do(calls.check_sweep(spec))
 
-    def sweeps(self) -> Iterator[service.SweepSummary]:
-        """All sweeps, newest first."""
-        yield from self._do(calls.sweeps())
+    def sweeps(
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+    ) -> Iterator[service.SweepSummary]:
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
+        page = self._do(calls.sweeps(states, labels, None))
+        yield from page.sweeps
+        while page.next_page_token is not None:
+            page = self._do(calls.sweeps(states, labels, page.next_page_token))
+            yield from page.sweeps
+
+    def delete_sweep(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files."""
+        self._do(calls.delete_sweep(sweep_id))
 
     def get_sweep(self, sweep_id: str) -> service.SweepView:
         """One sweep with its trials, as it is now."""

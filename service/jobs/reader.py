@@ -13,7 +13,7 @@ from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
 from service.jobs.progress import LogFilter, Progress
 from service.jobs.views import JobView, Page, summary, view
-from service.storage.checkpoints import CheckpointView, checkpoints, open_file
+from service.storage.checkpoints import CheckpointView, checkpoints, open_file, open_model
 from service.storage.mirror import Mirror
 from service.storage.traces import TraceView, open_trace, traces
 from trainers import Event, State
@@ -113,6 +113,11 @@ class JobReader:
         """The file of a trace, open. Raises TraceNotFound."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         return await asyncio.to_thread(open_trace, job.run_dir, name)
+
+    async def model_file(self, job_id: str, which: str) -> BinaryIO:
+        """The finished model of a job, or another that it has left, open. Raises ModelNotFound."""
+        job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        return await asyncio.to_thread(open_model, job.run_dir, which)
 
     def _with_trouble(self, shown: S) -> S:
         """The same job, with what keeps its state from being written."""

@@ -207,6 +207,7 @@ class JobPage {
     this.log.add(event);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
+    if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
     if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
     if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
