@@ -59,6 +59,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.elasticity --report
 	$(BIN)/python -m benchmarks.tasks --report
 	$(BIN)/python -m benchmarks.optimizers --report
+	$(BIN)/python -m benchmarks.small_steps --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report

@@ -188,7 +188,7 @@ def test_consensus_keeps_its_partitions() -> None:
 def test_averaging_has_no_rho_and_consensus_has() -> None:
     with pytest.raises(ValidationError) as error:
         spec(2, 2, {"name": "admm", "rho": 0.5})
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == "/algorithm/rho"
     assert "set form to consensus" in found.message
     assert spec(2, 2, CONSENSUS | {"rho": 0.5, "steps": 3}).algorithm.rho == 0.5

@@ -182,6 +182,6 @@ def first_work(run: Run) -> Work:
 def test_what_cannot_be_is_refused(count: object, algorithm: dict[str, object], remedy: str) -> None:
     with pytest.raises(ValidationError) as error:
         TrainSpec.model_validate({"workers": count, "algorithm": {"name": "sync"} | algorithm})
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == "/algorithm/backup"
     assert remedy in found.message

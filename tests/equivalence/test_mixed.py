@@ -110,7 +110,7 @@ def test_groups_follow_the_nodes() -> None:
 def test_a_group_that_does_not_divide_the_workers_is_refused(count: int, group: int, remedy: str) -> None:
     with pytest.raises(ValidationError) as error:
         spec(count, {"group": group})
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == "/algorithm/group"
     assert f"{count} workers cannot form groups of {group}; {remedy}" in found.message
 
@@ -119,6 +119,6 @@ def test_a_group_that_does_not_divide_the_workers_is_refused(count: int, group: 
 def test_a_group_that_is_no_number_is_refused(group: object) -> None:
     with pytest.raises(ValidationError) as error:
         spec(4, {"group": group})
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == "/algorithm/group"
     assert found.message == "use a number of workers from 1 to 4096, or node"

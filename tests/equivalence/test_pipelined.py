@@ -150,7 +150,7 @@ def test_what_is_not_defined_is_refused(fields: dict[str, object], message: str)
     algorithm = {"name": "downpour", "push": "layerwise", "backprop": {"groups": 3, "delay": 2}} | fields
     with pytest.raises(ValidationError, match=message) as caught:
         TrainSpec.model_validate({"algorithm": algorithm})
-    assert [error.pointer for error in field_errors(caught.value)] == ["/algorithm/backprop"]
+    assert [error.pointer for error in field_errors(caught.value, TrainSpec)] == ["/algorithm/backprop"]
 
 
 def test_a_model_that_is_no_chain_of_so_many_groups_is_refused_with_what_would_work() -> None:

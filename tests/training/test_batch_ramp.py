@@ -278,7 +278,7 @@ def test_they_do_so_from_a_checkpoint_too(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_what_would_work(fields: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError) as error:
         spec(**fields)
-    (found,) = field_errors(error.value)
+    (found,) = field_errors(error.value, TrainSpec)
     assert found.pointer == "/elastic"
     assert told in found.message
 
