@@ -61,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.optimizers --report
 	$(BIN)/python -m benchmarks.small_steps --report
 	$(BIN)/python -m benchmarks.costs --report
+	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report
 	$(BIN)/python -m benchmarks.sweeps --report

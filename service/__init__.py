@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FigureNotFound,
         JobNotFound,
         KeyReused,
+        ModelNotFound,
         NeverFits,
         SeriesNotFound,
         ServiceError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from service.jobs.manager import JobManager, ManagerConfig
     from service.jobs.metric_series import AXES, NAMES, Line
     from service.jobs.own_code import own_code
-    from service.jobs.progress import Progress, log_line
+    from service.jobs.progress import LogFilter, Progress, log_line
     from service.jobs.queueing.claims import Quotas
     from service.jobs.queueing.growth import Growth
     from service.jobs.runs import RunHandle, Runs
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from service.webhooks.webhook_store import Delivery, Webhook, Webhooks
     from trainers import (
         BitsReport,
+        Cluster,
         ClusterInfo,
         CostShare,
         Event,
@@ -87,16 +89,21 @@ if TYPE_CHECKING:
         MillraceError,
         ModelCost,
         NodeGroup,
+        Plan,
+        PlanRequest,
+        PlanTable,
         Recipe,
         Resources,
         Result,
         SpecRejected,
         State,
+        StepProfile,
         TimingPlan,
         Timings,
         TraceRefused,
         attach,
         check_bits,
+        cluster_of,
         count_examples,
         detach,
         embedded,
@@ -106,9 +113,14 @@ if TYPE_CHECKING:
         known_examples,
         metrics_of,
         needed_memory,
+        plan_spec,
+        plot_plan,
         plot_timings,
         profile_model,
         profile_spec,
+        profile_step,
+        read_cluster,
+        read_profile,
         sentence,
         set_of,
         slope_words,
@@ -116,6 +128,7 @@ if TYPE_CHECKING:
         stop_head,
         time_layers,
         unknown,
+        worker_counts,
     )
 
 _HOME = {
@@ -125,8 +138,8 @@ _HOME = {
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable", "StateConflict",
-        "StorageFull",
+        "KeyReused", "ModelNotFound", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable",
+        "StateConflict", "StorageFull",
         "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
         "TraceNotFound", "WebhookNotFound", "WebhookRefused",
     ),
@@ -137,7 +150,7 @@ _HOME = {
     "service.jobs.service_metrics": ("ServiceMetrics",),
     "service.jobs.own_code": ("own_code",),
     "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("Progress", "log_line"),
+    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
     "service.jobs.runs": ("RunHandle", "Runs"),
     "service.scaling.figures": ("figures",),
     "service.scaling.markdown": ("markdown",),
@@ -170,37 +183,39 @@ _HOME = {
     "service.jobs.queueing.growth": ("Growth",),
     "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
     "trainers": (
-        "BitsReport", "check_bits",
-        "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics", "MillraceError",
-        "ModelCost", "NodeGroup", "Recipe", "Resources", "Result", "SpecRejected", "State", "TimingPlan", "Timings",
-        "attach", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plot_timings", "profile_model", "profile_spec", "sentence", "set_of",
-        "slope_words", "start_head", "stop_head", "time_layers", "TraceRefused", "unknown",
+        "BitsReport", "Cluster", "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics",
+        "MillraceError", "ModelCost", "NodeGroup", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
+        "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "TraceRefused", "attach", "check_bits",
+        "cluster_of", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
+        "metrics_of", "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec",
+        "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head", "stop_head",
+        "time_layers", "unknown", "worker_counts",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AXES", "LOCAL", "MAX_VALUES", "NAMES", "Act", "Algorithm", "Audit", "AuditEntry", "AuditQuery", "BitsReport",
-    "CheckpointFile", "CheckpointNotFound", "CheckpointView", "ClusterInfo", "CopyDamaged", "CostShare",
+    "CheckpointFile", "CheckpointNotFound", "CheckpointView", "Cluster", "ClusterInfo", "CopyDamaged", "CostShare",
     "DatabaseRefused", "Dataset", "Delivery", "DrawingFailed", "Event", "Exported", "FieldError", "FigureNotFound",
     "Finding", "Growth", "Health", "Identity", "Images", "Installation", "JobManager", "JobNotFound", "JobSpec",
-    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "ManagerConfig", "Metrics",
-    "MillraceError", "Mirror", "Model", "ModelCost", "NeverFits", "NodeGroup", "Page", "Progress", "Query", "Quotas",
-    "Recipe", "Requester", "Resources", "Result", "Role", "RunHandle", "Runs", "ScalingReport", "Sender",
-    "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid", "SpecRejected", "SpecUnreadable", "State",
-    "StateConflict", "Storage", "StorageFull", "StorageRefused", "StorageUnreachable", "Store", "SweepManager",
-    "SweepNotFound", "SweepSpec", "SweepSummary", "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused",
-    "Tokens", "TooManyInFlight", "TooManyWaiting", "TraceNotFound", "TraceRefused", "TraceView", "Tracking",
-    "TrialStore", "TrialView", "Turns", "Webhook",
+    "JobSummary", "JobView", "KeyReused", "Line", "LocalRun", "LocalSweep", "LogFilter", "ManagerConfig", "Metrics",
+    "MillraceError", "Mirror", "Model", "ModelCost", "ModelNotFound", "NeverFits", "NodeGroup", "Page", "Plan",
+    "PlanRequest", "PlanTable", "Progress", "Query", "Quotas", "Recipe", "Requester", "Resources", "Result", "Role",
+    "RunHandle", "Runs", "ScalingReport", "Sender", "SeriesNotFound", "ServiceError", "ServiceMetrics", "SpecInvalid",
+    "SpecRejected", "SpecUnreadable", "State", "StateConflict", "StepProfile", "Storage", "StorageFull",
+    "StorageRefused", "StorageUnreachable", "Store", "SweepManager", "SweepNotFound", "SweepSpec", "SweepSummary",
+    "SweepView", "TimingPlan", "Timings", "Token", "TokenRefused", "Tokens", "TooManyInFlight", "TooManyWaiting",
+    "TraceNotFound", "TraceRefused", "TraceView", "Tracking", "TrialStore", "TrialView", "Turns", "Webhook",
     "WebhookNotFound", "WebhookRefused", "Webhooks", "algorithms", "as_patch", "attach", "build_manager",
-    "certificates", "check_bits", "check_fits", "chunks", "compose_yaml", "configurations", "count_examples",
-    "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures", "images_of",
-    "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models", "needed_memory",
-    "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec", "parse_sweep",
-    "plot_timings", "profile_model", "profile_spec", "read_spec", "read_spec_file", "read_sweep_file",
-    "scaling_report", "sentence", "set_of", "slope_words", "start_head", "stop_head", "sweep", "time_layers",
-    "trial_needs", "unknown", "verify",
+    "certificates", "check_bits", "check_fits", "chunks", "cluster_of", "compose_yaml", "configurations",
+    "count_examples", "datasets", "detach", "embedded", "evidence", "examine", "explain", "export_model", "figures",
+    "images_of", "job_schema", "known_examples", "load_yaml", "log_line", "markdown", "metrics_of", "models",
+    "needed_memory", "networks", "new_job_id", "new_sweep_id", "own_code", "own_code_of_sweep", "parse_spec",
+    "parse_sweep", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec", "profile_step",
+    "read_cluster", "read_profile", "read_spec", "read_spec_file", "read_sweep_file", "scaling_report", "sentence",
+    "set_of", "slope_words", "start_head", "stop_head", "sweep", "time_layers", "trial_needs", "unknown", "verify",
+    "worker_counts",
 ]  # fmt: skip
 
 

@@ -67,6 +67,10 @@ class CheckpointNotFound(ServiceError):
     """There is no such checkpoint, or no such file in it."""
 
 
+class ModelNotFound(ServiceError):
+    """The job has no such model, or not yet."""
+
+
 class TraceNotFound(ServiceError):
     """There is no such trace."""
 

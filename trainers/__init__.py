@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainers.callback import Callback, SeenEvent
+    from trainers.cost.clusters.cluster import Cluster, cluster_of, read_cluster
     from trainers.cost.figures import (
         CostShare,
         Images,
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
         slope_words,
     )
     from trainers.cost.layers import profile_model, profile_spec
+    from trainers.cost.plan import Plan, PlanRequest, StepProfile, read_profile, worker_counts
+    from trainers.cost.plan_plot import plot_plan
+    from trainers.cost.plan_table import PlanTable
+    from trainers.cost.planning import plan_spec
     from trainers.cost.plot import plot_timings
+    from trainers.cost.step_timing import profile_step
     from trainers.cost.timing import time_layers
     from trainers.data.datasets import count_examples
     from trainers.data.names import DATASETS
@@ -86,7 +92,13 @@ _HOME = {
         "Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "needed_memory", "slope_words",
     ),
     "trainers.cost.layers": ("profile_model", "profile_spec"),
+    "trainers.cost.clusters.cluster": ("Cluster", "cluster_of", "read_cluster"),
+    "trainers.cost.plan": ("Plan", "PlanRequest", "StepProfile", "read_profile", "worker_counts"),
+    "trainers.cost.plan_plot": ("plot_plan",),
+    "trainers.cost.plan_table": ("PlanTable",),
+    "trainers.cost.planning": ("plan_spec",),
     "trainers.cost.plot": ("plot_timings",),
+    "trainers.cost.step_timing": ("profile_step",),
     "trainers.cost.timing": ("time_layers",),
     "trainers.data.datasets": ("count_examples",),
     "trainers.data.names": ("DATASETS",),
@@ -122,18 +134,19 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "ClusterInfo", "CostShare",
-    "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence", "FieldError", "Images",
-    "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost", "NodeCapacity", "NodeGroup",
-    "Perplexity", "Recipe", "Resources", "Result", "Run", "RunFailed", "SeenEvent", "SpecRejected", "State",
-    "StopReason", "Sum", "Supervised", "Task", "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed",
-    "WarmRunner", "absolute", "adds_to_work", "attach", "available_resources", "check_bits", "cleanup_run",
-    "cluster_is_open",
-    "count_examples", "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model",
-    "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples",
-    "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs", "plot_timings", "preflight",
-    "profile_model", "profile_spec", "refuse_given", "remove_files", "sentence", "set_of", "slope_words", "start_head",
-    "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources", "train", "unknown", "who_trains",
+    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "Cluster", "ClusterInfo",
+    "CostShare", "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence",
+    "FieldError", "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost",
+    "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
+    "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "StopReason", "Sum", "Supervised", "Task",
+    "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "adds_to_work",
+    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "cluster_of", "count_examples",
+    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
+    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
+    "metrics_targets", "needed_memory", "needs", "plan_spec", "plot_plan", "plot_timings", "preflight", "profile_model",
+    "profile_spec", "profile_step", "read_cluster", "read_profile", "refuse_given", "remove_files", "sentence",
+    "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
+    "total_resources", "train", "unknown", "who_trains", "worker_counts",
 ]  # fmt: skip
 
 

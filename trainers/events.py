@@ -13,7 +13,8 @@ in a run with a validation set `set`: `validation`, and then `validation_` stand
 or at the very end `test` |
 | `epoch` | `epoch` (just ended, from 1), `examples`, `train_loss`, `learning_rate` |
 | `checkpoint` | `path`, `epoch`, `examples` |
-| `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped |
+| `log` | `level` (`info`, `warning`, `error`), `message`; `example` where a training example is skipped; of what
+an actor's code has printed `actor` (`worker/2`), `stream` (`stdout`, `stderr`) and `at`, when it was |
 | `warning` | `message`: the loss stays where guessing would have it, or jumps and stays; `examples`, `epoch` |
 | `actors` | `workers`, `shards`: names as in Ray's dashboard, with node and process id |
 | `resize` | `workers`: how many train from here on; `joined`, `left`: names; `nodes`: of who joined; `examples` |

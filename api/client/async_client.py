@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -110,6 +110,10 @@ class AsyncClient:
         """Write one file of a checkpoint to `to`, piece by piece."""
         await self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
+    async def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+        """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
+        await self._download(calls.model_file(job_id, which), to)
+
     async def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> AsyncIterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
         comes; the last one tells its `file`, or `why` there is none."""
@@ -133,9 +137,10 @@ class AsyncClient:
         """One figure over the run, thinned out to at most so many points."""
         return await self._do(calls.metrics(job_id, name, points, x))
 
-    async def logs(self, job_id: str) -> str:
-        """The log for people, as far as it goes now."""
-        return await self._do(calls.logs(job_id))
+    async def logs(self, job_id: str, worker: int | None = None, grep: str = "") -> str:
+        """The log for people, as far as it goes now. worker, grep: Only what this one's code has printed, and lines
+        that contain a text."""
+        return await self._do(calls.logs(job_id, worker, grep))
 
     async def wait(self, job_id: str) -> service.JobView:
         """The job when it has ended."""

@@ -164,9 +164,15 @@ def metrics(job_id: str, name: str, points: int, x: str) -> Call[service.Line]:
     return Call("GET", f"/v1/jobs/{job_id}/metrics", _one(service.Line), {"params": params})
 
 
-def logs(job_id: str) -> Call[str]:
+def model_file(job_id: str, which: str) -> str:
+    """The address of a model that a job has left, which is read piece by piece."""
+    return f"/v1/jobs/{job_id}/model?which={which}"
+
+
+def logs(job_id: str, worker: int | None, grep: str) -> Call[str]:
     """GET /v1/jobs/{id}/logs."""
-    return Call("GET", f"/v1/jobs/{job_id}/logs", lambda response: response.text)
+    params = {"grep": grep} | ({} if worker is None else {"worker": worker})
+    return Call("GET", f"/v1/jobs/{job_id}/logs", lambda response: response.text, {"params": params})
 
 
 def events_so_far(job_id: str, after: int) -> Call[list[service.Event]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -113,6 +113,10 @@ class Client:
         """Write one file of a checkpoint to `to`, piece by piece."""
         self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
+    def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+        """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
+        self._download(calls.model_file(job_id, which), to)
+
     def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> Iterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
         comes; the last one tells its `file`, or `why` there is none."""
@@ -135,9 +139,10 @@ class Client:
         """One figure over the run, thinned out to at most so many points."""
         return self._do(calls.metrics(job_id, name, points, x))
 
-    def logs(self, job_id: str) -> str:
-        """The log for people, as far as it goes now."""
-        return self._do(calls.logs(job_id))
+    def logs(self, job_id: str, worker: int | None = None, grep: str = "") -> str:
+        """The log for people, as far as it goes now. worker, grep: Only what this one's code has printed, and lines
+        that contain a text."""
+        return self._do(calls.logs(job_id, worker, grep))
 
     def wait(self, job_id: str) -> service.JobView:
         """The job when it has ended."""

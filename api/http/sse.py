@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from api.http.problems import ProblemError
 from api.http.standing import Standing
 from service import Event
 
+Wanted = Callable[[Event], bool]
 MEDIA_TYPE = "text/event-stream"
 RETRY = b"retry: 1000\n\n"  # milliseconds until a browser tries again
 PING = b": ping\n\n"
@@ -54,16 +55,16 @@ def encode(event: Event) -> bytes:
 
 
 def stream(
-    request: Request, batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None = None
+    request: Request, batches: AsyncIterator[list[Event]], streams: Streams, wanted: Wanted = bool
 ) -> StreamingResponse:
-    """Answer with the events as they come, those of the given types only, with pings while none do."""
+    """Answer with the events as they come, those that are wanted only, with pings while none do."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    chunks = _chunks(caller(request).token, batches, streams, types)
+    chunks = _chunks(caller(request).token, batches, streams, wanted)
     return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _chunks(
-    token: str | None, batches: AsyncIterator[list[Event]], streams: Streams, types: frozenset[str] | None
+    token: str | None, batches: AsyncIterator[list[Event]], streams: Streams, wanted: Wanted
 ) -> AsyncIterator[bytes]:
     yield RETRY
     until_s = time.monotonic() + streams.longest_s
@@ -80,7 +81,7 @@ async def _chunks(
                     events, coming = coming.result(), None
                     if not events:
                         return
-                    if chunk := b"".join(encode(event) for event in events if types is None or event.type in types):
+                    if chunk := b"".join(encode(event) for event in events if wanted(event)):
                         yield chunk
                 elif not closing.done():
                     yield PING

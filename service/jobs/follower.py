@@ -60,7 +60,7 @@ class Follower:
             await asyncio.sleep(RETRY_S)
             return False
         for event in events:
-            if event.type in ("log", "state", "warning"):
+            if event.type in ("log", "state", "warning") and "actor" not in event.data:  # not what users print
                 shown: dict[str, Any] = {"job": self.log.run_dir.name}
                 shown |= {name: event.data[name] for name in ("level", "state", "reason") if name in event.data}
                 logger.info("%s", event.data.get("message", ""), extra=shown)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -159,12 +160,34 @@ class Progress(BaseModel):
         return self.metrics.examples * since_first / elapsed_s if elapsed_s > 0 else self.metrics.examples_per_s
 
 
+@dataclass(frozen=True)
+class LogFilter:
+    """Of what is said, by whom."""
+
+    worker: int | None = None
+    """Only what the code of this worker has printed."""
+    grep: str = ""
+    """Only lines that contain this, in upper or lower case."""
+
+    def line(self, event: Event) -> str | None:
+        """The event as a line, if it is one that is wanted."""
+        if self.worker is not None and event.data.get("actor") != f"worker/{self.worker}":
+            return None
+        line = log_line(event)
+        return line if line is not None and self.grep.lower() in line.lower() else None
+
+
 def log_line(event: Event) -> str | None:
     """An event as a line of the log for people: log lines, warnings, states, requests, faults, resizes and traces."""
     if (words := _WORDS.get(event.type)) is None or (line := words(event.data)) is None:
         return None
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     return f"{when} {line}"
+
+
+def _who(data: dict[str, Any]) -> str:
+    """Says a line of the log: an actor's code, or the run, whose lines have a level."""
+    return f"{data['actor'].replace('/', ' ')} |" if "actor" in data else str(data.get("level", "info")).upper()
 
 
 def _request(data: dict[str, Any]) -> str:
@@ -190,7 +213,7 @@ def _trace(data: dict[str, Any]) -> str | None:
 
 
 _WORDS: dict[str, Callable[[dict[str, Any]], str | None]] = {
-    "log": lambda data: f"{data.get('level', 'info').upper()} {data.get('message', '')}",
+    "log": lambda data: f"{_who(data)} {data.get('message', '')}",
     "warning": lambda data: f"WARNING {data.get('message', '')}",
     "state": lambda data: f"STATE {data['state']} {data.get('message') or data.get('reason') or ''}".rstrip(),
     "request": _request,

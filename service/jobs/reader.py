@@ -11,9 +11,9 @@ from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
-from service.jobs.progress import Progress, log_line
+from service.jobs.progress import LogFilter, Progress
 from service.jobs.views import JobView, Page, summary, view
-from service.storage.checkpoints import CheckpointView, checkpoints, open_file
+from service.storage.checkpoints import CheckpointView, checkpoints, open_file, open_model
 from service.storage.mirror import Mirror
 from service.storage.traces import TraceView, open_trace, traces
 from trainers import Event, State
@@ -71,10 +71,10 @@ class JobReader:
                 break
         return events[:limit]
 
-    async def log_lines(self, job_id: str) -> AsyncIterator[str]:
+    async def log_lines(self, job_id: str, wanted: LogFilter) -> AsyncIterator[str]:
         """The lines of the log for people, as far as it goes now."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
-        return _lines(job.run_dir)
+        return _lines(job.run_dir, wanted)
 
     async def line(self, job_id: str, name: str, axis: str, points: int) -> Line:
         """One metric over the run, downsampled to so many points. Raises SeriesNotFound."""
@@ -114,6 +114,11 @@ class JobReader:
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         return await asyncio.to_thread(open_trace, job.run_dir, name)
 
+    async def model_file(self, job_id: str, which: str) -> BinaryIO:
+        """The finished model of a job, or another that it has left, open. Raises ModelNotFound."""
+        job = await asyncio.to_thread(self.run_dirs.find, job_id)
+        return await asyncio.to_thread(open_model, job.run_dir, which)
+
     def _with_trouble(self, shown: S) -> S:
         """The same job, with what keeps its state from being written."""
         trouble = self.lifecycle.trouble.get(shown.id)
@@ -142,8 +147,8 @@ def current(job: Job, active: ActiveJob | None) -> tuple[Job, Progress]:
     return job, progress
 
 
-async def _lines(run_dir: Path) -> AsyncIterator[str]:
+async def _lines(run_dir: Path, wanted: LogFilter) -> AsyncIterator[str]:
     async for batch in read_batches(run_dir):
-        lines = [line for event in batch if (line := log_line(event)) is not None]
+        lines = [line for event in batch if (line := wanted.line(event)) is not None]
         if lines:
             yield "\n".join(lines) + "\n"

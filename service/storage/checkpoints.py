@@ -17,13 +17,19 @@ from typing import BinaryIO
 
 from pydantic import BaseModel
 
-from service.errors import CheckpointNotFound, StorageFull
+from service.errors import CheckpointNotFound, ModelNotFound, StorageFull
 from trainers import TrainSpec
 
 FOLDER = "checkpoints"
 STEP = re.compile(r"^[0-9]{1,20}$")
 FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 CHUNK_BYTES = 1 << 20
+MODELS = {
+    "model": "it is written when the run has trained everything",
+    "best": "it is kept where the spec says checkpoint.keep_best, from the first evaluation on",
+    "raw": "it is written at the end of a run whose spec has ema, of which model.safetensors is the average",
+}
+"""Name of a model -> when there is one."""
 
 
 class CheckpointFile(BaseModel):
@@ -76,6 +82,18 @@ def open_file(run_dir: Path, step: str, name: str) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise CheckpointNotFound(f"{name!r} is no plain file")
+    return os.fdopen(file, "rb")
+
+
+def open_model(run_dir: Path, which: str) -> BinaryIO:
+    """Open a model that a run has left beside its checkpoints: `model`, `best` or `raw`. Raises ModelNotFound."""
+    try:
+        file = os.open(run_dir / f"{which}.safetensors", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        raise ModelNotFound(f"the job has no {which}.safetensors: {MODELS[which]}") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ModelNotFound(f"{which}.safetensors is no plain file")
     return os.fdopen(file, "rb")
 
 

@@ -62,7 +62,7 @@ def test_the_layers_are_the_papers() -> None:
 def test_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
     seen = []
-    monkeypatch.setattr(timing, "_wait_for", lambda device: seen.append(torch.backends.cudnn.allow_tf32))
+    monkeypatch.setattr(timing, "wait_for", lambda device: seen.append(torch.backends.cudnn.allow_tf32))
     time_layers(SMALL.model_copy(update={"threads": threads + 1}))
     assert not any(seen)
     assert (torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32) == (threads, tf32)

@@ -84,7 +84,7 @@ def test_a_survivor_that_is_stopped_as_soon_as_it_has_answered_is_found_out(clus
     pid = ray.get(worker.prepare.options(concurrency_group="control").remote(chooses=False, tries=False)).place.pid
 
     async def take_over() -> None:
-        watch = ActorWatch(ActorPool("survivor", spec(), None, None))
+        watch = ActorWatch(ActorPool("survivor", spec(), None, None), print)
         found = await find_survivors("survivor", 1, watch)
         assert [one.name for one in found.workers] == [name]
         os.kill(pid, signal.SIGSTOP)

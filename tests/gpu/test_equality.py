@@ -66,10 +66,12 @@ def test_four_virtual_workers_have_the_same_bits_on_one_two_and_three_workers_of
         assert torch.equal(together.rows, alone.rows)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_fewer_bits_are_near_float32_and_the_same_on_any_number_of_workers(precision: str, tmp_path: Path) -> None:
-    alone = train_alone(gpu_spec(1, 2, precision=precision, epochs=1), tmp_path / "alone")
-    together = train_together(gpu_spec(2, 2, precision=precision, epochs=1), tmp_path / "together")
+@pytest.mark.parametrize("fewer", [{"precision": "tf32"}, {"precision": "bfloat16"}, {"wire": "bfloat16"}])
+def test_fewer_bits_are_near_float32_and_the_same_on_any_number_of_workers(
+    fewer: dict[str, str], tmp_path: Path
+) -> None:
+    alone = train_alone(gpu_spec(1, 2, **fewer, epochs=1), tmp_path / "alone")
+    together = train_together(gpu_spec(2, 2, **fewer, epochs=1), tmp_path / "together")
     exact = train_alone(gpu_spec(1, 2, epochs=1), tmp_path / "exact")
     assert torch.equal(together.params, alone.params)
     assert not torch.equal(alone.params, exact.params)

@@ -40,6 +40,8 @@ def test_a_loss_that_becomes_nan_says_step_and_learning_rate(tmp_path: Path) -> 
     assert (end["state"], end["reason"]) == ("FAILED", "LossNotFinite")
     assert "in step 1 " in end["message"]
     assert "learning rate 0.25" in end["message"]
+    printed = [log["message"] for log in run.of("log") if log.get("actor", "").startswith("worker/")]
+    assert "a model that diverges" in printed
     gone_soon("nan", [])
 
 

@@ -1,5 +1,6 @@
 """The counted and timed costs of layers, as plain numbers. Imports no torch, so that a command line can show them."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -105,6 +106,8 @@ class ModelCost(Figures):
     kinds: dict[Kind, CostShare]
     """Fractions of all layers of a kind together (paper 1, section 3)."""
     whole: ImageCost
+    variables: tuple[int, ...] = ()
+    """Elements of each parameter tensor, in the model's order."""
     memory: NeededMemory | None = None
     """Of a worker, where the model is that of a spec."""
 
@@ -120,15 +123,27 @@ def needed_memory(spec: TrainSpec, whole: ImageCost) -> NeededMemory:
 
 
 def model_cost(
-    model: str, example: str, images: Images | None, counted: list[tuple[str, Kind, ImageCost]]
+    model: str,
+    example: str,
+    images: Images | None,
+    counted: list[tuple[str, Kind, ImageCost]],
+    variables: Iterable[int] = (),
 ) -> ModelCost:
-    """The cost of a model, from the counted cost of its layers."""
+    """The cost of a model, from the counted cost of its layers and the elements of its parameter tensors."""
     total, kinds = ImageCost(), dict[Kind, ImageCost]()
     for _, kind, cost in counted:
         total, kinds[kind] = total + cost, kinds.get(kind, ImageCost()) + cost
     layers = (LayerCost(name=name, kind=kind, cost=cost, share=cost.share_of(total)) for name, kind, cost in counted)
     shares = {kind: cost.share_of(total) for kind, cost in kinds.items()}
-    return ModelCost(model=model, example=example, images=images, layers=tuple(layers), kinds=shares, whole=total)
+    return ModelCost(
+        model=model,
+        example=example,
+        images=images,
+        layers=tuple(layers),
+        kinds=shares,
+        whole=total,
+        variables=tuple(variables),
+    )
 
 
 class TimingPlan(Figures):

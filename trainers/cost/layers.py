@@ -81,7 +81,7 @@ def profile_model(model: ModelSpec, images: Images, code: str | None = None) -> 
             problem = f"its passes need more than shapes: {str(error).splitlines()[0]}"
             raise SpecRejected(f"model: {model.name} cannot be counted without data, {problem}") from error
     example = f"one image of {'x'.join(map(str, images.shape))} and {images.classes} classes"
-    return model_cost(model.name, example, images, counted)
+    return model_cost(model.name, example, images, counted, _elements(module))
 
 
 def profile_spec(spec: TrainSpec) -> ModelCost:
@@ -103,7 +103,8 @@ def profile_spec(spec: TrainSpec) -> ModelCost:
                 counted = Count(len(batch)).layers(model, lambda: task.loss(model, batch.data))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}") from error
-        return model_cost(spec.model.name, f"one example of {spec.data.name}, {dataset.facts.words}", None, counted)
+        example = f"one example of {spec.data.name}, {dataset.facts.words}"
+        return model_cost(spec.model.name, example, None, counted, _elements(model))
 
 
 class Count:
@@ -198,6 +199,10 @@ def kind_of(module: nn.Module) -> Kind:
     if "Attention" in type(module).__name__:
         return "attention"
     return next((kind for kind, types in KINDS.items() if isinstance(module, types)), "other")
+
+
+def _elements(module: nn.Module) -> list[int]:
+    return [parameter.numel() for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _has_cost(cost: ImageCost) -> bool:

@@ -117,7 +117,7 @@ def _curve(
             raise SpecRejected(f"{layer} of size {size}: {device} is out of memory; use smaller sizes") from error
         on_pass(f"{layer.replace('_', ' ')} {size} on {device}")
     line = fit([(work(layer, timing.size), timing.mean_s) for timing in timings])
-    return TimingCurve(layer=layer, device=str(device), hardware=_hardware(device), timings=tuple(timings), line=line)
+    return TimingCurve(layer=layer, device=str(device), hardware=hardware_of(device), timings=tuple(timings), line=line)
 
 
 def make_pass(layer: LayerName, size: int, device: torch.device) -> Pass:
@@ -139,16 +139,17 @@ def _timing(size: int, device: torch.device, forward: Pass, repeats: int) -> Pas
     """Time a pass. A GPU is still computing when the call returns, so the clock stops when it has finished."""
     seconds = []
     for count in range(WARM_UPS + repeats):
-        _wait_for(device)
+        wait_for(device)
         begin = time.perf_counter()
         forward()
-        _wait_for(device)
+        wait_for(device)
         if count >= WARM_UPS:
             seconds.append(time.perf_counter() - begin)
     return PassTiming(size=size, mean_s=statistics.fmean(seconds), spread_s=statistics.pstdev(seconds))
 
 
-def _wait_for(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until a GPU has computed all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -167,7 +168,8 @@ def _as_in_a_run(threads: int | None) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _hardware(device: torch.device) -> str:
+def hardware_of(device: torch.device) -> str:
+    """The manufacturer's name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     lines = Path("/proc/cpuinfo").read_text().splitlines()

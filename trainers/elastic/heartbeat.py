@@ -58,6 +58,18 @@ class OwnTime:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """What an actor's code has printed since its last heartbeat."""
+
+    actor: str
+    """Its name within the run: `worker/2`, `evaluator`."""
+    lines: tuple[tuple[float, str, str], ...] = ()
+    """When, in seconds since 1970; `stdout` or `stderr`; the text."""
+    left_out: int = 0
+    """Lines beyond those, too many to keep."""
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """What an actor answers when it is asked whether it is alive."""
 
@@ -80,6 +92,9 @@ class Heartbeat:
 
     memory_kills: int = -1
     """Processes that the kernel has ended for want of memory where this one is; -1: not known."""
+
+    printed: Printed | None = None
+    """Since the last heartbeat, if anything."""
 
     @property
     def progress(self) -> tuple[int, int, bool]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainers.elastic.heartbeat import Printed
 from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.training.messages import GenerationEnd, RunLayout
 
@@ -70,6 +71,7 @@ class Delivered:
     """Whether one asked to evaluate."""
     dropped: tuple[str, ...] = ()
     """What callbacks have raised that the run goes on without."""
+    printed: Printed | None = None
 
 
 @dataclass(frozen=True)

@@ -35,16 +35,18 @@ def watch_job(client: Client, job_id: str, as_json: bool) -> int:
     return OK if job.state is service.State.SUCCEEDED else FAILED
 
 
-def print_logs(client: Client, job_id: str, follow: bool, as_json: bool) -> int:
-    """Print a job's log, as far as it goes or to its end; as JSON all its events, one a line."""
+def print_logs(client: Client, job_id: str, wanted: service.LogFilter, follow: bool, as_json: bool) -> int:
+    """Print a job's log, as far as it goes or to its end; as JSON its events, one a line."""
     if not follow and not as_json:
-        typer.echo(client.logs(job_id), nl=False)
+        typer.echo(client.logs(job_id, wanted.worker, wanted.grep), nl=False)
         return OK
+    takes_all = wanted == service.LogFilter()
     try:
         for event in interruptible(client.events(job_id)) if follow else client.events_so_far(job_id):
-            if as_json:
+            line = wanted.line(event)
+            if as_json and (takes_all or line is not None):
                 typer.echo(event.model_dump_json())
-            elif (line := service.log_line(event)) is not None:
+            elif line is not None and not as_json:
                 typer.echo(line)
     except KeyboardInterrupt:
         complain("Detached; the job goes on.")

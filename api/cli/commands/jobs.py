@@ -73,16 +73,20 @@ def _add_watch(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def logs(
         job: JobId,
+        *,
         follow: Annotated[bool, typer.Option("-f", "--follow", help="On to its end.")] = False,
+        worker: Annotated[int | None, typer.Option(min=0, help="Only what this worker's code has printed.")] = None,
+        grep: Annotated[str, typer.Option(metavar="TEXT", help="Only lines that contain it.", show_default=False)] = "",
         server: ServerOption = None,
         output: Annotated[Output, typer.Option("-o", "--output", help="json: every event, one a line.")] = Output.text,
     ) -> None:
-        """Print a job's log."""
+        """Print a job's log, with what its code prints."""
         from api.cli.actions.jobs import print_logs
         from api.cli.connection import connected
+        from service import LogFilter
 
         with connected(context, server) as client:
-            raise typer.Exit(print_logs(client, job, follow, output is Output.json))
+            raise typer.Exit(print_logs(client, job, LogFilter(worker, grep), follow, output is Output.json))
 
 
 def _add_views(app: typer.Typer, context: CliContext) -> None:

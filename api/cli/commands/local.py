@@ -1,5 +1,5 @@
-"""The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, export a
-model, profile layers."""
+"""The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, plan,
+export a model, profile layers."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,14 @@ class FormatName(StrEnum):
     onnx = "onnx"
 
 
+class PlanForm(StrEnum):
+    """How a plan is printed."""
+
+    text = "text"
+    json = "json"
+    md = "md"
+
+
 class DeviceName(StrEnum):
     """The devices that layers are timed on."""
 
@@ -40,11 +48,12 @@ class TemplateName(StrEnum):
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `init`, `run`, `check`, `explain`, `export` and `profile`."""
+    """Add `init`, `run`, `check`, `explain`, `plan`, `export` and `profile`."""
     _add_init(app)
     _add_run(app, context)
     _add_check(app)
     _add_explain(app)
+    _add_plan(app)
     _add_export(app, context)
     _add_profile(app)
 
@@ -114,6 +123,31 @@ def _add_explain(app: typer.Typer) -> None:
         from api.cli.actions.recipe import print_recipe
 
         print_recipe(spec_file, sets or [], examples, output is Output.json)
+
+
+def _add_plan(app: typer.Typer) -> None:
+    @app.command()
+    def plan(
+        spec_file: SpecFile,
+        *,
+        sets: Sets = None,
+        workers: Annotated[
+            str | None, typer.Option(metavar="1..64", help="Or 1,2,4. [up to what the spec and the cluster allow]")
+        ] = None,
+        cluster: Annotated[
+            str | None, typer.Option(metavar="FILE|NAME", help="A described cluster. [this machine, timed]")
+        ] = None,
+        profile: Annotated[
+            Path | None, typer.Option(help="Timed steps of this spec; where the file is missing, they are kept there.")
+        ] = None,
+        price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
+        plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
+        output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
+    ) -> None:
+        """Predict what more workers would bring: the rate, what holds it back, what it costs."""
+        from api.cli.actions.plan import PlanOptions, print_plan
+
+        print_plan(spec_file, sets or [], PlanOptions(workers, cluster, profile, price, plot), output.value)
 
 
 def _add_export(app: typer.Typer, context: CliContext) -> None:

@@ -1,6 +1,7 @@
 """The commands that pause, scale, resume, fork and trace."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,22 @@ from api.cli.context import CliContext
 from api.cli.options import JobId, KeyOption, Output, OutputOption, ServerOption, Sets, is_sweep
 
 
+class ModelName(StrEnum):
+    """The models that a job leaves."""
+
+    model = "model"
+    best = "best"
+    raw = "raw"
+
+
 def add_verbs(app: typer.Typer, context: CliContext) -> None:
-    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork`, `checkpoints` and `trace` of jobs."""
+    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork`, `checkpoints`, `model` and `trace` of jobs."""
     _add_pause(app, context)
     _add_scale(app, context)
     _add_resume(app, context)
     _add_fork(app, context)
     _add_checkpoints(app, context)
+    _add_model(app, context)
     _add_trace(app, context)
 
 
@@ -103,6 +113,26 @@ def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
         for one in found:
             size = sum(file.bytes for file in one.files)
             typer.echo(f"{one.step}  epoch {one.epoch}  {size / 1e6:,.1f} MB")
+
+
+def _add_model(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def model(
+        job: JobId,
+        *,
+        out: Annotated[Path, typer.Option(help="Where it is written.")] = Path("model.safetensors"),
+        which: Annotated[
+            ModelName, typer.Option(help="The finished, the best, or an average's raw one.")
+        ] = ModelName.model,
+        server: ServerOption = None,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Fetch the finished model of a job."""
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            client.model(job, out, which.value)
+        typer.echo(json.dumps({"path": str(out)}) if output is Output.json else f"The model is in {out}")
 
 
 def _add_trace(app: typer.Typer, context: CliContext) -> None:

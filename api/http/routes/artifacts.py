@@ -1,15 +1,15 @@
 """/v1/jobs/{id}/checkpoints and /metrics, /v1/metrics: what a run leaves, and the figures of runs over time."""
 
-import os
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
 from api.http.exact import Exact
+from api.http.files import OpenFile
 from api.http.problems import ProblemError, answers
-from service import CheckpointView, JobManager, Line, chunks
+from service import CheckpointView, JobManager, Line
 
 FILE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -23,6 +23,10 @@ MOST_POINTS = 200_000
 Name = Annotated[str, Query(description="Which figure; a name that there is not answers with those there are.")]
 Points = Annotated[int, Query(ge=4, le=MAX_POINTS, description="At most so many of a run, spikes among them.")]
 Axis = Annotated[Literal["examples", "epoch", "step", "time"], Query(description="Over what.")]
+Which = Annotated[
+    Literal["model", "best", "raw"],
+    Query(description="The finished one; the best so far (`checkpoint.keep_best`); the one without `ema`."),
+]
 Jobs = Annotated[
     list[Annotated[str, Query(pattern="^[0-9a-z]{12}$")]],
     Query(min_length=1, max_length=200, description="Which runs, by the ids of their jobs."),
@@ -53,18 +57,19 @@ def router(manager: JobManager) -> APIRouter:
 
     @routes.get(
         "/jobs/{job_id}/checkpoints/{step}/{file}",
-        response_class=StreamingResponse,
+        response_class=FileResponse,
         responses={**FILE, **answers(404, 502, 503)},
     )
-    async def download(job_id: str, step: str, file: str) -> StreamingResponse:
+    async def download(job_id: str, step: str, file: str) -> FileResponse:
         """One file of a checkpoint: `model.safetensors`, `optimizer.safetensors`, `position.json` ..."""
         opened = await manager.checkpoint_file(job_id, step, file)
         kind = "application/json" if file.endswith(".json") else "application/octet-stream"
-        headers = {
-            "Content-Length": str(os.fstat(opened.fileno()).st_size),
-            "Content-Disposition": f'attachment; filename="{step}-{file}"',
-        }
-        return StreamingResponse(chunks(opened), media_type=kind, headers=headers)
+        return OpenFile(opened, f"{step}-{file}", kind)
+
+    @routes.get("/jobs/{job_id}/model", response_class=FileResponse, responses={**FILE, **answers(404, 422, 502, 503)})
+    async def model(job_id: str, which: Which = "model") -> FileResponse:
+        """The finished model, or another that the run has left, as safetensors; with a `Range`, a part of it."""
+        return OpenFile(await manager.model_file(job_id, which), f"{job_id}-{which}.safetensors")
 
     @routes.get("/jobs/{job_id}/metrics", responses=answers(404, 422, 502, 503))
     async def metrics(job_id: str, name: Name, points: Points = 500, x: Axis = "examples") -> Line:

@@ -13,7 +13,7 @@ from api.http.body import read_job_spec
 from api.http.exact import Direct, Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import asked, spec_in_body, tell_where
-from service import Event, JobManager, JobSpec, JobSummary, JobView, State, own_code
+from service import Event, JobManager, JobSpec, JobSummary, JobView, LogFilter, State, own_code
 from service import Query as JobQuery
 
 MAX_EVENTS = 10_000
@@ -120,6 +120,9 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
 def _add_streams(routes: APIRouter, manager: JobManager, streams: sse.Streams) -> None:
     After = Annotated[int | None, Query(ge=0, le=2**53, description="Only events with a higher number.")]
 
+    Worker = Annotated[int | None, Query(ge=0, le=4096, description="Only what this worker's code has printed.")]
+    Grep = Annotated[str, Query(max_length=200, description="Only lines that contain this, in upper or lower case.")]
+
     @routes.get("/{job_id}/events", response_model=list[Event], responses={**STREAM, **answers(404, 422, 502, 503)})
     async def events(request: Request, job_id: str, after: After = None) -> Any:
         """The event log: a stream that can be taken up again by `Last-Event-ID`, or JSON by `Accept`."""
@@ -129,10 +132,18 @@ def _add_streams(routes: APIRouter, manager: JobManager, streams: sse.Streams) -
         return sse.stream(request, await manager.events(job_id, start), streams)
 
     @routes.get("/{job_id}/logs", response_class=PlainTextResponse, responses=answers(404, 422, 502, 503))
-    async def logs(request: Request, job_id: str, after: After = None) -> Response:
+    async def logs(
+        request: Request, job_id: str, worker: Worker = None, grep: Grep = "", after: After = None
+    ) -> Response:
         """The log for people: as text what there is now, or its events as a stream by `Accept: text/event-stream`."""
+        wanted = LogFilter(worker, grep)
         if sse.MEDIA_TYPE in request.headers.get("accept", ""):
-            return sse.stream(request, await manager.events(job_id, sse.position(request, after)), streams, LOG_TYPES)
+
+            def takes(event: Event) -> bool:
+                is_end = event.is_terminal  # by which readers know that nothing follows
+                return is_end or (event.type in LOG_TYPES and wanted.line(event) is not None)
+
+            return sse.stream(request, await manager.events(job_id, sse.position(request, after)), streams, takes)
         if after is not None:
             raise ProblemError(422, "`after` goes with Accept: text/event-stream", "/query/after")
-        return StreamingResponse(await manager.log_lines(job_id), media_type="text/plain")
+        return StreamingResponse(await manager.log_lines(job_id, wanted), media_type="text/plain")

@@ -28,6 +28,12 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** Microseconds as they are read: 340 µs, 12.3 ms, 1.2 s. `step`: between two of them, where they stand on an axis. */
+export function microseconds(value, step = 0) {
+  const [by, unit] = Math.max(value, step) < 1000 ? [1, "µs"] : Math.max(value, step) < 1e6 ? [1000, "ms"] : [1e6, "s"];
+  return `${Number((value / by).toPrecision(step ? 6 : 3))} ${unit}`;
+}
+
 /** A moment, from seconds since 1970. */
 export const moment = (seconds) => WHEN.format(new Date(seconds * 1000));
 

@@ -38,7 +38,12 @@ export const post = (path, body) => api(path, { method: "POST", ...(body === und
 
 /** Fetch a file and give it to the browser to keep; a plain link could not carry the token. */
 export async function download(path, name) {
-  keep(await (await ask(path, {})).blob(), name);
+  keep(await blob(path), name);
+}
+
+/** The content of a file. */
+export async function blob(path) {
+  return (await ask(path, {})).blob();
 }
 
 /** Give what the page has made to the browser to keep. */

@@ -10,9 +10,17 @@ const MOST = 50;
 /** A table that is filled by `checkpoint` events. */
 export function checkpointsPanel(id) {
   const body = el("tbody");
+  const model = actionButton("Finished model", "quiet", () =>
+    download(`v1/jobs/${encodeURIComponent(id)}/model`, `${id}-model.safetensors`),
+  );
+  model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
   return {
-    element: el("div", {}, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
+    element: el("div", {}, model, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
+    /** The run has left its model. */
+    finish() {
+      model.hidden = false;
+    },
     add({ data }) {
       none.hidden = true;
       const name = /[^/]*$/.exec(data.path ?? "")[0];

@@ -11,13 +11,17 @@ const NEAR_PX = 40;
 export function logPanel() {
   const list = el("ol");
   const frame = el("div", { class: "log", role: "log", "aria-live": "off", "aria-label": "Log", tabindex: 0 }, list);
+  const search = el("input", { type: "search", "aria-label": "Search the log", placeholder: "worker 2, or a text" });
+  const show = (line) => (line.hidden = !line.textContent.toLowerCase().includes(search.value.toLowerCase()));
+  search.addEventListener("input", () => [...list.children].forEach(show));
   return {
-    element: frame,
+    element: el("div", {}, search, frame),
     add(event) {
       const line = sentenceOf(event);
       if (!line) return;
       const atEnd = frame.scrollHeight - frame.scrollTop - frame.clientHeight < NEAR_PX;
       list.append(el("li", { "data-level": line.level }, el("time", {}, clock(event.time)), " ", line.text));
+      show(list.lastElementChild);
       if (list.children.length > MOST) list.firstElementChild.remove();
       if (atEnd) frame.scrollTop = frame.scrollHeight;
     },
@@ -34,7 +38,16 @@ function request({ action, by, ...asked }) {
   return `REQUEST ${action}${what.join("")}, by ${by.user} from ${by.address || "this machine"}`;
 }
 
+/** What became of a trace; nothing while it is recorded. */
+function traced({ worker, steps, asked, file, why }) {
+  if (file === undefined && why === undefined) return null;
+  const text = `worker/${worker}, ${steps} of ${asked} steps${file ? ` in traces/${file}` : ""}${why ? `: ${why}` : ""}`;
+  return { level: file ? "info" : "warning", text: `TRACE ${text}` };
+}
+
 function sentenceOf({ type, data }) {
+  if (type === "log" && data.actor)
+    return { level: data.level, text: `${data.actor.replace("/", " ")} | ${data.message}` };
   if (type === "log") return { level: data.level ?? "info", text: data.message ?? "" };
   if (type === "warning") return { level: "warning", text: data.message };
   if (type === "state")
@@ -45,5 +58,6 @@ function sentenceOf({ type, data }) {
   if (type === "request") return { level: "info", text: request(data) };
   if (MARKS.includes(type)) return { level: "warning", text: `${type.toUpperCase()} ${sentence({ type, data })}` };
   if (type === "epoch_audit") return audit(data);
+  if (type === "trace") return traced(data);
   return null;
 }

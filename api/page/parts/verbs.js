@@ -4,6 +4,7 @@ import { announce, dialog, el } from "../lib/dom.js";
 import { api, newKey, post } from "../lib/http.js";
 import { actionButton, confirmed } from "./widgets.js";
 import { ENDED } from "../lib/states.js";
+import { traceFields } from "./traces.js";
 
 const ALLOWED = {
   Pause: (job) => ["QUEUED", "STARTING", "RUNNING"].includes(job.state),
@@ -11,10 +12,11 @@ const ALLOWED = {
   Scale: (job) => ["QUEUED", "RUNNING", "PAUSED"].includes(job.state),
   Cancel: (job) => !ENDED.includes(job.state),
   Fork: () => true,
+  Trace: (job) => job.state === "RUNNING",
 };
 
-/** The buttons of a job; `done` is called when one has worked. */
-export function verbs(id, done) {
+/** The buttons of a job; `done` is called when one has worked, `record(steps, worker)` has a trace made. */
+export function verbs(id, done, record) {
   const path = `v1/jobs/${encodeURIComponent(id)}`;
   let job = null;
   const simply = async (verb) => {
@@ -33,6 +35,7 @@ export function verbs(id, done) {
       if (await confirmed("Cancel the job?", text, "Cancel the job", () => post(`${path}/cancel`))) await done();
     }),
     Fork: actionButton("Fork", "", () => fork(path, job)),
+    Trace: actionButton("Trace", "", () => trace(record)),
   };
   for (const button of Object.values(buttons)) button.disabled = true; // until there is a job to do it with
   return {
@@ -64,6 +67,15 @@ function scale(path, job) {
     return true;
   };
   return dialog("How many workers?", [el("p", {}, text), workers], [{ label: "Scale", action }]);
+}
+
+function trace(record) {
+  const { content, values } = traceFields();
+  const action = async () => {
+    await record(...values());
+    return true;
+  };
+  return dialog("Record some steps", content, [{ label: "Record", action }]);
 }
 
 async function fork(path, job) {

@@ -7,6 +7,7 @@ import { api, events, sleep } from "../lib/http.js";
 import { actorsPanel } from "../parts/actors.js";
 import { checkpointsPanel } from "../parts/checkpoints.js";
 import { logPanel } from "../parts/log.js";
+import { tracesPanel } from "../parts/traces.js";
 import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
@@ -78,7 +79,8 @@ class JobPage {
     this.facts = el("div");
     this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
     this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
-    this.verbs = verbs(id, () => this.look());
+    this.traces = tracesPanel(id);
+    this.verbs = verbs(id, () => this.look(), this.traces.record);
     this.actors = actorsPanel();
     this.checkpoints = checkpointsPanel(id);
     this.log = logPanel();
@@ -111,6 +113,7 @@ class JobPage {
         this.happened,
         this.chartList,
       ),
+      section("Traces", this.traces.element),
       el(
         "div",
         { class: "columns" },
@@ -121,6 +124,7 @@ class JobPage {
       ),
     );
     signal.addEventListener("abort", () => {
+      this.traces.close();
       for (const { chart } of this.charts) chart.close();
     });
   }
@@ -203,6 +207,8 @@ class JobPage {
     this.log.add(event);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
+    if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
+    if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
     if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
   }

@@ -101,6 +101,29 @@ def test_checkpoints_are_listed_and_downloaded(service: Service, trained: str, t
     assert service.http.get(f"/v1/jobs/{trained}/checkpoints/..%2f/events.jsonl").status_code == 404
 
 
+def test_the_models_that_a_job_leaves_are_fetched_whole_or_in_part(
+    service: Service, trained: str, tmp_path: Path
+) -> None:
+    path = f"/v1/jobs/{trained}/model"
+    answer = service.http.get(path)
+    assert (answer.status_code, "when the run has trained" in answer.json()["detail"]) == (404, True)
+    folder = service.started(trained).run_dir
+    (folder / "model.safetensors").write_bytes(b"0123456789")
+    (folder / "best.safetensors").symlink_to(folder / "events.jsonl")
+    service.client.model(trained, tmp_path / "whole")
+    assert (tmp_path / "whole").read_bytes() == b"0123456789"
+    app = build(cli_context(service.runs, tmp_path / "runs", service.url))
+    told = CliRunner().invoke(app, ["model", trained, "--out", str(tmp_path / "fetched")])
+    assert (told.exit_code, (tmp_path / "fetched").read_bytes()) == (0, b"0123456789")
+    head = service.http.head(path).headers
+    assert (head["content-length"], head["accept-ranges"]) == ("10", "bytes")
+    rest = service.http.get(path, headers={"Range": "bytes=4-", "If-Range": head["etag"]})
+    assert (rest.status_code, rest.content, rest.headers["content-range"]) == (206, b"456789", "bytes 4-9/10")
+    assert service.http.get(path, headers={"Range": "bytes=99-"}).status_code == 416
+    assert service.http.get(f"{path}?which=best").status_code == 404, "no link is followed"
+    assert "did you mean" in service.http.get(f"{path}?which=modelX").json()["detail"]
+
+
 def test_metrics(service: Service, trained: str) -> None:
     path = f"/v1/jobs/{trained}/metrics"
     line = service.http.get(f"{path}?name=loss&points=10&x=epoch").json()

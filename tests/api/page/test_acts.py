@@ -1,13 +1,19 @@
 """What can be done on the page: a job's verbs, and the form for specs."""
 
+import gzip
+import json
 import re
 from collections.abc import Callable
 
+import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Route, expect
 
 from tests.api.conftest import Service, eventually
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import train
+from tests.api.page.test_everywhere import WCAG_AA
+from tests.service.fakes import FakeRun
 from trainers.events import State
 
 Enter = Callable[..., Visit]
@@ -135,3 +141,75 @@ def test_a_new_line_keeps_the_indent_and_tab_leaves_the_field(service: Service, 
     assert field.input_value() == "algorithm:\n  name: sync\n  form: all_reduce"
     field.press("Tab")
     expect(field).not_to_be_focused()
+
+
+def test_some_steps_are_recorded_and_drawn(service: Service, visit: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeRun, "trace_file", steps_of_a_trace(3))
+    job = service.client.submit({"name": "first"})
+    run = service.started(job.id)
+    train(run, 1)
+    page = visit().go(f"jobs/{job.id}")
+    page.get_by_role("button", name="Trace", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Record some steps")
+    dialog.get_by_label("Steps").fill("3")
+    dialog.get_by_label("Worker").fill("1")
+    dialog.get_by_role("button", name="Record").click()
+    chart = page.get_by_role("img", name="Flame chart")
+    expect(chart).to_be_visible()
+    expect(page.get_by_role("log")).to_contain_text("TRACE worker/1, 3 of 3 steps in traces/0001-worker-1-3.json.gz")
+    parts = page.get_by_role("region", name="Parts of a step").get_by_role("row")
+    expect(parts).to_have_text([
+        "PartTime a stepShareTimes a step", "forward50 ms50.0 %1", "waiting30 ms30.0 %1", "sums15 ms15.0 %1",
+        "rest5 ms5.0 %1",
+    ])  # fmt: skip
+    expect(page.get_by_role("region", name="Operators").get_by_role("row").nth(1)).to_have_text("aten::mm40 ms40.0 %1")
+    expect(page.get_by_label("Show").locator("option")).to_have_text(["all steps", "step 1", "step 2", "step 3"])
+    expect(page.get_by_label("Show")).to_have_value("1")
+    light = chart.evaluate(PIXELS)
+    chart.hover(position={"x": chart.bounding_box()["width"] / 4, "y": 65})  # type: ignore[index]
+    expect(page.get_by_text("forward: 50 ms, 50.0 % of its step")).to_be_visible()
+    chart.press("+")
+    expect(page.get_by_role("status").last).to_have_text("From 125 ms to 175 ms")
+    chart.press("Home")
+    expect(page.get_by_label("Show")).to_have_value("")
+    assert Axe().run(page, options=WCAG_AA).response["violations"] == []
+    page.emulate_media(color_scheme="dark")
+    page.get_by_label("Show").select_option("step 2")
+    page.mouse.move(0, 0)
+    eventually(lambda: 0 < chart.evaluate(PIXELS) < light / 2)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == f"{job.id}-0001-worker-1-3.json.gz"
+    run.succeed()
+    expect(page.get_by_role("button", name="Trace", exact=True)).to_be_disabled()
+
+
+def test_a_trace_that_there_is_not_says_why(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "first"})
+    run = service.started(job.id)
+    train(run, 1)
+    page = visit().go(f"jobs/{job.id}")
+    expect(page.get_by_text("None yet. A trace shows")).to_be_visible()
+    run.emit("trace", worker=0, asked=10, steps=4)
+    expect(page.get_by_text("worker/0 records: 4 of 10 steps")).to_be_visible()
+    run.emit("trace", worker=0, asked=10, steps=0, why="worker 0 died, or left the run")
+    expect(page.get_by_text("worker/0: 0 of 10 steps, worker 0 died, or left the run")).to_be_visible()
+
+
+PIXELS = """canvas => { const { data } = canvas.getContext('2d').getImageData(0, 20, canvas.width, canvas.height - 20);
+    let sum = 0; for (let i = 0; i < data.length; i += 4) if (data[i + 3]) sum += data[i]; return sum }"""
+"""How bright it is where anything is drawn."""
+
+
+def steps_of_a_trace(steps: int) -> bytes:
+    """Each of 100 ms: a forward pass with an operator, and sums that are waited for."""
+    spans = [("step", 0, 100), ("forward", 0, 50), ("aten::mm", 5, 40), ("sums", 50, 45), ("waiting", 55, 30)]
+    events = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "training"}}] + [
+        {
+            "ph": "X", "pid": 1, "tid": 2, "name": name, "ts": 1000 * (100 * step + begin), "dur": 1000 * length,
+            "cat": "cpu_op" if ":" in name else "millrace",
+        }
+        for step in range(steps)
+        for name, begin, length in spans
+    ]  # fmt: skip
+    return gzip.compress(json.dumps({"traceEvents": events}).encode())

@@ -50,6 +50,14 @@ def test_sync_is_near_float32_and_has_its_own_bits_on_any_number_of_workers(name
     assert 0 < distance(first, exact, runs[0].start().buffers.params) < DISTANCE
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_gradients_that_travel_in_16_bits_leave_it_nearer_to_float32(name: str, specs: dict) -> None:
+    fields = {"workers": {"count": 1, "virtual": 3}, "precision": "float32"}
+    run, plain = (run_of(specs[name], **fields, wire=wire) for wire in ("bfloat16", "float32"))
+    exact, start = trained(plain), run.start().buffers.params
+    assert 0 < distance(trained(run), exact, start) < DISTANCE / 10
+
+
 def test_it_is_what_plain_autocast_computes(specs: dict) -> None:
     def autocast(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
         with torch.autocast("cpu", torch.bfloat16):

@@ -23,7 +23,7 @@ def test_an_actor_that_hangs_is_ended_and_the_reason_kept(monkeypatch: pytest.Mo
     worker = WorkerHandle(0, "job/worker/0", "actor") if is_worker else None
     reads = Heartbeat(example=57, reading_s=6)
     one = WatchedActor("actor", "", HeartbeatHistory(0.0, 0.0, beat=reads), worker, process)
-    watch = ActorWatch(pool)
+    watch = ActorWatch(pool, print)
     watch._judge(one)
     watch._judge(one)  # once is enough
     assert ended == [("a", actor_watch.kill, process)]
@@ -34,7 +34,7 @@ def test_an_actor_that_hangs_is_ended_and_the_reason_kept(monkeypatch: pytest.Mo
 
 def test_a_long_start_names_who_does_something_and_not_who_waits_for_it() -> None:
     pool = ActorPool("job", spec(), None, None)
-    watch, now_s = ActorWatch(pool), 0.0
+    watch, now_s = ActorWatch(pool, print), 0.0
     watch.clock.read = lambda: now_s  # type: ignore[method-assign]
     for number, activity, for_s in ((0, "waits for another process of this node", 40), (1, "opens the dataset", 35)):
         worker = WorkerHandle(number, f"job/worker/{number}", f"actor {number}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainers.data.reading import OPENING
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.runtime.actors.coordinator_watch import CoordinatorWatch
+from trainers.runtime.actors.printed import Printing
 from trainers.runtime.memory import memory_kills
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup, leave
@@ -31,6 +32,7 @@ class BaseActor:
         self.activity, self.active_since_s = "", time.monotonic()
         self.setup: Setup | None = None  # of the actors that have data and a model
         self.watch = None if coordinator_name is None else CoordinatorWatch(coordinator_name)
+        self.printing = Printing(name.partition("/")[2] or name)
         self._own_process()
 
     def process(self) -> ProcessId:
@@ -43,7 +45,7 @@ class BaseActor:
         """Take note that the coordinator is alive, and tell what this actor does."""
         if self.watch is not None:
             self.watch.hear(coordinator)
-        return self.heartbeat()
+        return replace(self.heartbeat(), printed=self.printing.take())
 
     def heartbeat(self) -> Heartbeat:
         """What this actor does."""
@@ -74,6 +76,7 @@ class BaseActor:
     def _own_process(self) -> None:
         """Take over the process, which is this actor's alone: its log lines bear the name, and it ends when there is no
         coordinator any more."""
+        self.printing.capture()
         for handler in logging.getLogger().handlers:
             handler.addFilter(self._sign)
         if self.watch is not None:

@@ -110,12 +110,12 @@ class CallbackActor(BaseActor):
             seq = event.seq
             if stop is not None or evaluate:
                 break
-        return Delivered(seq, stop, evaluate, self._told())
+        return Delivered(seq, stop, evaluate, self._told(), self.printing.take())
 
     def end(self, data: Mapping[str, Any], when: float) -> Delivered:
         """Give the callbacks the end of the run. when: By the coordinator's clock."""
         self.delivery.end(SeenEvent(0, when, "state", frozen(data)))
-        return Delivered(dropped=self._told())
+        return Delivered(dropped=self._told(), printed=self.printing.take())
 
     def _give(self, event: Event) -> tuple[str | None, bool]:
         found = self.delivery.give(event)

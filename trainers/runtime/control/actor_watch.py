@@ -4,14 +4,14 @@ An actor that does not answer is looked at from outside: what it does, the syste
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
-from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime
+from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime, Printed
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.nodes import ask_on, do_on, process_of
@@ -19,6 +19,9 @@ from trainers.runtime.processes import ProcessId, kill, look_at, process_numbere
 
 LAST_READ_S = 20.0
 """How long a worker may read one example once the run was told to stop. What is lost then is the step under way."""
+
+LAST_WORDS_S = 3.0
+"""How long actors have to tell what they have printed last, before they end."""
 
 
 @dataclass(eq=False)
@@ -41,8 +44,10 @@ class WatchedActor:
 class ActorWatch:
     """Kept by the coordinator."""
 
-    def __init__(self, pool: ActorPool) -> None:
+    def __init__(self, pool: ActorPool, hear: Callable[[Printed], None]) -> None:
+        """hear: Takes what actors have printed."""
         self.pool = pool
+        self.hear = hear
         self.clock = OwnTime(2 * BEAT_S)
         self.read_within_s = pool.spec.data.timeout_s
         self.watched: dict[Any, WatchedActor] = {}  # by the actor's handle
@@ -59,6 +64,15 @@ class ActorWatch:
                 if one.asking is None:
                     one.asking = asyncio.create_task(self._ask(one, here))
             await asyncio.sleep(BEAT_S)
+
+    async def hear_out(self) -> None:
+        """Hear what they have printed last, from those that answer soon; nobody is judged any more."""
+        known = [one for one in self.watched.values() if one.process is not None]
+        if known:
+            here = this_process(ray.get_runtime_context().get_node_id())
+            asked = [asyncio.create_task(self._ask(one, here)) for one in known]
+            await asyncio.wait(asked, timeout=LAST_WORDS_S)
+            _cancel(asked)
 
     def hurry(self) -> None:
         """The run is to stop: wait for nobody who reads the data for long."""
@@ -130,6 +144,8 @@ class ActorWatch:
                 one.process = await one.actor.process.options(concurrency_group=CONTROL).remote()
             beat = await one.actor.beat.options(concurrency_group=CONTROL).remote(here)
             one.history.hear(self.clock.read(), beat)
+            if beat.printed is not None:
+                self.hear(beat.printed)
         one.asking = None
 
     async def _look(self, one: WatchedActor, process: ProcessId) -> None:

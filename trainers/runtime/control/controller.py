@@ -97,6 +97,7 @@ class RunController:
             self.begin()
             while self.end is None:
                 await self.iterate()
+            await self.parts.watch.hear_out()
         except Fenced:
             return None
         finally:

@@ -57,7 +57,7 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     shards = ShardGroup(pool, standbys, log, events)
     snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(StopsEarly(why)))
     schedule = SnapshotSchedule(pool, shards, snapshots)
-    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool)
+    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool, log.printed)
     tasks = Tasks(events)
     tracing = Tracing(config.run_dir, pool, log, tasks)
     return RunParts(

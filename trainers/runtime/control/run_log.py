@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainers.elastic.heartbeat import Printed
+from trainers.errors import Fenced
 from trainers.events import EventType, Result, State, at_work_s
 from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
@@ -136,6 +139,19 @@ class RunLog:
     def line(self, level: str, message: str) -> None:
         """Something that a person should read. level: `info`, `warning` or `error`."""
         self.write("log", {"level": level, "message": message})
+
+    def printed(self, printed: Printed) -> None:
+        """What an actor's code has printed, a line an event. No run ends for want of it."""
+        said = [
+            {"level": "info", "message": line, "actor": printed.actor, "stream": stream, "at": when}
+            for when, stream, line in printed.lines
+        ]
+        if printed.left_out:
+            more = f"{printed.left_out:,} more lines were printed, faster than they are kept; they are left out"
+            said.append({"level": "warning", "message": more, "actor": printed.actor})
+        with suppress(OSError, Fenced):
+            for data in said:
+                self.write("log", data)
 
     def warning(self, message: str, examples: int, epoch: float) -> None:
         """The run trains on, and its loss says that it should not be left to itself."""

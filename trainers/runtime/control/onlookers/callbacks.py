@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from trainers.elastic.heartbeat import Printed
 from trainers.errors import Fenced, RunFailed, UserCodeFailed
 from trainers.events import Result, State
 from trainers.runtime.actor_pool import ActorPool
@@ -83,10 +84,12 @@ class CallbackCalls:
     async def _see_to_end(self, end: RunEnd, result: Result | None) -> None:
         failure: Exception | None = None
         found: Delivered | None = None
+        printed = list[Printed]()  # written last: each line would be one more event to give them
         while found is None or found.seq:
             try:
                 found = await (self.under_way or self._ask("deliver"))
                 self._say(found)
+                printed += [found.printed] if found.printed is not None else []
             except ray.exceptions.RayTaskError as error:
                 if not isinstance(cause_of(error), UserCodeFailed):
                     raise
@@ -95,12 +98,18 @@ class CallbackCalls:
         if end.state.is_terminal:
             data = {"state": end.state.value, "reason": end.reason, "message": end.message}
             told = None if result is None else result.model_dump(mode="json")
-            self._say(await self._ask("end", data | {"result": told}, time.time()))
+            last = await self._ask("end", data | {"result": told}, time.time())
+            self._say(last)
+            printed += [last.printed] if last.printed is not None else []
+        for one in printed:
+            self.log.printed(one)
         if failure is not None:
             raise failure
 
     def _pass_on(self, found: Delivered) -> None:
         self._say(found)
+        if found.printed is not None:
+            self.log.printed(found.printed)
         if found.stop is not None:
             self.events.put_nowait(StopsEarly(found.stop))
         if found.evaluate:

@@ -1,0 +1,122 @@
+"""`millrace plan`: what more workers would bring, as a table, Markdown, a picture or one JSON object."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.actions.specs import read_job
+from api.cli.connection import complain
+from api.cli.context import BAD_INPUT
+from api.cli.display import wide_console
+from service import (
+    JobSpec,
+    MillraceError,
+    Plan,
+    PlanRequest,
+    PlanTable,
+    StepProfile,
+    read_cluster,
+    read_profile,
+    worker_counts,
+)
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of the command."""
+
+    workers: str | None
+    cluster: str | None
+    profile: Path | None
+    price: float | None
+    plot: Path | None
+
+
+def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
+    """Plan a spec and print it as `text`, `json` or `md`, or end with exit status 2."""
+    spec = read_job(spec_file, sets)
+    if options.plot is not None and not options.plot.parent.is_dir():
+        _refuse(f"--plot: there is no folder {options.plot.parent}")
+    try:
+        plan = _plan(spec, options)
+    except MillraceError as error:
+        _refuse(_as_option(str(error), spec_file))
+    if options.plot is not None:
+        _draw(plan, options.plot)
+    if form == "json":
+        typer.echo(plan.model_dump_json())
+    elif form == "md":
+        typer.echo(PlanTable(plan).markdown, nl=False)
+    else:
+        _show(plan, options.plot)
+
+
+def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
+    from service import plan_spec
+
+    request = PlanRequest(
+        workers=None if options.workers is None else worker_counts(options.workers),
+        cluster=None if options.cluster is None else read_cluster(options.cluster),
+        price=options.price,
+    )
+    if request.cluster is None or options.profile is not None:
+        request = request.model_copy(update={"profile": _profile(spec, options.profile)})
+    return plan_spec(spec.train, request)
+
+
+def _profile(spec: JobSpec, kept: Path | None) -> StepProfile:
+    """From the file, or timed now and kept there."""
+    if kept is not None and kept.exists():
+        return read_profile(kept)
+    if kept is not None and not kept.parent.is_dir():
+        _refuse(f"--profile: there is no folder {kept.parent}")
+    from service import profile_step
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("timing steps", total=None)
+        found = profile_step(spec.train, on_step=lambda done: bar.update(task, completed=done))
+    if kept is not None:
+        kept.write_text(found.model_dump_json(indent=2) + "\n")
+    return found
+
+
+def _draw(plan: Plan, path: Path) -> None:
+    from service import plot_plan
+
+    try:
+        plot_plan(plan, path)
+    except OSError as error:
+        _refuse(f"--plot: {path} cannot be written: {error.strerror}")
+
+
+def _show(plan: Plan, plot: Path | None) -> None:
+    text = PlanTable(plan)
+    table = Table(title=f"{text.title}; ms of a step", title_justify="left", box=None)
+    for heading in text.headings:
+        table.add_column(heading, justify="right")
+    for row in text.rows:
+        table.add_row(*map(Text, row), style="bold" if row[0] == str(plan.recommended) else "")
+    wide_console().print(table)
+    typer.echo("")
+    for sentence in text.sentences:
+        typer.echo(sentence)
+    if plot is not None:
+        typer.echo(f"The plot is in {plot}")
+
+
+def _as_option(message: str, spec_file: Path) -> str:
+    """An error of an option by the option's name, any other one by the file's."""
+    name = message.partition(":")[0]
+    return f"--{message}" if name in ("workers", "cluster", "profile") else f"{spec_file}: {message}"
+
+
+def _refuse(line: str) -> NoReturn:
+    complain(line)
+    raise typer.Exit(BAD_INPUT)

@@ -1,0 +1,1 @@
+"""What the four papers measured, against what the cost model predicts."""

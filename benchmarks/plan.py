@@ -1,0 +1,70 @@
+"""`python -m benchmarks.plan`: the cost model against the four papers' tables, row by row, and how fast it is."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+
+from rich.console import Console
+
+from benchmarks.measurement import machine
+from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.papers.tables import PaperTable, many_candidates, paper_1, paper_2, paper_3, paper_4
+
+CANDIDATES = 10_000
+MOST_S = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 when a bound is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
+    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-plan.md")
+    options = parser.parse_args(arguments)
+    tables, seconds = all_tables(), speed()
+    text = markdown(tables, seconds)
+    Console().print(text, markup=False)
+    if options.report:
+        (RESULTS / f"{date.today().isoformat()}-plan.md").write_text(text)
+    return int(seconds > MOST_S or any("missed" in table.verdict for table in tables))
+
+
+def all_tables() -> list[PaperTable]:
+    """In the papers' order."""
+    return [*paper_1(), paper_2(), paper_3(), *paper_4()]
+
+
+def speed() -> float:
+    """Seconds for the candidates of the slower of two algorithms and the other: the second time, with tables at hand
+    that belong to the numbers of workers only."""
+    predict = many_candidates(CANDIDATES)
+    predict()
+    begun = time.perf_counter()
+    predict()
+    return (time.perf_counter() - begun) / 2
+
+
+def markdown(tables: Sequence[PaperTable], seconds: float) -> str:
+    """The whole report."""
+    where = {**machine.describe(), "load average": machine.load()}
+    parts = ["# The cost model against the papers", as_bullets(where)]
+    parts.append(
+        "What `millrace plan` predicts by closed forms, for what the four papers measured. Constants are listed with "
+        "each table; one that is fitted is fitted without the row that it predicts, and stands beside it."
+    )
+    for table in tables:
+        rows = [
+            (row.name, f"{row.printed:,.4g}", f"{row.predicted:,.4g}", f"{row.error:+.1%}", row.constants)
+            for row in table.rows
+        ]
+        header = ("row", f"printed, {table.unit}", "predicted", "error", "fitted constants")
+        parts += [f"## {table.title}", as_table(header, rows), f"Bounds: {table.verdict}."]
+        parts.append("\n".join(f"- {constant}" for constant in table.constants))
+        parts += table.remarks
+    met = "met" if seconds <= MOST_S else "**missed**"
+    parts += ["## How fast", f"{CANDIDATES:,} candidates take {seconds:.2f} s; at most {MOST_S:g} s: {met}."]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Plans: what they say of a spec, and what they refuse."""
+
+from typing import Any
+
+import pytest
+
+from trainers.cost.clusters.cluster import Cluster, cluster_of, read_cluster
+from trainers.cost.plan import Plan, PlanRequest, StepProfile, Timed, worker_counts
+from trainers.cost.planning import plan_spec, profiled_fields
+from trainers.errors import SpecRejected
+from trainers.spec import TrainSpec
+
+SLOW = {"name": "slow", "device": {"name": "d", "flops": "1 GFLOP/s"}, "switches": [{"devices": 2, "count": 8}],
+        "links": {"l": {"bandwidth": "10 MB/s", "latency": "1 ms"}}, "inside": "l", "between": "l"}  # fmt: skip
+
+
+def spec_of(**fields: Any) -> TrainSpec:
+    return TrainSpec.model_validate({"model": "mlp", "data": "digits", "workers": 8} | fields)
+
+
+def profile_of(spec: TrainSpec, **changes: Any) -> StepProfile:
+    timed = {"data": 0.001, "forward": 0.01, "backward": 0.02, "update": 0.003}
+    found = StepProfile(
+        of=profiled_fields(spec), device="d", cores=2, steps=20, link_latency_s=1e-4, link_bytes_per_s=1e9,
+        **{name: Timed(median_s=seconds) for name, seconds in timed.items()},
+    )  # fmt: skip
+    return found.model_copy(update=changes)
+
+
+def slow(**changes: Any) -> Cluster:
+    return cluster_of(SLOW | changes, "slow")
+
+
+def planned(spec: TrainSpec, *workers: int, **request: Any) -> Plan:
+    return plan_spec(spec, PlanRequest(workers=workers or None, **{"cluster": slow()} | request))
+
+
+def test_a_step_is_the_sum_of_its_parts_and_the_bottleneck_the_longest() -> None:
+    plan = planned(spec_of(algorithm={"name": "sync", "form": "parameter_server"}), 1, 2, 8, price=3.6)
+    for each in plan.candidates:
+        assert each.step_s == pytest.approx(each.computing_s + each.data_s + each.waiting_s + each.seen_s)
+        assert each.examples_per_s == pytest.approx(8 * 32 / each.step_s)
+        parts = {e.name: e.total_s - e.hidden_s for e in each.exchanges}
+        assert parts[each.bottleneck] == max(parts.values())
+        assert each.without_bottleneck == pytest.approx(256 / (each.step_s - parts[each.bottleneck]))
+        assert each.price == pytest.approx(1e6 / each.examples_per_s * each.workers * 3.6 / 3600)
+    assert [each.nodes for each in plan.candidates] == [1, 1, 4]
+    assert plan.shards == 2
+
+
+def test_one_worker_that_exchanges_nothing_is_the_base() -> None:
+    plan = planned(spec_of(), 1, 2)
+    assert plan.of(1).speed_up == 1
+    assert plan.of(2).efficiency == pytest.approx(plan.of(2).speed_up / 2)
+
+
+def test_the_fewest_workers_near_the_fastest_are_recommended() -> None:
+    plan = planned(spec_of(algorithm="downpour"))
+    best = max(plan.candidates, key=lambda each: each.examples_per_s)
+    near = [each.workers for each in plan.candidates if each.examples_per_s >= 0.95 * best.examples_per_s]
+    assert plan.recommended == min(near)
+    assert plan.corner is not None
+    assert plan.recommended <= max(plan.corner + 2, best.workers)
+
+
+def test_this_machine_from_a_profile() -> None:
+    spec = spec_of(workers={"count": 2, "virtual": 4})
+    plan = plan_spec(spec, PlanRequest(profile=profile_of(spec)))
+    one, two, _, four = plan.candidates
+    assert one.step_s == pytest.approx(4 * 0.031 + 0.003)
+    assert two.computing_s == pytest.approx(2 * 0.03 + 0.003 / 2)  # each updates half of the parameters
+    assert four.computing_s == pytest.approx(2 * (0.03 + 0.003 / 4))  # two share a core
+    assert (plan.cluster, plan.basis) == ("this machine", "20 steps timed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_", "told"),
+    [
+        (
+            {"workers": 4},
+            {"workers": (1, 16)},
+            "workers: 16 workers cannot share the 4 virtual workers of the spec; plan",
+        ),
+        ({"algorithm": "downpour"}, {"workers": (17,)}, "workers: slow has 16 devices, not 17; plan up to that"),
+        ({"algorithm": {"name": "mixed", "group": 4}}, {"workers": (3,)}, "workers: .* cannot form groups of 4"),
+        ({"algorithm": {"name": "downpour", "push": "layerwise", "backprop": {}}}, {}, "algorithm.backprop: .* leave"),
+        ({}, {"cluster": slow(device={"name": "d"})}, "cluster: /device/flops: d does not say what it reaches"),
+        ({}, {"cluster": None}, "cluster: there is neither a cluster nor a profile"),
+        (
+            {},
+            {"profile": profile_of(spec_of(model="lenet5"))},
+            "profile: it is of model.name lenet5, and the spec has mlp",
+        ),
+        ({}, {"profile": profile_of(spec_of(batch=64))}, "profile: it is of batch.per_worker 64, and the spec has 32"),
+        (
+            {},
+            {"profile": profile_of(spec_of(), device="x")},
+            "profile: it is of device x, and the cluster's is d; profile",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(fields: dict[str, Any], request_: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecRejected, match=told):
+        plan_spec(spec_of(**fields), PlanRequest(**{"cluster": slow()} | request_))
+
+
+def test_numbers_of_workers_are_read() -> None:
+    assert worker_counts("1..4,8") == (1, 2, 3, 4, 8)
+    for text in ("", "0", "4..2", "1..9999", "two"):
+        with pytest.raises(SpecRejected, match="workers: "):
+            worker_counts(text)
+
+
+def test_hybrid_is_planned_with_its_head() -> None:
+    plan = plan_spec(spec_of(model="lenet5", algorithm="hybrid"), PlanRequest(cluster=read_cluster("one-weird-trick")))
+    assert {e.name for e in plan.of(8).exchanges} == {"activities", "gradients"}
+    assert plan.of(8).sent_bytes > 0

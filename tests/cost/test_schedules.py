@@ -1,0 +1,163 @@
+"""The closed forms: worked examples, the repairman's model, and that nothing faster makes a prediction slower."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.cost.clusters.cluster import Cluster, cluster_of
+from trainers.cost.planning import step_of
+from trainers.cost.schedules.among_workers import bucketed, canonical_s
+from trainers.cost.schedules.fleet import Fleet, Floats
+from trainers.cost.schedules.repairman import corner, response_s
+from trainers.cost.schedules.shares import fullest_share, shipped_vectors
+from trainers.cost.schedules.step import slowest
+from trainers.cost.workload import HeadLayer, LayerWork, Pace, Workload
+from trainers.spec import TrainSpec
+
+MB = 10**6
+LAYERS = tuple(
+    LayerWork(name=name, parameters=size, forward_flops=10**6, backward_flops=2 * 10**6)
+    for name, size in (("a", 250_000), ("b", 500_000), ("c", 250_000))
+)
+WORK = Workload(model="m", example="an example", layers=LAYERS, variables=(250_000, 500_000, 250_000), num_states=1)
+HEAD = WORK.model_copy(
+    update={"head": (HeadLayer(inputs=500, outputs=1000),), "head_exchanged": 1000, "head_exchanges": 2}
+)
+
+
+def cluster(inside: float = 1e9, between: float = 1e9, latency: float = 0.0, **more: Any) -> Cluster:
+    links = {"in": {"bandwidth": inside, "latency": latency}, "out": {"bandwidth": between, "latency": latency}}
+    whole = {"name": "c", "device": {"name": "d"}, "links": links, "inside": "in", "between": "out"}
+    return cluster_of(whole | {"switches": [{"devices": 4, "count": 4}]} | more, "c")
+
+
+def fleet(*workers: int, on: Cluster | None = None, virtual: int | None = None, **more: Any) -> Fleet:
+    counts = np.array(workers)
+    virtuals = counts if virtual is None else np.full(len(workers), virtual)
+    return Fleet(on or cluster(), counts, virtuals, np.full(len(workers), 2), **more)
+
+
+def test_workers_fill_the_switches_in_order() -> None:
+    found = fleet(1, 4, 5, 8, 9, 16)
+    assert found.nodes.tolist() == [1, 1, 2, 2, 3, 4]
+    assert found.most.tolist() == [1, 4, 4, 4, 4, 4]
+    uneven = cluster(switches=[{"devices": 1}, {"devices": 3}])
+    assert fleet(1, 2, 3, 4, on=uneven).most.tolist() == [1, 1, 2, 3]
+
+
+def test_a_canonical_sum_through_messages() -> None:
+    """Of 4 MB among 4 workers each sends 3/4 of its part in pieces and 3/4 of the result: 6 MB at 1 GB/s, in 6
+    messages of 1 ms."""
+    seconds, sent = canonical_s(fleet(1, 4, on=cluster(latency=1e-3)), 4 * MB)
+    assert seconds.tolist() == pytest.approx([0.0, 0.006 + 6e-3])
+    assert sent.tolist() == pytest.approx([0.0, 6 * MB])
+
+
+def test_a_canonical_sum_through_memory() -> None:
+    """Each of 4 workers reads its quarter of three others' 4 MB, in two meetings of 1 ms."""
+    seconds, _ = canonical_s(fleet(4, on=cluster(latency=1e-3), memory_is_shared=True), 4 * MB)
+    assert seconds.tolist() == pytest.approx([0.003 + 2e-3])
+
+
+def test_between_nodes_the_slowest_link_counts_and_is_shared() -> None:
+    """8 workers on two nodes: the network card's 1 GB/s for four of them; 2 x 7/8 x 4 MB each."""
+    seconds, _ = canonical_s(fleet(8, on=cluster(inside=10e9)), 4 * MB)
+    assert seconds.tolist() == pytest.approx([7 * MB / 0.25e9])
+
+
+def test_uneven_blocks_ship_more_parts() -> None:
+    everybody, own = shipped_vectors(np.array([8, 8, 5]), np.array([2, 3, 2]))
+    assert everybody.tolist() == [2, 5, 3]  # of 5 the second ships [2, 4) and [4, 5)
+    assert own.tolist() == [1, 2, 2]
+
+
+def test_buckets_hide_behind_the_backward_pass() -> None:
+    """Three buckets of 1, 2, 1 MB, ready after 10, 20, 30 ms. Two workers ring at 0.1 GB/s: 10, 20, 10 ms. The second
+    begins at 20 and ends at 40, the third ends at 50: 20 ms are seen."""
+    two = fleet(2, on=cluster(inside=0.1e9))
+    found = bucketed(two, WORK, "ring", 1, 1, np.array([0.03]))
+    assert found.total_s.tolist() == pytest.approx([0.04])
+    assert found.seen_s.tolist() == pytest.approx([0.02])
+    assert bucketed(two, WORK, "ring", 1, 1, np.array([1.0])).seen_s.tolist() == pytest.approx([0.01])  # the last one
+
+
+def test_the_fullest_shard_is_that_of_the_real_layout() -> None:
+    spec = TrainSpec.model_validate({"algorithm": "downpour", "ps": {"placement": "round_robin"}})
+    shares = fullest_share(spec, (1000, 10, 1000, 10), np.array([1, 2]))
+    assert shares[0] == 1.0
+    assert shares[1] > 0.95  # both large ones
+    balanced = fullest_share(TrainSpec.model_validate({"algorithm": "downpour"}), (1000, 10, 1000, 10), np.array([2]))
+    assert balanced[0] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("workers", "think", "service"), [(1, 1.0, 0.1), (4, 1.0, 0.1), (30, 1.0, 0.1), (99, 2.0, 0.1)]
+)
+def test_the_repairmans_model_is_exact(workers: int, think: float, service: float) -> None:
+    """Against the probability that the shard is idle, 1 / sum of K!/(K - n)! (tau/T)^n."""
+    terms = [math.exp(math.lgamma(workers + 1) - math.lgamma(workers - n + 1) + n * math.log(service / think))
+             for n in range(workers + 1)]  # fmt: skip
+    exact = (1 - 1 / sum(terms)) / service
+    response = response_s(np.array([workers]), np.array([think]), np.array([service]))[0]
+    assert workers / (think + response) == pytest.approx(exact)
+    assert exact <= min(workers / (think + service), 1 / service) * (1 + 1e-12)
+
+
+def test_the_corner_is_that_of_paper_2() -> None:
+    assert corner(np.array([1.0]), np.array([0.01]))[0] == pytest.approx(101)  # T/tau = 100, and the one that is served
+
+
+def test_the_last_of_many_is_late() -> None:
+    late = slowest(np.array([1, 2, 100]))
+    assert late[0] == 0
+    assert late[1] == pytest.approx(0.564, abs=0.03)  # 1/sqrt(pi)
+    assert late[2] == pytest.approx(2.508, abs=0.03)
+    assert slowest(np.array([100]), np.array([90]))[0] < 1.4  # ten backup workers
+
+
+ALGORITHMS: list[Any] = [
+    "sync", {"name": "sync", "reduction": "fast"}, {"name": "sync", "reduction": "fast", "all_reduce": "three_phase"},
+    {"name": "sync", "form": "parameter_server"}, "downpour", {"name": "downpour", "push": "layerwise", "num_fetch": 2},
+    {"name": "mixed", "group": 2}, "hybrid", {"name": "hybrid", "scheme": "b"},
+    {"name": "hybrid", "scheme": "bc", "fc_batch": "per_turn"}, {"name": "parallel_sgd", "average_every": 3}, "admm",
+    {"name": "admm", "form": "consensus"},
+]  # fmt: skip
+POSITIVE = st.floats(1e7, 1e11)
+FASTER = st.floats(1.0, 20.0)
+
+
+def seconds_of(algorithm: Any, on: Cluster, pace: Pace, shared: bool) -> Floats:
+    spec = TrainSpec.model_validate({"algorithm": algorithm, "workers": 12, "batch": 8})
+    placed = fleet(2, 4, 6, 12, on=on, virtual=12 if spec.algorithm.traits.is_synchronous else None)
+    placed = Fleet(on, placed.workers, placed.virtual, placed.shards, memory_is_shared=shared)
+    return step_of(spec, HEAD, pace, placed).seconds
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
+@settings(max_examples=15, deadline=None)
+@given(
+    inside=POSITIVE,
+    between=POSITIVE,
+    latency=st.floats(0, 1e-2),
+    passes=st.floats(1e-4, 1.0),
+    by=FASTER,
+    shared=st.booleans(),
+)
+def test_nothing_faster_makes_a_prediction_slower(
+    algorithm: Any, inside: float, between: float, latency: float, passes: float, by: float, shared: bool
+) -> None:
+    pace = Pace(passes / 3, 2 * passes / 3, passes / 10, passes / 20, spread=0.05)
+    quick = Pace(pace.forward_s / by, pace.backward_s / by, pace.update_s / by, pace.data_s / by, spread=0.05)
+    now = seconds_of(algorithm, cluster(inside, between, latency), pace, shared)
+    assert np.all(now > 0)
+    for on, faster in (
+        (cluster(inside * by, between, latency), pace),
+        (cluster(inside, between * by, latency), pace),
+        (cluster(inside, between, latency / by), pace),
+        (cluster(inside, between, latency), quick),
+    ):
+        assert np.all(seconds_of(algorithm, on, faster, shared) <= now * (1 + 1e-9))

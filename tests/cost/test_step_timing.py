@@ -1,0 +1,36 @@
+"""Profiles of a step: what is timed, and that two workers' link is timed by the transport of a run."""
+
+import pytest
+import torch
+
+from trainers.cost import step_timing
+from trainers.cost.link_timing import time_link
+from trainers.cost.plan import PlanRequest, Timed
+from trainers.cost.planning import plan_spec
+from trainers.spec import TrainSpec
+
+
+@pytest.mark.parametrize("algorithm", ["sync", "downpour", "hybrid"])
+def test_a_step_is_timed_in_its_parts_and_can_be_planned_with(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_timing, "time_link", lambda: (1e-4, 1e9))
+    spec = TrainSpec.model_validate({"model": "mlp", "data": "digits", "batch": 500, "algorithm": algorithm, "seed": 3})
+    done, threads = list[int](), torch.get_num_threads()
+    profile = step_timing.profile_step(spec, steps=4, on_step=done.append)  # more steps than an epoch has
+    assert done == list(range(1, 8))
+    assert torch.get_num_threads() == threads
+    assert min(profile.forward.median_s, profile.backward.median_s, profile.update.median_s) > 0
+    plan = plan_spec(spec, PlanRequest(profile=type(profile).model_validate_json(profile.model_dump_json())))
+    assert plan.device == profile.device
+    assert plan.of(1).computing_s > 0
+
+
+def test_one_disturbed_step_moves_neither_median_nor_spread() -> None:
+    assert step_timing.timed([1.0] * 19 + [50.0]) == Timed(median_s=1.0, spread_s=0.0)
+    assert step_timing.timed([2.0]) == Timed(median_s=2.0)
+
+
+@pytest.mark.long  # starts two processes with torch
+def test_the_link_between_two_workers() -> None:
+    latency_s, bytes_per_s = time_link()
+    assert latency_s > 0
+    assert bytes_per_s > 0

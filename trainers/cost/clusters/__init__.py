@@ -1,0 +1,1 @@
+"""Described clusters: which devices hang on which switch, and by which links. Imports no torch."""

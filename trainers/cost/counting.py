@@ -1,0 +1,74 @@
+"""The workload of a spec, from the counted layers of its model. Needs torch."""
+
+from dataclasses import replace
+from typing import Any
+
+from trainers import user_code
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.cost.figures import Images, ModelCost, images_of
+from trainers.cost.layers import profile_model, profile_spec
+from trainers.cost.workload import HeadLayer, LayerWork, Workload
+from trainers.errors import SpecRejected
+from trainers.models.config import ModelSpec
+from trainers.models.dropout import replace_dropout
+from trainers.models.registry import build_model
+from trainers.models.split import choose_ways, exchanged, split_model
+from trainers.spec import TrainSpec
+
+
+def count_workload(spec: TrainSpec) -> Workload:
+    """What a worker of this spec has to do. Classifiers of images of a known size are counted without their data.
+
+    Raises:
+        SpecRejected: As in a run, for data, task, model or algorithm.
+    """
+    images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
+    counted = profile_model(spec.model, images, spec.code) if images else profile_spec(spec)
+    work = workload_of(counted, spec.optimizer.num_states or 0)
+    if not isinstance(spec.algorithm, HybridConfig):
+        return work
+    if images is None:
+        raise SpecRejected(
+            f"data.name: hybrid is planned for images whose size is known by name, and {spec.data.name} must be read "
+            "for it; plan algorithm: sync"
+        )
+    with user_code.on_path(spec.code):
+        return work.model_copy(update=head_of(spec.model, images, paired=spec.algorithm.split == "pairs"))
+
+
+def workload_of(counted: ModelCost, num_states: int) -> Workload:
+    """The same figures, as the schedules take them."""
+    layers = (
+        LayerWork(
+            name=layer.name,
+            parameters=layer.cost.parameters,
+            forward_flops=layer.cost.forward_flops,
+            backward_flops=layer.cost.backward_flops,
+        )
+        for layer in counted.layers
+    )
+    return Workload(
+        model=counted.model,
+        example=counted.example,
+        layers=tuple(layers),
+        variables=counted.variables,
+        num_states=num_states,
+        activities=counted.whole.activities,
+    )
+
+
+def head_of(model: ModelSpec, images: Images, paired: bool) -> dict[str, Any]:
+    """The fields of a workload that tell what hybrid parallelism divides.
+
+    Raises:
+        SpecRejected: The model does not end in fully connected layers.
+    """
+    module = build_model(model, images.classes, images.shape, seed=0)
+    replace_dropout(module, seed=0)  # as in a run: this dropout may be divided too
+    head = split_model(module).head
+    ways = choose_ways(head, paired)
+    return {
+        "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
+        "head_exchanged": exchanged(head, ways),
+        "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways),
+    }

@@ -1,0 +1,198 @@
+"""A plan: what is asked, and what each number of workers would bring, as plain values. Imports no torch."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from trainers.cost.clusters.cluster import Cluster
+from trainers.cost.figures import Figures
+from trainers.errors import SpecRejected
+from trainers.spec import field_errors
+
+MOST_COUNTS = 4096
+"""Workers of a run, and so candidates of a plan."""
+
+CLOSE = 0.95
+"""Fewer workers are recommended where they reach this share of the fastest rate."""
+
+
+class Timed(Figures):
+    """Seconds over the steps that were timed."""
+
+    median_s: float = Field(ge=0)
+    spread_s: float = Field(default=0.0, ge=0)
+    """Standard deviation."""
+
+
+class StepProfile(Figures):
+    """How long one worker takes for a minibatch of a spec, and what its way to another on the same machine takes."""
+
+    of: dict[str, Any]
+    """What was timed, by the fields of the spec that decide about it."""
+    device: str
+    """The manufacturer's name."""
+    cores: int = Field(ge=1)
+    """Of the machine."""
+    steps: int = Field(ge=1)
+    """That were timed, after a few that were not."""
+    data: Timed
+    """Waiting for a minibatch's examples."""
+    forward: Timed
+    backward: Timed
+    update: Timed
+    """Of all parameters."""
+    link_latency_s: float = Field(ge=0)
+    """Of a meeting of two workers."""
+    link_bytes_per_s: float = Field(gt=0)
+    """At which a worker adds up what others have in memory."""
+
+
+class PlanRequest(Figures):
+    """What a plan is made for."""
+
+    workers: tuple[int, ...] | None = None
+    """Candidates; null: as many as the spec, the cluster or the machine's cores allow, up to 64."""
+    cluster: Cluster | None = None
+    """Where it would run; null: on the machine of the profile."""
+    profile: StepProfile | None = None
+    """How long a minibatch takes; null: as the cluster's device says."""
+    price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of one worker for an hour, in any currency."""
+
+
+class PlannedExchange(Figures):
+    """One kind of message of a step."""
+
+    name: str
+    total_s: float
+    hidden_s: float
+    """Of that, while the worker computes."""
+    sent_bytes: float
+    """By the worker that sends most."""
+
+
+class Candidate(Figures):
+    """One number of workers."""
+
+    workers: int
+    nodes: int
+    """Switches of the cluster on which they hang."""
+    examples_per_s: float
+    speed_up: float
+    """Against one worker that trains alone and exchanges nothing."""
+    efficiency: float
+    """Speed-up a worker."""
+    step_s: float
+    """The parts: computing, data, waiting, and what each exchange does not hide."""
+    computing_s: float
+    data_s: float
+    waiting_s: float
+    exchanges: tuple[PlannedExchange, ...]
+    bottleneck: str
+    """The longest part besides computing; empty if there is none."""
+    without_bottleneck: float
+    """Examples a second if it took no time."""
+    next_bottleneck: str
+    price: float | None = None
+    """Of a million examples, in the currency of the price an hour."""
+
+    @property
+    def sent_bytes(self) -> float:
+        """By the worker that sends most, a step."""
+        return sum(exchange.sent_bytes for exchange in self.exchanges)
+
+    @property
+    def seen_s(self) -> float:
+        """What of the exchanges nothing hides."""
+        return sum(exchange.total_s - exchange.hidden_s for exchange in self.exchanges)
+
+    @property
+    def hidden_s(self) -> float:
+        """What of the exchanges passes while the worker computes."""
+        return sum(exchange.hidden_s for exchange in self.exchanges)
+
+
+class Plan(Figures):
+    """What more workers would bring."""
+
+    model: str
+    example: str
+    algorithm: str
+    per_worker: int
+    parameters: int
+    cluster: str
+    device: str
+    basis: str
+    """Where the seconds of a minibatch come from."""
+    shards: int | None
+    """Null where the algorithm has none."""
+    memory_bytes: int | None
+    """Of a worker: vectors and activations; null where the optimizer's class decides."""
+    device_bytes: int | None
+    """Of the described device."""
+    candidates: tuple[Candidate, ...]
+    corner: float | None
+    """Workers at which the shards are busy all the time, (T + tau)/tau: more of them bring nothing (paper 2, section
+    5.2.1). Null without shards."""
+    recommended: int
+    """The fewest workers that reach 95 % of the fastest rate."""
+    reason: str
+    notes: tuple[str, ...] = ()
+    """What this prediction leaves out for this spec."""
+
+    def of(self, workers: int) -> Candidate:
+        """The candidate with so many."""
+        return next(each for each in self.candidates if each.workers == workers)
+
+
+def recommended(candidates: tuple[Candidate, ...]) -> tuple[int, str]:
+    """The fewest workers close to the fastest, and why."""
+    best = max(candidates, key=lambda each: each.examples_per_s)
+    near = [each for each in candidates if each.examples_per_s >= CLOSE * best.examples_per_s]
+    least = min(near, key=lambda each: each.workers)
+    words = f"{rate_words(least.examples_per_s)} examples a second at {least.efficiency:.0%} efficiency"
+    if least.workers != best.workers:
+        words += f", within 5 % of the {rate_words(best.examples_per_s)} of {best.workers}"
+    if least.bottleneck:
+        words += f"; held back by {least.bottleneck}"
+    return least.workers, words
+
+
+def rate_words(rate: float) -> str:
+    """Examples a second, with as many digits as mean something."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+
+
+def worker_counts(text: str) -> tuple[int, ...]:
+    """The numbers of `1..64` or of `1,2,4,8`.
+
+    Raises:
+        SpecRejected: It is neither.
+    """
+    found = set[int]()
+    for part in text.split(","):
+        match = re.fullmatch(r" *([1-9]\d{0,3})(?:\.\.([1-9]\d{0,3}))? *", part)
+        if match is None:
+            raise SpecRejected(f"workers: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last > MOST_COUNTS:
+            raise SpecRejected(f"workers: {part.strip()} is no range of up to {MOST_COUNTS} workers; write 1..64")
+        found |= set(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def read_profile(path: Path) -> StepProfile:
+    """A profile that was kept.
+
+    Raises:
+        SpecRejected: The file is none, with the field.
+    """
+    try:
+        return StepProfile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SpecRejected(f"profile: {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = field_errors(error, StepProfile)[0]
+        raise SpecRejected(f"profile: {path} is no profile: {first.pointer or '/'}: {first.message}") from None

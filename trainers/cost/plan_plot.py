@@ -1,0 +1,50 @@
+"""A plan as a picture: the rate against the workers, and what a step consists of."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from trainers.cost.plan import Candidate, Plan
+from trainers.cost.plan_table import PlanTable
+
+
+def plot_plan(plan: Plan, path: Path) -> None:
+    """Write a PNG."""
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    rates, parts = figure.subplots(1, 2)
+    _rates(rates, plan)
+    _parts(parts, PlanTable(plan).shown)
+    figure.savefig(path, format="png", dpi=120)
+
+
+def _rates(axes: Axes, plan: Plan) -> None:
+    workers = [each.workers for each in plan.candidates]
+    first = plan.candidates[0]
+    alone = first.examples_per_s / first.speed_up
+    axes.plot(workers, [each.examples_per_s for each in plan.candidates], "o-", markersize=3, label="predicted")
+    axes.plot(workers, [alone * count for count in workers], "--", color="grey", label="each as fast as one alone")
+    if plan.corner is not None and plan.corner <= workers[-1]:
+        axes.axvline(plan.corner, color="tab:red", linestyle=":", label="(T + tau)/tau, the shards' limit")
+    axes.plot(plan.recommended, plan.of(plan.recommended).examples_per_s, "*", markersize=12, label="recommended")
+    axes.set(title=f"{plan.model}, {plan.algorithm}, {plan.cluster}", xlabel="workers", ylabel="examples a second")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize="small")
+
+
+def _parts(axes: Axes, candidates: Sequence[Candidate]) -> None:
+    bars = {"computing": [1000 * each.computing_s for each in candidates]}
+    bars["data"] = [1000 * each.data_s for each in candidates]
+    for index, exchange in enumerate(candidates[0].exchanges):
+        seconds = (each.exchanges[index].total_s - each.exchanges[index].hidden_s for each in candidates)
+        bars[exchange.name] = [1000 * each for each in seconds]
+    bars["waits"] = [1000 * each.waiting_s for each in candidates]
+    names, bottom = [str(each.workers) for each in candidates], [0.0] * len(candidates)
+    for name, heights in bars.items():
+        axes.bar(names, heights, bottom=bottom, label=name)
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    axes.set(title="a step, without what is hidden", xlabel="workers", ylabel="ms")
+    axes.legend(fontsize="small")

@@ -1,0 +1,332 @@
+"""Makes a plan: the closed forms of a spec's algorithm, over all numbers of workers at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from trainers.algorithms.admm.config import AdmmConfig
+from trainers.algorithms.downpour.config import DownpourConfig
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.mixed.config import MixedConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
+from trainers.algorithms.sync.config import SyncConfig
+from trainers.cost.clusters.cluster import Cluster
+from trainers.cost.counting import count_workload
+from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, StepProfile, recommended
+from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step
+from trainers.cost.schedules.fleet import Fleet, Ints
+from trainers.cost.schedules.hybrid import hybrid_step
+from trainers.cost.schedules.repairman import corner
+from trainers.cost.schedules.step import Step
+from trainers.cost.schedules.synchronous import admm_step, parallel_sgd_step, sync_step
+from trainers.cost.workload import FLOAT_BYTES, Pace, Workload, pace_of
+from trainers.errors import SpecRejected
+from trainers.spec import TrainSpec, field_errors
+from trainers.spec.memory import bytes_a_parameter
+
+MOST_BY_DEFAULT = 64
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Where a spec is planned."""
+
+    cluster: Cluster
+    pace: Pace
+    basis: str
+    """Where the pace comes from, in words."""
+    cores: int | None = None
+    """Of each node, where workers share them."""
+
+
+def plan_spec(spec: TrainSpec, request: PlanRequest) -> Plan:
+    """Count the spec's model and plan it. The request has a cluster or a profile, or both.
+
+    Raises:
+        SpecRejected: As `make_plan`, and as in a run for data, task or model.
+    """
+    if request.profile is not None:
+        check_profile(spec, request.profile)  # before counting, which may take seconds
+    if request.cluster is None and request.profile is None:
+        raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
+    work = count_workload(spec)
+    machines = machines_of(spec, work, request.cluster, request.profile)
+    return make_plan(spec, work, machines, request.workers or usual_counts(spec, machines), request.price)
+
+
+def usual_counts(spec: TrainSpec, machines: Machines) -> range:
+    """Candidates of a request that names none: 1 to what the spec, the cluster or the cores allow, at most 64."""
+    most = min(machines.cluster.num_devices, MOST_BY_DEFAULT)
+    if spec.algorithm.traits.is_synchronous and not spec.scales_batch:
+        most = min(most, spec.workers.num_virtual)
+    elif machines.cores is not None:
+        most = min(most, max(2 * machines.cores, spec.workers.count))
+    return range(1, most + 1)
+
+
+def machines_of(spec: TrainSpec, work: Workload, cluster: Cluster | None, profile: StepProfile | None) -> Machines:
+    """The described cluster, with a profile of its device or what this is said to reach; without one, the machine of
+    the profile.
+
+    Raises:
+        SpecRejected: The profile is of something else, or there is neither.
+    """
+    if profile is not None:
+        check_profile(spec, profile)
+    if cluster is None:
+        assert profile is not None, "without a cluster there is a profile"
+        cores = max(1, profile.cores // spec.workers.threads)
+        return Machines(machine_of(profile), pace_of_profile(profile), f"{profile.steps} steps timed", cores)
+    if profile is None:
+        try:
+            pace = pace_of(cluster.device, work, spec.batch.per_worker)
+        except ValueError as error:
+            raise SpecRejected(f"cluster: {error}") from None
+        return Machines(cluster, pace, "counted FLOPs and bytes")
+    if profile.device != cluster.device.name:
+        raise SpecRejected(
+            f"profile: it is of device {profile.device}, and the cluster's is {cluster.device.name}; profile that, or "
+            "leave the profile out"
+        )
+    return Machines(cluster, pace_of_profile(profile), f"{profile.steps} steps timed")
+
+
+def profiled_fields(spec: TrainSpec) -> dict[str, object]:
+    """The fields of a spec that decide how long a minibatch takes."""
+    model = spec.model.model_dump(mode="json")
+    data = spec.data.model_dump(mode="json", exclude={"root", "download"})
+    return {
+        "task.name": spec.task.name,
+        "model.name": model.pop("name"),
+        "model": model,
+        "data.name": data.pop("name"),
+        "data": data,
+        "batch.per_worker": spec.batch.per_worker,
+        "optimizer.name": spec.optimizer.name,
+        "precision": spec.precision,
+        "workers.threads": spec.workers.threads,
+    }
+
+
+def check_profile(spec: TrainSpec, profile: StepProfile) -> None:
+    """Raises SpecRejected: it is of another spec's minibatch, with the first field that differs."""
+    for name, mine in profiled_fields(spec).items():
+        theirs = profile.of.get(name)
+        if theirs != mine:
+            both = f"{theirs}, and the spec has {mine}" if not isinstance(mine, dict) else "another, in some option"
+            raise SpecRejected(f"profile: it is of {name} {both}; make another, or leave it out")
+
+
+def pace_of_profile(profile: StepProfile) -> Pace:
+    """The same seconds, as the schedules take them."""
+    passes = profile.forward.median_s + profile.backward.median_s
+    spread = (profile.forward.spread_s**2 + profile.backward.spread_s**2) ** 0.5
+    return Pace(
+        forward_s=profile.forward.median_s,
+        backward_s=profile.backward.median_s,
+        update_s=profile.update.median_s,
+        data_s=profile.data.median_s,
+        spread=spread / passes if passes else 0.0,
+    )
+
+
+def machine_of(profile: StepProfile) -> Cluster:
+    """The machine of a profile as a cluster of one node that has room for any number of workers."""
+    return Cluster.model_validate(
+        {
+            "name": "this machine",
+            "device": {"name": profile.device},
+            "links": {"memory": {"latency": profile.link_latency_s, "bandwidth": profile.link_bytes_per_s}},
+            "switches": [{"devices": 4096}],
+            "inside": "memory",
+        }
+    )
+
+
+def fleet_of(spec: TrainSpec, machines: Machines, workers: Sequence[int]) -> Fleet:
+    """These numbers of workers on the machines."""
+    counts = np.asarray(workers, dtype=np.int64)
+    return Fleet(
+        machines.cluster,
+        counts,
+        _virtual(spec, counts),
+        np.full(len(counts), spec.ps.shards),
+        memory_is_shared=spec.workers.gpus == 0 and spec.transport in ("auto", "shared_memory"),
+        cores=machines.cores,
+    )
+
+
+def step_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """By the algorithm's own schedule.
+
+    Raises:
+        SpecRejected: The model does not cover it.
+    """
+    match spec.algorithm:
+        case SyncConfig() as config:
+            return sync_step(spec, config, work, pace, fleet)
+        case DownpourConfig() as config:
+            return downpour_step(spec, config, work, pace, fleet)
+        case MixedConfig() as config:
+            return mixed_step(spec, config, work, pace, fleet)
+        case HybridConfig() as config:
+            return hybrid_step(spec, config, work, pace, fleet)
+        case ParallelSgdConfig() as config:
+            return parallel_sgd_step(spec, config, work, pace, fleet)
+        case AdmmConfig() as config:
+            return admm_step(spec, config, work, pace, fleet)
+    raise SpecRejected(f"algorithm.name: the cost model does not know {spec.algorithm.name}; plan another")
+
+
+def make_plan(
+    spec: TrainSpec, work: Workload, machines: Machines, workers: Sequence[int], price: float | None = None
+) -> Plan:
+    """What these numbers of workers would bring.
+
+    Args:
+        spec: The job.
+        work: Its counted workload.
+        machines: Where it would run.
+        workers: Candidates.
+        price: Of one worker for an hour.
+
+    Raises:
+        SpecRejected: The spec, or the cluster, cannot have so many workers, or the model does not cover the algorithm.
+    """
+    counts = candidates_of(spec, machines.cluster, workers)
+    fleet = fleet_of(spec, machines, counts)
+    step = step_of(spec, work, machines.pace, fleet)
+    alone = _alone(spec, work, machines)
+    found = tuple(_candidate(step, fleet, i, alone, price) for i in range(len(counts)))
+    best, reason = recommended(found)
+    vector, traits = bytes_a_parameter(spec), spec.algorithm.traits
+    activities = FLOAT_BYTES * work.activities * spec.batch.per_worker
+    memory = machines.cluster.device.memory
+    return Plan(
+        model=work.model,
+        example=work.example,
+        algorithm=spec.algorithm.name,
+        per_worker=spec.batch.per_worker,
+        parameters=work.parameters,
+        cluster=machines.cluster.name,
+        device=machines.cluster.device.name,
+        basis=machines.basis,
+        shards=spec.ps.shards if traits.uses_parameter_server else None,
+        memory_bytes=None if vector is None else vector * work.parameters + activities,
+        device_bytes=None if memory is None else int(memory),
+        candidates=found,
+        corner=_corner(spec, work, machines),
+        recommended=best,
+        reason=reason,
+        notes=tuple(notes_of(spec, machines)),
+    )
+
+
+def candidates_of(spec: TrainSpec, cluster: Cluster, workers: Sequence[int]) -> list[int]:
+    """Those that the algorithm can have, each once, in order.
+
+    Raises:
+        SpecRejected: None of them, or too many for the virtual workers or the cluster.
+    """
+    counts, most = sorted(set(workers)), max(workers)
+    if most > cluster.num_devices:
+        raise SpecRejected(f"workers: {cluster.name} has {cluster.num_devices} devices, not {most}; plan up to that")
+    v = spec.workers.num_virtual
+    if spec.algorithm.traits.is_synchronous and not spec.scales_batch and most > v:
+        raise SpecRejected(
+            f"workers: {most} workers cannot share the {v} virtual workers of the spec; plan up to {v}, or set "
+            f"workers.virtual to {most}"
+        )
+    found, refused = list[int](), ""
+    for count in counts:
+        try:
+            spec.algorithm.check_workers(count)
+            found.append(count)
+        except ValidationError as error:
+            refused = field_errors(error, type(spec.algorithm))[0].message
+    if not found:
+        raise SpecRejected(f"workers: {refused}")
+    return found
+
+
+def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
+    """What the model leaves out that this spec has."""
+    traits, found = spec.algorithm.traits, list[str]()
+    if getattr(spec.algorithm, "max_staleness", None) is not None:
+        found.append("max_staleness: that the fastest waits for the slowest is not counted")
+    if traits.uses_parameter_server and spec.ps.replicas > 1:
+        found.append("ps.replicas: the second copy of each push is not counted")
+    if traits.holds_examples and spec.algorithm.name == "parallel_sgd":
+        found.append("algorithm: shuffles between rounds, and averages that are made once a round, are not counted")
+    if any(group.frozen for group in spec.optimizer.groups):
+        found.append("optimizer.groups: frozen parameters are counted as if they were trained")
+    if spec.clip is not None and spec.clip.norm is not None:
+        found.append("clip.norm: what workers exchange about the norm is not counted")
+    if machines.cores is None and spec.workers.gpus == 0:
+        found.append("workers.gpus is 0: workers of a node are taken to exchange through memory that all of them see")
+    if machines.cores is not None:
+        found.append("workers beyond the cores share them; how they share the processor's memory is not counted")
+    elif machines.pace.spread == 0:
+        found.append("no spread is known: nobody is taken to be slower than the others")
+    return found
+
+
+def _virtual(spec: TrainSpec, counts: Ints) -> Ints:
+    """V for each number of workers."""
+    traits = spec.algorithm.traits
+    if traits.is_synchronous and not spec.scales_batch:
+        return np.full(len(counts), spec.workers.num_virtual)
+    if spec.scales_batch:
+        return counts * (spec.workers.num_virtual // spec.workers.count)
+    return counts
+
+
+def _alone(spec: TrainSpec, work: Workload, machines: Machines) -> float:
+    """Examples a second of one worker that exchanges nothing."""
+    step = step_of(spec, work, machines.pace, fleet_of(spec, machines, [1]))
+    return float((step.examples / (step.computing_s + step.data_s))[0])
+
+
+def _candidate(step: Step, fleet: Fleet, i: int, alone: float, price: float | None) -> Candidate:
+    def at(values: np.ndarray) -> float:
+        return float(np.broadcast_to(values, fleet.workers.shape)[i])
+
+    exchanges = tuple(
+        PlannedExchange(name=e.name, total_s=at(e.total_s), hidden_s=at(e.hidden_s), sent_bytes=at(e.sent_bytes))
+        for e in step.exchanges
+    )
+    parts = {"waits": at(step.waiting_s), "data": at(step.data_s)}
+    parts |= {e.name: e.total_s - e.hidden_s for e in exchanges}
+    longest = sorted((name for name, seconds in parts.items() if seconds > 0), key=lambda name: -parts[name])
+    first, second = [*longest, "", ""][:2]
+    seconds, rate, workers = at(step.seconds), at(step.rate), int(fleet.workers[i])
+    return Candidate(
+        workers=workers,
+        nodes=int(fleet.nodes[i]),
+        examples_per_s=rate,
+        speed_up=rate / alone,
+        efficiency=rate / alone / workers,
+        step_s=seconds,
+        computing_s=at(step.computing_s),
+        data_s=at(step.data_s),
+        waiting_s=at(step.waiting_s),
+        exchanges=exchanges,
+        bottleneck=first,
+        without_bottleneck=at(step.examples) / (seconds - parts.get(first, 0.0)),
+        next_bottleneck=second,
+        price=None if price is None else 1e6 * workers * price / 3600 / rate,
+    )
+
+
+def _corner(spec: TrainSpec, work: Workload, machines: Machines) -> float | None:
+    """Of one worker's minibatch at the fullest shard, on the link that all of them use."""
+    config = spec.algorithm
+    if not isinstance(config, DownpourConfig):
+        return None
+    most = min(machines.cluster.num_devices, 4096)
+    fleet = replace(fleet_of(spec, machines, [most]), cores=None)
+    visits = Visits(spec, work, machines.pace, fleet, (config.num_fetch, config.num_push))
+    think = np.array([visits.alone_s + machines.pace.data_s])
+    return float(corner(think, visits.service_s)[0]) if visits.service_s[0] > 0 else None

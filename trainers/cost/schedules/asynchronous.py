@@ -1,0 +1,104 @@
+"""A step of the algorithms whose workers go on by themselves: downpour, and mixed between its groups."""
+
+import numpy as np
+
+from trainers.algorithms.downpour.config import DownpourConfig
+from trainers.algorithms.mixed.config import MixedConfig
+from trainers.cost.schedules.among_workers import canonical_s
+from trainers.cost.schedules.fleet import Fleet, Floats, Ints
+from trainers.cost.schedules.repairman import response_s
+from trainers.cost.schedules.shares import fullest_share
+from trainers.cost.schedules.step import Exchange, Step
+from trainers.cost.workload import Pace, Workload
+from trainers.errors import SpecRejected
+from trainers.spec import TrainSpec
+
+
+def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Dean et al. 2012: a worker fetches every num_fetch minibatches and pushes every num_push.
+
+    With `push: layerwise` groups of parameters travel while the passes compute, all but one group.
+
+    Raises:
+        SpecRejected: It asks for what this model does not cover.
+    """
+    if config.backprop is not None:
+        raise SpecRejected(
+            "algorithm.backprop: the cost model knows no asynchronous back-propagation; leave backprop out"
+        )
+    visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
+    think = visits.alone_s * fleet.crowding
+    hidden = np.zeros(len(fleet.workers))
+    if config.push == "layerwise":
+        groups = max(1, min(len(work.layers), work.num_bytes // config.bucket_bytes))
+        hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * (1 - 1 / groups)
+    return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, hidden), ())
+
+
+def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
+    size = fleet.most if config.group == "node" else np.full(len(fleet.workers), config.group)
+    members = np.minimum(size, fleet.workers)
+    inner, sent = canonical_s(fleet.with_workers(members, members), work.num_bytes)
+    copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / config.num_fetch
+    inner = inner + np.where(members > 1, copied, 0.0)
+    nothing = np.zeros(len(fleet.workers))
+    visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
+    think = visits.alone_s * fleet.crowding
+    served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
+    return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
+
+
+def _step(
+    spec: TrainSpec,
+    fleet: Fleet,
+    pace: Pace,
+    think: Floats,
+    served: tuple[Exchange, Floats],
+    others: tuple[Exchange, ...],
+) -> Step:
+    exchange, waiting = served
+    return Step(
+        examples=fleet.workers * float(spec.batch.per_worker),
+        computing_s=think,
+        data_s=pace.data_s * fleet.crowding,
+        waiting_s=waiting,
+        exchanges=(*others, exchange),
+    )
+
+
+class Visits:
+    """What a minibatch costs at the fullest shard and on the way there; (C,) each."""
+
+    def __init__(self, spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, every: tuple[int, int]) -> None:
+        """every: Minibatches from one fetch to the next, and from one push to the next."""
+        share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
+        (num_fetch, num_push), lane = every, fleet.lane(all_at_once=False)
+        often = 1 / num_fetch + 1 / num_push
+        of_process = often * share * b / (fleet.cluster.shard_bandwidth or np.inf)
+        travels = np.maximum(lane.seconds(often, often * share * b), of_process)
+        self.service_s = travels + pace.update_s * share / num_push
+        """The shard is busy with it."""
+        self.own_s = np.maximum(self.service_s, lane.seconds(often, often * b))
+        """It takes when nobody else is there: the worker's own link carries all shards' parts."""
+        self.sent_bytes = np.full(len(fleet.workers), b / num_push)
+        self.alone_s = pace.passes_s + pace.update_s * (1 - 1 / num_fetch)
+        """Passes, and the local steps between two fetches."""
+        self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
+
+    def exchange(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Exchange, Floats]:
+        """The exchange of each of so many clients, and what it waits for the others there.
+
+        Where shards stand on the workers' nodes, a shard's own node does not load its link. The clients beside a single
+        shard then wait for nothing, and the mean is over their rates and those of the others.
+        """
+        near = np.where(self.at_home & (self.fleet.nodes > 1), np.maximum(1, clients // self.fleet.nodes), 0)
+        elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
+        served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
+        waits = np.maximum(served - self.service_s, 0.0)
+        whole = self.own_s - hidden + waits
+        free = np.where(self.fleet.shards == 1, near / clients, 0.0)
+        mean = 1 / (free / think + (1 - free) / (think + whole)) - think
+        left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
+        own = self.own_s * left
+        return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left

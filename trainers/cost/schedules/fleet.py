@@ -1,0 +1,112 @@
+"""The candidates of a plan: arrays of numbers of workers and shards, and where these hang on a cluster's switches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.cost.clusters.cluster import Cluster, DescribedLink
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+
+NOWHERE = DescribedLink(latency=0.0, bandwidth=1e300)
+"""Where nothing travels."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What each of the workers that communicate at once has of the links; (C,) each."""
+
+    latency_s: Floats
+    bytes_per_s: Floats
+
+    def seconds(self, steps: Floats | Ints | float, num_bytes: Floats | float) -> Floats:
+        """Of so many communication steps in which so many bytes are sent in all."""
+        found: Floats = steps * self.latency_s + num_bytes / self.bytes_per_s
+        return found
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """C candidates. All arrays are (C,)."""
+
+    cluster: Cluster
+    workers: Ints
+    virtual: Ints
+    """V of each; as many as workers where the algorithm has none."""
+    shards: Ints
+    memory_is_shared: bool = False
+    """Whether the workers of a switch exchange through memory that all of them see."""
+    cores: int | None = None
+    """Of each switch, where workers may have to share them; None: each worker has its device for itself."""
+
+    @property
+    def nodes(self) -> Ints:
+        """Switches on which the workers hang."""
+        filled = np.cumsum(self.cluster.sizes)
+        found: Ints = np.searchsorted(filled, self.workers, side="left") + 1
+        return found
+
+    @property
+    def most(self) -> Ints:
+        """Workers on the switch that has most of them."""
+        largest = np.maximum.accumulate(np.asarray(self.cluster.sizes))
+        whole = np.where(self.nodes > 1, largest[np.maximum(self.nodes - 2, 0)], 0)
+        rest = self.workers - np.concatenate([[0], np.cumsum(self.cluster.sizes)])[self.nodes - 1]
+        found: Ints = np.maximum(whole, rest)
+        return found
+
+    @property
+    def minibatches(self) -> Ints:
+        """Of the worker that has most of a synchronous step's."""
+        return -(-self.virtual // self.workers)
+
+    @property
+    def crowding(self) -> Floats:
+        """How many times as long a worker computes because others share its cores."""
+        if self.cores is None:
+            return np.ones(len(self.workers))
+        return np.maximum(1.0, self.most / self.cores)
+
+    @property
+    def inside(self) -> DescribedLink:
+        """The link among the devices of a switch."""
+        return self.cluster.links.get(self.cluster.inside, NOWHERE)
+
+    @property
+    def between(self) -> DescribedLink:
+        """The link between switches."""
+        return self.cluster.links.get(self.cluster.between, NOWHERE)
+
+    def inside_lane(self) -> Lane:
+        """Among the workers of a switch."""
+        ones = np.ones(len(self.workers))
+        return Lane(self.inside.latency * ones, self.inside.bandwidth * ones)
+
+    def between_lane(self, at_once: Ints | int = 1) -> Lane:
+        """Between switches, while so many workers of each use the link at once."""
+        ones = np.ones(len(self.workers))
+        users = at_once * ones if self.between.shared else ones
+        return Lane(self.between.latency * ones, self.between.bandwidth / users)
+
+    def lane(self, all_at_once: bool = True) -> Lane:
+        """The slowest link on the way of an exchange among all workers. all_at_once: Whether every worker of a switch
+        crosses it at the same time; else one does, as in a ring."""
+        inside, between = self.inside_lane(), self.between_lane(self.most if all_at_once else 1)
+        crosses = self.nodes > 1
+        meets = self.most > 1
+        slowest = np.where(meets, np.minimum(inside.bytes_per_s, between.bytes_per_s), between.bytes_per_s)
+        return Lane(
+            np.where(crosses, np.maximum(between.latency_s, meets * inside.latency_s), inside.latency_s),
+            np.where(crosses, slowest, inside.bytes_per_s),
+        )
+
+    def with_workers(self, workers: Sequence[int] | Ints, virtual: Ints | None = None) -> "Fleet":
+        """As many candidates on the same cluster, with other workers."""
+        count = np.asarray(workers)
+        return Fleet(
+            self.cluster, count, count if virtual is None else virtual, self.shards, self.memory_is_shared, self.cores
+        )

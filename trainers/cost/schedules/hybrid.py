@@ -1,0 +1,66 @@
+"""A step of hybrid parallelism: turns through the divided layers, then the sum of the others' gradients (paper 1)."""
+
+import numpy as np
+
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.cost.schedules.among_workers import canonical
+from trainers.cost.schedules.fleet import Fleet, Floats
+from trainers.cost.schedules.step import Exchange, Step
+from trainers.cost.schedules.synchronous import synchronous
+from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
+from trainers.spec import TrainSpec
+
+GROUP = 2
+"""Virtual workers of a group in scheme `bc`, if the spec gives none."""
+
+
+def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Paper 1, sections 4 and 4.1.
+
+    Of V turns the activities of the next one and the gradients of the last one travel while this one computes. The
+    exchange between the layers of the head is waited for; it meets the hidden ones on the same link, and both get half
+    of it. A turn lasts as long as computing and that, or as the link needs for all of it, whichever is longer.
+    """
+    w, n = fleet.workers.astype(float), float(spec.batch.per_worker)
+    turns = np.ones(len(w)) if config.scheme == "a" else fleet.virtual.astype(float)
+    examples = fleet.virtual * n / turns
+    senders = _senders(config, fleet)
+    lane = fleet.lane(all_at_once=config.scheme != "b")
+    first = work.head[0].inputs
+    hidden = lane.seconds(1.0, (w - 1) * examples / senders * first * FLOAT_BYTES)
+    between = fleet.lane()
+    waited = between.seconds(work.head_exchanges, (w - 1) / w * examples * work.head_exchanged * FLOAT_BYTES)
+    computing = pace.passes_s * work.head_share * examples / n / w * fleet.crowding
+    meets = np.where(turns > 1, np.minimum(waited, hidden), 0.0)
+    turn = computing + waited + meets
+    turn = np.where(turns > 1, np.maximum(turn, hidden + waited), turn)
+    seen = 2 * hidden + turns * (turn - computing)
+    everything = turns * (2 * hidden + waited)
+    alone = w == 1
+    activities = Exchange(
+        "activities",
+        np.where(alone, 0.0, np.maximum(everything, seen)),
+        np.where(alone, 0.0, np.maximum(everything - seen, 0.0)),
+        turns * (w - 1) / w * examples * (first * 2 + work.head_exchanged) * FLOAT_BYTES,
+    )
+    backbone = canonical("gradients", fleet, work.num_bytes - FLOAT_BYTES * work.head_parameters)
+    return synchronous(
+        fleet, pace, spec.batch.per_worker, (activities, backbone), _update_s(config, work, pace, w, turns)
+    )
+
+
+def _senders(config: HybridConfig, fleet: Fleet) -> Floats:
+    """Workers that have examples in a turn."""
+    w = fleet.workers.astype(float)
+    if config.scheme == "b":
+        return np.ones(len(w))
+    if config.scheme == "bc":
+        return np.clip((config.group or GROUP) * w / fleet.virtual, 1.0, w)
+    return w
+
+
+def _update_s(config: HybridConfig, work: Workload, pace: Pace, w: Floats, turns: Floats) -> Floats:
+    """Each worker updates its slice of the head, `per_turn` in every turn, and 1/W of the other parameters."""
+    head = work.head_parameters / max(1, work.parameters)
+    times = turns if config.fc_batch == "per_turn" else np.ones(len(w))
+    return pace.update_s * (1 - head + head * times) / w

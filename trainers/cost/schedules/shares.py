@@ -1,0 +1,74 @@
+"""What the real layouts and reductions make of a spec: the fullest shard, the parts that workers ship, all-reduces."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainers.collectives.all_reduce.base import AllReduceCost
+from trainers.collectives.all_reduce.binary_blocks import BINARY_BLOCKS
+from trainers.collectives.all_reduce.choice import fastest
+from trainers.collectives.all_reduce.ring import RING
+from trainers.collectives.reduction import Reduction
+from trainers.cost.schedules.fleet import Floats, Ints
+from trainers.errors import SpecRejected
+from trainers.models.layout import lay_out
+from trainers.spec import TrainSpec
+
+
+@lru_cache(maxsize=4096)
+def _fullest(variables: tuple[int, ...], shards: int, placement: str, whole: bool) -> float:
+    model = nn.Module()
+    for index, numel in enumerate(variables):  # as the layout takes them: names and shapes only
+        model.register_parameter(f"p{index}", nn.Parameter(torch.empty(numel, device="meta")))
+    try:
+        layout = lay_out(model, shards, placement, keeps_parameters_whole=whole)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise SpecRejected(f"ps.shards: {error}") from None
+    return float(max(cut.stop - cut.start for cut in layout.shards) / layout.numel)
+
+
+def fullest_share(spec: TrainSpec, variables: tuple[int, ...], shards: Ints) -> Floats:
+    """Of the parameters, what the fullest of so many shards holds; (C,).
+
+    Raises:
+        SpecRejected: The model is too small for so many.
+    """
+    whole = spec.optimizer.whole
+    share = {int(s): _fullest(variables, int(s), spec.ps.placement, whole) for s in np.unique(shards)}
+    return np.array([share[int(s)] for s in shards])
+
+
+@lru_cache(maxsize=65536)
+def _shipped(virtual: int, workers: int) -> tuple[int, int]:
+    if virtual % workers == 0 and (virtual // workers) & (virtual // workers - 1) == 0:
+        return workers, 1
+    counts = [len(Reduction(virtual, workers, 1).nodes(rank)) for rank in range(workers)]
+    return sum(counts), max(counts)
+
+
+def shipped_vectors(virtual: Ints, workers: Ints) -> tuple[Floats, Floats]:
+    """Sums of subtrees that all workers ship in a canonical reduction, and those of the one that ships most; (C,)."""
+    pairs = {(int(v), int(w)) for v, w in zip(virtual, workers, strict=True)}
+    known = {pair: _shipped(*pair) for pair in pairs}
+    found = np.array([known[int(v), int(w)] for v, w in zip(virtual, workers, strict=True)], dtype=float)
+    return found[:, 0], found[:, 1]
+
+
+def all_reduce_cost(name: str, members: Ints, numel: int) -> tuple[Floats, Floats, Floats]:
+    """Steps, vectors sent, and whether they all cross at once, of an all-reduce among so many; (C,) each."""
+    known: dict[int, tuple[AllReduceCost, bool]] = {}
+    for p in map(int, np.unique(members)):
+        if p == 1:
+            known[p] = AllReduceCost(0, 0.0), False
+            continue
+        algorithm = {"ring": RING, "halving_doubling": BINARY_BLOCKS, "binary_blocks": BINARY_BLOCKS}.get(name)
+        chosen = algorithm or fastest(p, numel)
+        known[p] = chosen.cost(p), chosen is BINARY_BLOCKS
+    costs = [known[int(p)] for p in members]
+    return (
+        np.array([float(cost.steps) for cost, _ in costs]),
+        np.array([cost.vectors for cost, _ in costs]),
+        np.array([float(crosses) for _, crosses in costs]),
+    )

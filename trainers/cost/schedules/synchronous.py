@@ -1,0 +1,94 @@
+"""A step of the synchronous algorithms without model parallelism: sync, parallel_sgd, admm."""
+
+import math
+
+import numpy as np
+
+from trainers.algorithms.admm.config import STEPS, AdmmConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
+from trainers.algorithms.sync.config import SyncConfig
+from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical
+from trainers.cost.schedules.fleet import Fleet, Floats
+from trainers.cost.schedules.shares import fullest_share, shipped_vectors
+from trainers.cost.schedules.step import Exchange, Step, slowest
+from trainers.cost.workload import Pace, Workload
+from trainers.spec import TrainSpec
+
+
+def synchronous(
+    fleet: Fleet,
+    pace: Pace,
+    per_worker: int,
+    exchanges: tuple[Exchange, ...],
+    update_s: Floats | float,
+    backup: int = 0,
+) -> Step:
+    """A step in which all wait for the slowest. update_s: of all parameters that a worker updates in it."""
+    minibatches = fleet.minibatches.astype(float)
+    passes = minibatches * pace.passes_s * fleet.crowding
+    late = slowest(fleet.workers, fleet.workers - backup)
+    return Step(
+        examples=(fleet.virtual - backup) * float(per_worker),
+        computing_s=passes + update_s * fleet.crowding,
+        data_s=minibatches * pace.data_s * fleet.crowding,
+        waiting_s=late * pace.spread * pace.passes_s * np.sqrt(minibatches),
+        exchanges=exchanges,
+    )
+
+
+def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Papers 1 (4.1), 3 (III.B) and 4 (4)."""
+    if config.form == "parameter_server":
+        return _through_shards(spec, config, work, pace, fleet)
+    if config.reduction == "canonical":
+        found = canonical("gradients", fleet, work.num_bytes)
+    else:
+        found = bucketed(
+            fleet,
+            work,
+            config.all_reduce or "auto",
+            config.bucket_bytes or BUCKET_BYTES,
+            config.in_flight or IN_FLIGHT,
+            pace.backward_s * fleet.crowding,
+        )
+    return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * _updated(fleet))
+
+
+def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Each virtual worker updates by itself; parameters and optimizer state are averaged every H steps. Of `round`, H
+    is taken to be so large that the average costs nothing."""
+    every = math.inf if config.average_every == "round" else float(config.average_every)
+    average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes, every)
+    return synchronous(fleet, pace, spec.batch.per_worker, (average,), pace.update_s * fleet.minibatches)
+
+
+def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Averages of parameters and optimizer state after each minibatch; in consensus form of x + u, every H of them."""
+    if config.form == "averaging":
+        average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes)
+    else:
+        average = canonical("averages", fleet, work.num_bytes, float(config.steps or STEPS))
+    return synchronous(fleet, pace, spec.batch.per_worker, (average,), pace.update_s * fleet.minibatches)
+
+
+def _updated(fleet: Fleet) -> Floats:
+    """The share of the parameters that a worker updates: 1/W where all see one memory, and all of them where not."""
+    found: Floats = 1.0 / fleet.most if fleet.memory_is_shared else np.ones(len(fleet.workers))
+    return found
+
+
+def _through_shards(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """All workers fetch at once, and push at once; a shard updates when it has all pushes. The fullest shard's link
+    carries what the workers send it, each worker's link all that it sends."""
+    share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
+    everybody, own = shipped_vectors(fleet.virtual, fleet.workers)
+    mine, theirs = fleet.lane(), fleet.lane(all_at_once=False)
+    nothing = np.zeros(len(fleet.workers))
+    fetch = np.maximum(mine.seconds(1.0, b), theirs.seconds(1.0, fleet.workers * share * b))
+    push = np.maximum(mine.seconds(1.0, own * b), theirs.seconds(1.0, everybody * share * b))
+    exchanges = (
+        Exchange("fetches", fetch, nothing, nothing),
+        Exchange("pushes", push, nothing, own * b),
+        Exchange("shards' updates", pace.update_s * share, nothing, nothing),
+    )
+    return synchronous(fleet, pace, spec.batch.per_worker, exchanges, 0.0, config.backup)

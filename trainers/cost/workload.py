@@ -1,0 +1,116 @@
+"""What a spec gives a worker to do, counted: the layers, the variables, and how long they take. Imports no torch."""
+
+from dataclasses import dataclass
+
+from trainers.cost.clusters.cluster import DescribedDevice
+from trainers.cost.figures import Figures
+
+FLOAT_BYTES = 4
+
+
+class LayerWork(Figures):
+    """One layer, for one example."""
+
+    name: str
+    parameters: int
+    """That are trained."""
+    forward_flops: int
+    backward_flops: int
+
+
+class HeadLayer(Figures):
+    """A fully connected layer that `hybrid` divides among the workers."""
+
+    inputs: int
+    outputs: int
+
+
+class Workload(Figures):
+    """A model on its data."""
+
+    model: str
+    example: str
+    """What an example is, in words."""
+    layers: tuple[LayerWork, ...]
+    """In the order in which a forward pass calls them."""
+    variables: tuple[int, ...]
+    """Elements of each trained variable, in the model's order."""
+    head: tuple[HeadLayer, ...] = ()
+    """The layers that `hybrid` divides; empty for the other algorithms."""
+    head_exchanged: int = 0
+    """Activities and their gradients of one example that workers exchange between the layers of the head."""
+    head_exchanges: int = 0
+    """In so many exchanges, each way."""
+    num_states: int = 0
+    """Vectors of the optimizer's state."""
+    activities: int = 0
+    """Elements that all layers put out for one example."""
+
+    @property
+    def parameters(self) -> int:
+        """Trained parameters."""
+        return sum(self.variables)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of a vector of all trained parameters in float32."""
+        return FLOAT_BYTES * self.parameters
+
+    @property
+    def forward_flops(self) -> int:
+        """Of one example."""
+        return sum(layer.forward_flops for layer in self.layers)
+
+    @property
+    def backward_flops(self) -> int:
+        """Of one example."""
+        return sum(layer.backward_flops for layer in self.layers)
+
+    @property
+    def head_share(self) -> float:
+        """Of the FLOPs, those of the head; 0 to 1."""
+        head = sum(2 * 3 * layer.inputs * layer.outputs for layer in self.head)
+        return head / max(1, self.forward_flops + self.backward_flops)
+
+    @property
+    def head_parameters(self) -> int:
+        """Those of the head's matrices."""
+        return sum(layer.inputs * layer.outputs for layer in self.head)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a worker that nobody disturbs takes."""
+
+    forward_s: float
+    """Of one minibatch of n examples."""
+    backward_s: float
+    update_s: float
+    """Of all parameters once."""
+    data_s: float = 0.0
+    """Waited for a minibatch's examples."""
+    spread: float = 0.0
+    """Standard deviation of a minibatch's time, as a share of its mean."""
+
+    @property
+    def passes_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
+
+
+def pace_of(device: DescribedDevice, work: Workload, per_worker: int) -> Pace:
+    """What a described device takes for a minibatch, from counted FLOPs and, for an update, the bytes that it moves.
+
+    An update reads and writes the parameters and each vector of the state, and reads the gradient.
+
+    Raises:
+        ValueError: The device does not say what it reaches.
+    """
+    if device.flops is None:
+        raise ValueError(f"/device/flops: {device.name} does not say what it reaches; give it, or a profile of it")
+    moved = (3 + 2 * work.num_states) * work.num_bytes
+    return Pace(
+        forward_s=per_worker * work.forward_flops / device.flops,
+        backward_s=per_worker * work.backward_flops / device.flops,
+        update_s=moved / device.memory_bandwidth if device.memory_bandwidth else 0.0,
+    )
