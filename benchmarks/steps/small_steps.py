@@ -1,4 +1,4 @@
-"""`python -m benchmarks.small_steps`: what a step costs besides its computing: LeNet-5 on minibatches of 8, one worker.
+"""`python -m benchmarks.steps.small_steps`: what a step costs besides its computing: LeNet-5, minibatches of 8.
 
 A step takes about a millisecond there, so that whatever a run does once a step shows.
 """
@@ -49,7 +49,7 @@ def inverse(rates: Spread | None) -> Spread | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something could not be measured."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.small_steps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.small_steps", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how often everyone is measured (default 7)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement (default 5)")
     parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-small-steps.md, .json")
