@@ -13,7 +13,7 @@ import trainers.algorithms
 from trainers.algorithms import CONFIGS
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"base", "config", "traits"}
+SHARED = {"base", "local_steps", "config", "traits"}
 """What algorithms may import from the folder that they share."""
 
 

@@ -1,4 +1,4 @@
-"""The parts of a step by name, as a trace shows them. While none is recorded, to name one costs nothing.
+"""The parts of a step by name, as a trace shows them. While none is recorded, to name one costs two comparisons.
 
 | span | what it is |
 |---|---|

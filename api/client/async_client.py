@@ -172,10 +172,21 @@ class AsyncClient:
         """The spec as it would run and how many trials it has, without running it. Raises Refused."""
         return await self._do(calls.check_sweep(spec))
 
-    async def sweeps(self) -> AsyncIterator[service.SweepSummary]:
-        """All sweeps, newest first."""
-        for one in await self._do(calls.sweeps()):
+    async def sweeps(
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+    ) -> AsyncIterator[service.SweepSummary]:
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
+        page = await self._do(calls.sweeps(states, labels, None))
+        for one in page.sweeps:
             yield one
+        while page.next_page_token is not None:
+            page = await self._do(calls.sweeps(states, labels, page.next_page_token))
+            for one in page.sweeps:
+                yield one
+
+    async def delete_sweep(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files."""
+        await self._do(calls.delete_sweep(sweep_id))
 
     async def get_sweep(self, sweep_id: str) -> service.SweepView:
         """One sweep with its trials, as it is now."""

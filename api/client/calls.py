@@ -64,6 +64,14 @@ class JobsPage:
 
 
 @dataclass(frozen=True)
+class SweepsPage:
+    """Some sweeps, and the token for those that follow."""
+
+    sweeps: list[service.SweepSummary]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
 class AuditQuery:
     """Which entries of the audit to list; times in seconds since 1970."""
 
@@ -95,15 +103,17 @@ def check(spec: AnyJob) -> Call[service.JobSpec]:
 
 def jobs(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[JobsPage]:
     """GET /v1/jobs."""
-    params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
-    if page_token is not None:
-        params["page_token"] = page_token
 
     def read(response: httpx2.Response) -> JobsPage:
-        page = response.json()
-        return JobsPage([service.JobSummary.model_validate(job) for job in page["jobs"]], page["next_page_token"])
+        return JobsPage(_many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/jobs", read, {"params": params})
+    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token)})
+
+
+def _wanted(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> dict[str, Any]:
+    """The parameters of a page."""
+    params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
+    return params if page_token is None else params | {"page_token": page_token}
 
 
 def job(job_id: str) -> Call[service.JobView]:
@@ -196,9 +206,18 @@ def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
     return Call("POST", "/v1/sweeps", read, {"json": _absolute_sweep(spec), "params": {"dry_run": True}}, True)
 
 
-def sweeps() -> Call[list[service.SweepSummary]]:
+def sweeps(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[SweepsPage]:
     """GET /v1/sweeps."""
-    return Call("GET", "/v1/sweeps", _many(service.SweepSummary, "sweeps"))
+
+    def read(response: httpx2.Response) -> SweepsPage:
+        return SweepsPage(_many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
+
+    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token)})
+
+
+def delete_sweep(sweep_id: str) -> Call[None]:
+    """DELETE /v1/sweeps/{id}."""
+    return Call("DELETE", f"/v1/sweeps/{sweep_id}", lambda _: None)
 
 
 def one_sweep(sweep_id: str) -> Call[service.SweepView]:

@@ -173,9 +173,19 @@ class Client:
         """The spec as it would run and how many trials it has, without running it. Raises Refused."""
         return self._do(calls.check_sweep(spec))
 
-    def sweeps(self) -> Iterator[service.SweepSummary]:
-        """All sweeps, newest first."""
-        yield from self._do(calls.sweeps())
+    def sweeps(
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+    ) -> Iterator[service.SweepSummary]:
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
+        page = self._do(calls.sweeps(states, labels, None))
+        yield from page.sweeps
+        while page.next_page_token is not None:
+            page = self._do(calls.sweeps(states, labels, page.next_page_token))
+            yield from page.sweeps
+
+    def delete_sweep(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files."""
+        self._do(calls.delete_sweep(sweep_id))
 
     def get_sweep(self, sweep_id: str) -> service.SweepView:
         """One sweep with its trials, as it is now."""

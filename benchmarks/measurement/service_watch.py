@@ -58,4 +58,4 @@ class Watch:
 
 def drawing(pid: int) -> list[int]:
     """The processes of a service that draw figures."""
-    return [child for child in proc.descendants(pid) if "service.sweeps.draw" in proc.title(child)]
+    return [child for child in proc.descendants(pid) if "service.sweeps.reporting.draw" in proc.title(child)]

@@ -285,6 +285,11 @@ class Store:
 
         self.writer.submit(work).result()
 
+    def remove_trials(self, sweep: str) -> None:
+        """Remove the jobs of a sweep's trials, however they are."""
+        mine = select(SweptRow.job_id).where(SweptRow.sweep == sweep)
+        self.writer.submit(lambda connection: connection.execute(delete(JobRow).where(JobRow.id.in_(mine)))).result()
+
     def _update(self, job_id: str, from_states: Collection[State], values: dict[str, Any]) -> bool:
         statement = update(_JOBS).where(_JOBS.c.id == job_id, _JOBS.c.state.in_(from_states)).values(**values)
         return self.writer.submit(lambda connection: connection.execute(statement).rowcount == 1).result()

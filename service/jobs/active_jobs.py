@@ -12,7 +12,7 @@ from typing import Any
 from service.database.job_store import Job
 from service.jobs.live_log import LiveLog
 from service.jobs.progress import Progress
-from service.jobs.runs import RunHandle
+from service.jobs.runs import RunHandle, TrialHandle
 from trainers import State
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ActiveJobs:
 
     def __init__(self) -> None:
         self.jobs: dict[str, ActiveJob] = {}
-        self.trials: dict[str, RunHandle] = {}
+        self.trials: dict[str, TrialHandle] = {}
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self.jobs

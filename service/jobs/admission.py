@@ -75,7 +75,8 @@ class Admission:
                 queue.blocked = claim.rank
                 queue.shrinking = await self.preemption.make_room(claim, queue.promised)
                 break
-            if await self.lifecycle.move(claim.job_id, (State.QUEUED,), ADMITTED):
+            is_trial = claim.job_id in self.lifecycle.active.trials  # whose sweep says in which state it is
+            if is_trial or await self.lifecycle.move(claim.job_id, (State.QUEUED,), ADMITTED):
                 self._start(claim)
                 await queue.measure()
             if queue.waiting.get(claim.job_id) is claim:  # it has not come back in the meantime

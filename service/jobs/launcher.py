@@ -25,7 +25,11 @@ class Launcher:
         self.metrics = metrics
 
     async def launch(self, job_id: str) -> None:
-        """Start a job that has been moved to STARTING. A failure to start is recorded as the job's."""
+        """Start a job that has been moved to STARTING, or tell a sweep that its trial may run. A failure to start is
+        recorded as the job's."""
+        if (trial := self.lifecycle.active.trials.get(job_id)) is not None:
+            await asyncio.to_thread(trial.give_turn)
+            return
         job = await asyncio.to_thread(self.store.get, job_id)
         progress = self.lifecycle.active[job_id].log.progress
         queued = progress.ended or job.created  # its last event says that it waits

@@ -340,7 +340,7 @@ class JobManager(JobReader):
                 await self.lifecycle.flush()
                 for job_id in self.active.take_overdue():
                     job = await asyncio.to_thread(self.store.get, job_id)
-                    message = _deadline_message(job)
+                    message = deadline_message(job)
                     await self._stop(job, Status(State.CANCELLING, DEADLINE, message), message)
                 if turn % LOOK_EVERY == LOOK_EVERY - 1:
                     await self.watchdog.look()
@@ -369,7 +369,8 @@ def _digest(key: str | None, spec: JobSpec, *more: str) -> str:
     return "" if key is None else hashlib.sha256("\n".join((spec.model_dump_json(), *more)).encode()).hexdigest()
 
 
-def _deadline_message(job: Job) -> str:
+def deadline_message(job: Job) -> str:
+    """What is said of a job that its deadline has stopped."""
     passed = f"its deadline, {job.spec['deadline_s']:g} s after its submission, has passed"
     awaited = f"; it still {job.message}" if job.reason == NO_ROOM else ""
     return f"stopped, with a checkpoint if it had begun: {passed}{awaited}"

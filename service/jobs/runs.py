@@ -30,6 +30,13 @@ class RunHandle(Protocol):
         """Whether its coordinator answers. It counts as dead after two negative answers."""
 
 
+class TrialHandle(RunHandle, Protocol):
+    """A trial, whose sweep starts and ends it."""
+
+    def give_turn(self) -> None:
+        """It may run."""
+
+
 class Runs(Protocol):
     """Starts runs and finds them again. All calls block."""
 

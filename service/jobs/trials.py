@@ -1,11 +1,11 @@
-"""The trials of sweeps as jobs. A trial is shown and followed like any job, but its sweep starts and ends it."""
+"""The trials of sweeps as jobs. A trial waits, is shown and followed like any job, but its sweep starts and ends it."""
 
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
 from service.jobs.lifecycle import AT_WORK, Lifecycle
-from service.jobs.runs import RunHandle
+from service.jobs.runs import TrialHandle
 from service.spec import JobSpec
 from service.status import Status
 from trainers import State
@@ -28,9 +28,15 @@ class TrialJobs:
         """Store the trials of a sweep, job id -> spec and run directory, that are not stored yet."""
         await asyncio.to_thread(self.store.add_trials, sweep, trials, user)
 
-    def register(self, job_id: str, handle: RunHandle) -> None:
+    def register(self, job_id: str, handle: TrialHandle) -> None:
         """Know a trial that the store has."""
         self.active.trials[job_id] = handle
+
+    def forget(self, job_id: str) -> None:
+        """Its sweep is removed."""
+        self.active.trials.pop(job_id, None)
+        self.active.remove(job_id)
+        self.lifecycle.queue.release(job_id)
 
     async def record_state(self, job_id: str, status: Status) -> None:
         """Take in what the sweep reports of a trial: that it runs, waits again, or has ended."""

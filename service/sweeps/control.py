@@ -3,17 +3,18 @@
 A sweep is its folder. These functions block. Those that need the cluster import Ray Tune when they are first called.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from service.errors import NeverFits, StateConflict
-from service.jobs.queueing.growth import Growth
+from service.jobs.queueing.growth import REMEDY, Growth
 from service.status import Status
 from service.sweeps.axes import configurations, train_specs
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import FILE_NAME, SWEEP_CANCELLED, Ending, TrialState, TrialStore
-from trainers import Resources, State
+from service.sweeps.turns import Turns
+from trainers import Resources, State, needs
 
 LOSSES = 5
 """How many drivers may die one after another without a trial ending in between."""
@@ -33,15 +34,20 @@ def begin(folder: Path, sweep_id: str, spec: SweepSpec, body_hash: str = "", use
     return TrialStore(folder)
 
 
-def check_fits(spec: SweepSpec, total: Resources, growth: Growth) -> int:
+def check_fits(
+    spec: SweepSpec, total: Resources, growth: Growth, refuses: Callable[[Resources], str | None] = lambda _: None
+) -> int:
     """The number of trials of the sweep. Raises SpecInvalid, and NeverFits if the cluster could never start one.
 
-    total: What the cluster has. growth: What it may become.
+    total: What the cluster has. growth: What it may become. refuses: Why who submits it may never hold so much.
     """
     found = configurations(spec)
     for train in train_specs(found):
         if (why := growth.refuses(train, total, "a trial")) is not None:
             raise NeverFits(why)
+        if (limit := refuses(needed := needs(train))) is not None:
+            lacks = f"a trial needs {needed.cpus:g} CPUs and {needed.gpus:g} GPUs at once, and {limit}"
+            raise NeverFits(f"{lacks}; {REMEDY}")
     return len(found)
 
 
@@ -54,7 +60,7 @@ def keep(store: TrialStore, growth: Growth | None = None, trainable: Any = None)
     from service.sweeps.log import write_status
 
     sweep_id = store.get("id")
-    if store.state not in LIVE or is_alive(sweep_id):
+    if store.state not in LIVE or not Turns(store).leave_work or is_alive(sweep_id):
         return
     if store.driver_starts() <= LOSSES:
         start_driver(sweep_id, store.folder, growth or Growth(), trainable)
@@ -90,6 +96,7 @@ def pause(store: TrialStore) -> None:
     kill_driver(store.get("id"))
     wait_for_exit(store.get("id"))
     recover(store)
+    Turns(store).withdraw()
     write_status(store.folder, paused)
 
 

@@ -25,7 +25,7 @@ from service.status import Status
 from service.sweeps.axes import base_batch
 from service.sweeps.hopeless import common_failure, without_success
 from service.sweeps.log import SweepLog
-from service.sweeps.search import TrialSearcher, scheduler, tuner
+from service.sweeps.search.searcher import TrialSearcher, scheduler, tuner
 from service.sweeps.trial import TrialRun, end_log
 from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_process import end_orphans, forget_processes
@@ -99,10 +99,13 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
             self.log.state(running)
         self.searcher = TrialSearcher(self.store, self.growth, self._is_open, self._close)
         self._tick()
-        tuner(trainable, self.searcher, scheduler(self.store, self.spec), self).fit()
+        tuner(trainable, self.searcher, scheduler(self.store, self.spec, self.searcher), self).fit()
+        if self.final is None:  # its trials wait for their turn; whoever gives one starts another driver
+            self.store.rest()
+            self.log.close()
+            return
         remove_shared_files(self.store.get("id"))
         forget_processes(self.store)
-        assert self.final is not None
         self.log.changes()
         self.log.progress(at_once=True)
         self.log.state(self.final)
@@ -196,6 +199,7 @@ class SweepRunner(tune.Callback):  # type: ignore[misc]
         self.log.progress()
 
     def _is_open(self) -> bool:
+        self.on_step_end(0, [])  # Tune does not call that while it waits for a first trial
         return self.halting is None
 
     def _close(self) -> bool:

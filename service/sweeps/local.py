@@ -11,6 +11,7 @@ from service.jobs.queueing.growth import Growth
 from service.sweeps import control
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialStore
+from service.sweeps.turns import Turns
 from service.sweeps.views import SweepView, view
 from trainers import Event, EventLogReader, FieldError, State, embedded, ensure_own_ray
 
@@ -43,6 +44,7 @@ class LocalSweep:
         store = TrialStore(folder)
         if not store.exists:
             return cls(control.begin(folder, new_sweep_id(), spec), growth)
+        Turns(store).require(False)  # of a service, which is not asked here
         known = store.spec
         if known.model_copy(update={"axes": spec.axes, "limits": spec.limits}) != spec:
             message = f"{folder} holds a sweep that differs in more than its axes and limits; name another folder"

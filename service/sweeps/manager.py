@@ -17,19 +17,27 @@ from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFou
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
+from service.jobs.queueing.claims import Claim
 from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
-from service.sweeps.drawings import Drawings
+from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
-from service.sweeps.reports import Reports
+from service.sweeps.removal import expires, remove
+from service.sweeps.reporting.drawings import Drawings
+from service.sweeps.reporting.reports import Reports
 from service.sweeps.spec import SweepSpec
+from service.sweeps.trial_queue import TrialQueue
 from service.sweeps.trial_store import TrialStore
-from service.sweeps.views import SweepSummary, SweepView, summary, view
-from trainers import Event, EventLogReader, State
+from service.sweeps.turns import Turns
+from service.sweeps.views import SweepView, view
+from trainers import Event, EventLogReader, Resources, State
 
 T = TypeVar("T")
 KEEP_EVERY_S = 1.0
+REMOVE_EVERY_S = 60.0
+ENDS_WITHIN_S = 10.0
+"""How long a sweep's end may take to be recorded before it is deleted."""
 SWEEP_ID = re.compile(r"^sweep-[0-9a-z]{1,32}\Z")  # it names a folder
 
 logger = logging.getLogger(__name__)
@@ -41,6 +49,10 @@ class TrialHandle:
     def __init__(self, store: TrialStore, trial: str) -> None:
         self.store = store
         self.trial = trial
+
+    def give_turn(self) -> None:
+        """It may run."""
+        Turns(self.store).give(self.trial)
 
     def cancel(self) -> None:
         """Cancel the trial; the others of its sweep go on."""
@@ -76,10 +88,14 @@ class SweepManager:
         self.poll_s = poll_s
         self.trainable = trainable
         """Replaces the class of the trials in Ray Tune; none: `TrialRun`."""
+        self.queue = TrialQueue(jobs)
         self.reports = Reports()
         self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
         self.followers: dict[str, asyncio.Task[None]] = {}
+        self.upkeep: asyncio.Task[None] | None = None
+        self.noted: set[str] = set()
+        """Trials whose ends their jobs know."""
 
     async def start(self) -> None:
         """Take up the sweeps that an earlier process left. The job manager must have started."""
@@ -91,23 +107,32 @@ class SweepManager:
             else:
                 await self._take_up(store)
 
+        self.upkeep = asyncio.create_task(self._keep_up(), name="upkeep of sweeps")
+
     async def stop(self) -> None:
         """Let go of everything; sweeps go on."""
         for task in self.followers.values():
             task.cancel()
+        if self.upkeep is not None:
+            self.upkeep.cancel()
         await asyncio.gather(*self.followers.values(), return_exceptions=True)
         self.reports.close()
         await self.drawings.stop()
 
-    async def check(self, spec: SweepSpec) -> tuple[SweepSpec, int]:
+    async def check(self, spec: SweepSpec, user: str = "local") -> tuple[SweepSpec, int]:
         """A dry run: the spec as it would run, and how many trials it has. Raises SpecInvalid, NeverFits."""
         spec = spec.resolved(self.base)
-        runs, growth = self.jobs.runs, self.jobs.config.growth
-        return spec, await asyncio.to_thread(lambda: control.check_fits(spec, runs.total_resources(), growth))
+        runs, config = self.jobs.runs, self.jobs.config
+
+        def refuses(needed: Resources) -> str | None:
+            return config.quotas.refuses(Claim("", user, 0, needed), ())
+
+        total = await asyncio.to_thread(runs.total_resources)
+        return spec, await asyncio.to_thread(control.check_fits, spec, total, config.growth, refuses)
 
     async def submit(self, spec: SweepSpec, key: str | None = None, user: str = "local") -> tuple[SweepView, bool]:
         """Accept a sweep. A key that the user has used before stands for that sweep. Returns whether it is new."""
-        spec, _ = await self.check(spec)
+        spec, _ = await self.check(spec, user)
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
         sweep_id = new_sweep_id() if key is None else _id_of(user, key)
         store = TrialStore(self.folder / sweep_id)
@@ -119,10 +144,25 @@ class SweepManager:
         await self._follow(store)
         return await self.show(sweep_id), True
 
-    async def page(self) -> list[SweepSummary]:
-        """All sweeps, newest first."""
-        found = await asyncio.to_thread(lambda: [summary(store) for store in self._stores()])
-        return sorted(found, key=lambda one: one.created, reverse=True)
+    async def page(self, query: SweepQuery) -> SweepPage:
+        """A page of sweeps, newest first."""
+        return await asyncio.to_thread(lambda: page(self._stores(), query))
+
+    async def delete(self, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials and all their files. Raises SweepNotFound, StateConflict."""
+        store = self._store(sweep_id)
+        if (follower := self.followers.get(sweep_id)) is not None and store.state.is_terminal:
+            await asyncio.wait({follower}, timeout=ENDS_WITHIN_S)  # it has still to record the end
+        await remove(self.jobs, store)
+        await self.drawings.forget(sweep_id)
+
+    async def remove_expired(self, now: float) -> None:
+        """Remove the sweeps that have ended and whose time is over."""
+        keep_s = self.jobs.config.quotas.keep_s
+        for store in await asyncio.to_thread(self._stores):
+            until = await asyncio.to_thread(expires, store, keep_s)
+            if until is not None and until < now:
+                await self.delete(store.folder.name)
 
     async def show(self, sweep_id: str) -> SweepView:
         """One sweep with its trials. Raises SweepNotFound."""
@@ -167,6 +207,14 @@ class SweepManager:
         reader = EventLogReader(self._store(sweep_id).folder, after)
         return await asyncio.to_thread(lambda: [*islice(reader.read(), limit)])
 
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                await self.remove_expired(time.time())
+            except Exception:  # the disk or the database may be back in a minute
+                logger.exception("could not remove expired sweeps")
+            await asyncio.sleep(REMOVE_EVERY_S)
+
     # -- within ---------------------------------------------------------------------------------------------------
 
     def _stores(self) -> list[TrialStore]:
@@ -201,6 +249,7 @@ class SweepManager:
         if sweep_id in self.logs:  # it is being followed already, and was extended meanwhile
             return
         log = self.logs[sweep_id] = LiveLog(store.folder)
+        await asyncio.to_thread(Turns(store).require, True)
         ends = [event.seq for event in await asyncio.to_thread(lambda: [*log.reader.read()]) if event.is_terminal]
         log.reader = EventLogReader(store.folder, max(ends, default=0))
         await self._add_trials(store)
@@ -208,7 +257,7 @@ class SweepManager:
 
     async def _keep(self, sweep_id: str, store: TrialStore, log: LiveLog) -> None:
         """Until the sweep has ended, make sure that it has a driver, and record the states of its trials."""
-        kept_s, events = 0.0, list[Event]()
+        kept_s, events, keeping = 0.0, list[Event](), None
         while not log.ended:
             try:
                 events = await log.read()
@@ -217,16 +266,23 @@ class SweepManager:
                     await self._add_trials(store)
                 for trial, data in moved.items():
                     await self._note(trial, data)
-                if time.monotonic() - kept_s > KEEP_EVERY_S:
+                if moved or time.monotonic() - kept_s > KEEP_EVERY_S:
                     kept_s = time.monotonic()
-                    await asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
+                    await self.queue.look(store)
+                    await self._note_ends(store)
+                    if keeping is None or keeping.done():  # it may wait for an answer of Ray; the queue must not
+                        if keeping is not None:
+                            keeping.result()
+                        keep = asyncio.to_thread(control.keep, store, self.jobs.config.growth, self.trainable)
+                        keeping = asyncio.create_task(keep, name=f"driver of {sweep_id}")
             except Exception:  # the cluster or the disk may be back in a second
+                keeping = None
                 logger.exception("could not keep %s going", sweep_id)
                 await asyncio.sleep(KEEP_EVERY_S)
             if not events:
                 await asyncio.sleep(self.poll_s)
-        for row in await asyncio.to_thread(store.trials):
-            await self._note(row.id, row.model_dump(mode="json"))
+        await self.queue.look(store)
+        await self._note_ends(store)
         self.logs.pop(sweep_id, None)
         self.followers.pop(sweep_id, None)
         if not await asyncio.to_thread(_has_ended, store):  # it was extended while its driver ended
@@ -240,10 +296,21 @@ class SweepManager:
         await self.jobs.trials.add(sweep_id, trials, user)
         for row in rows:
             self.jobs.trials.register(row.id, TrialHandle(store, row.id))
+            await self.queue.limit(row.id, row.job.get("deadline_s"))
             await self._note(row.id, row.model_dump(mode="json"))
+
+    async def _note_ends(self, store: TrialStore) -> None:
+        """Record the ends of trials that no driver reports, since none runs while they wait."""
+        for one in await asyncio.to_thread(store.progress):
+            if one.state.has_ended and one.id not in self.noted:
+                row = await asyncio.to_thread(store.trial, one.id)
+                assert row is not None
+                await self._note(row.id, row.model_dump(mode="json"))
 
     async def _note(self, trial: str, data: Mapping[str, Any]) -> None:
         state = State.CANCELLED if data["state"] == "STOPPED" else State(data["state"])
+        if state.is_terminal:
+            self.noted.add(trial)
         await self.jobs.trials.record_state(trial, Status(state, data["reason"], data["message"]))
 
 

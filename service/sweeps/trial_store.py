@@ -145,7 +145,7 @@ class TrialStore:
     def create(self, sweep_id: str, spec: SweepSpec, body_hash: str = "", user: str = "local") -> None:
         """Create a sweep without trials."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._open() as db:
+        with self.reading() as db:
             db.executescript(TABLES)
             self._set(db, id=sweep_id, spec=spec.model_dump(mode="json"), created=time.time(), body_hash=body_hash)
             self._set(db, user=user)
@@ -155,19 +155,19 @@ class TrialStore:
 
     def get(self, name: str) -> Any:
         """A value of the sweep itself: id, spec, created, body_hash, state, reason, message, used_s."""
-        with self._open() as db:
+        with self.reading() as db:
             return self._get(db, name)
 
     @property
     def metric(self) -> Metric:
         """What its trials are compared by; the error until a trial has said otherwise."""
-        with self._open() as db:
+        with self.reading() as db:
             row = db.execute("SELECT value FROM sweep WHERE name = 'metric'").fetchone()
         return ERROR if row is None else Metric.model_validate_json(row[0])
 
     def compares(self, metric: Metric) -> None:
         """Store what the trials are compared by."""
-        with self._write() as db:
+        with self.writing() as db:
             self._set(db, metric=metric.model_dump())
 
     @property
@@ -178,7 +178,7 @@ class TrialStore:
     @property
     def user(self) -> str:
         """Who submitted it; `local` for a sweep of an earlier Millrace, which did not store that."""
-        with self._open() as db:
+        with self.reading() as db:
             row = db.execute("SELECT value FROM sweep WHERE name = 'user'").fetchone()
             return "local" if row is None else str(json.loads(row[0]))
 
@@ -190,14 +190,14 @@ class TrialStore:
     @property
     def version(self) -> str:
         """Of what its report is made of: changes when a trial is added, evaluated or ended, and with the spec."""
-        with self._open() as db:
+        with self.reading() as db:
             (spec,) = db.execute("SELECT value FROM sweep WHERE name = 'spec'").fetchone()
             rows = db.execute("SELECT id, state, reason, share, error FROM trials ORDER BY number").fetchall()
         return hashlib.sha256(json.dumps([spec, rows]).encode()).hexdigest()[:16]
 
     def move(self, from_states: Collection[State], status: Status) -> bool:
         """Change the sweep's status if its state is one of `from_states`. Returns whether it was."""
-        with self._write() as db:
+        with self.writing() as db:
             if State(self._get(db, "state")) not in from_states:
                 return False
             self._set(db, **status.data, lost=0)
@@ -208,7 +208,7 @@ class TrialStore:
 
         with_queued: End it even if trials are left, which stay as they are.
         """
-        with self._write() as db:
+        with self.writing() as db:
             (left,) = db.execute("SELECT count(*) FROM trials WHERE state IN ('QUEUED', 'RUNNING')").fetchone()
             if left and not with_queued:
                 return False
@@ -217,14 +217,19 @@ class TrialStore:
 
     def driver_starts(self) -> int:
         """Count the start of a driver. Returns how many have started since the last trial ended."""
-        with self._write() as db:
+        with self.writing() as db:
             lost = int(self._get(db, "lost")) + 1
             self._set(db, lost=lost)
             return lost
 
+    def rest(self) -> None:
+        """A driver has ended well: it is not among those lost."""
+        with self.writing() as db:
+            self._set(db, lost=0)
+
     def new_driver(self) -> int:
         """Number a driver that begins to run the sweep, from 1. Returns the number."""
-        with self._write() as db:
+        with self.writing() as db:
             number = self._driver(db) + 1
             self._set(db, driver=number)
             return number
@@ -232,12 +237,12 @@ class TrialStore:
     @property
     def driver(self) -> int:
         """The number of the driver that has begun last; 0 before the first."""
-        with self._open() as db:
+        with self.reading() as db:
             return self._driver(db)
 
     def use(self, seconds: float) -> float:
         """Add to the time that the sweep has run. Returns the sum."""
-        with self._write() as db:
+        with self.writing() as db:
             used = float(self._get(db, "used_s")) + seconds
             self._set(db, used_s=used)
             return used
@@ -247,7 +252,7 @@ class TrialStore:
     def add(self, spec: SweepSpec, found: Iterable[Configuration]) -> list[str]:
         """Add the configurations that are not there yet, and reopen the sweep for them. Returns their ids."""
         sweep_id, added = self.get("id"), []
-        with self._write() as db:
+        with self.writing() as db:
             known = {key for (key,) in db.execute("SELECT key FROM trials")}
             ids = {trial for (trial,) in db.execute("SELECT id FROM trials")}
             for number, one in enumerate((one for one in found if one.key not in known), len(known) + 1):
@@ -277,7 +282,7 @@ class TrialStore:
 
     def progress(self) -> list[TrialProgress]:
         """The state of each trial, without its spec, which is most of a row."""
-        with self._open() as db:
+        with self.reading() as db:
             rows = db.execute("SELECT id, state, share FROM trials ORDER BY number").fetchall()
         return [TrialProgress(trial, TrialState(state), fraction) for trial, state, fraction in rows]
 
@@ -287,7 +292,7 @@ class TrialStore:
 
     def next_queued(self, but: Collection[str]) -> TrialRow | None:
         """The first queued trial that is not one of `but`."""
-        with self._open() as db:
+        with self.reading() as db:
             queued = db.execute("SELECT id FROM trials WHERE state = 'QUEUED' ORDER BY number").fetchall()
         first = next((trial for (trial,) in queued if trial not in but), None)
         return None if first is None else self.trial(first)
@@ -306,7 +311,7 @@ class TrialStore:
         asked = self.asked(trial)
         if asked is not None and ending.state is TrialState.CANCELLED:
             ending = asked
-        with self._write() as db:
+        with self.writing() as db:
             self._set(db, lost=0)
         change = "state = ?, reason = ?, message = ?, finished = ?, error = coalesce(?, error)"
         values = (ending.state, ending.reason, ending.message, time.time(), error)
@@ -321,7 +326,7 @@ class TrialStore:
 
     def asked(self, trial: str) -> Ending | None:
         """How a trial was asked to end, if it was."""
-        with self._open() as db:
+        with self.reading() as db:
             row = db.execute("SELECT asked FROM trials WHERE id = ?", (trial,)).fetchone()
         return Ending.model_validate_json(row[0]) if row and row[0] else None
 
@@ -332,7 +337,8 @@ class TrialStore:
     # -- the file -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The file, open; each statement is a transaction."""
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
             db.execute("PRAGMA synchronous=FULL")
@@ -341,8 +347,9 @@ class TrialStore:
             db.close()
 
     @contextlib.contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._open() as db:
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction."""
+        with self.reading() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -352,14 +359,14 @@ class TrialStore:
             db.execute("COMMIT")
 
     def _update(self, trial: str, state: str, change: str, *values: Any) -> bool:
-        with self._open() as db:
+        with self.reading() as db:
             statement = f"UPDATE trials SET {change} WHERE id = ? AND state = ?"
             return db.execute(statement, (*values, trial, state)).rowcount == 1
 
     def _rows(self, clause: str, *values: Any) -> list[TrialRow]:
         names = list(TrialRow.model_fields)
         columns = ", ".join("share AS fraction" if name == "fraction" else name for name in names)
-        with self._open() as db:
+        with self.reading() as db:
             rows = db.execute(f"SELECT {columns} FROM trials {clause}", values).fetchall()
         found = [dict(zip(names, row, strict=True)) for row in rows]
         return [TrialRow(**row | {"settings": json.loads(row["settings"]), "job": json.loads(row["job"])})

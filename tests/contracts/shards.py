@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.contracts import hosts
 from tests.contracts.groups import CPU, TIMEOUT_S, in_threads
 from trainers.links.local import LocalWorld
+from trainers.links.names import WireName
 from trainers.links.rendezvous import Rendezvous
 from trainers.models.layout import SHARD_ALIGN
 from trainers.optim.optimizer import Optimizer
@@ -236,17 +237,29 @@ def connect_store(kind: str, folder: Path, port: int, setting: Setting, *, worke
     return ProcessGroupStore(("127.0.0.1", port), folder.name, worker, setting.cuts, setting.num_slots, setting.groups)
 
 
-def push(store: ParameterStore, number: int, value: float | Tensor = 1.0, clock: int = 0, examples: int = 1) -> None:
+def push(
+    store: ParameterStore,
+    number: int,
+    value: float | Tensor = 1.0,
+    clock: int = 0,
+    examples: int = 1,
+    wire: WireName = "float32",
+) -> None:
     """Push minibatch `number` of epoch 0, filled with a value, and wait until it is applied."""
-    begin_push(store, number, value, clock, examples)()
+    begin_push(store, number, value, clock, examples, wire)()
 
 
 def begin_push(
-    store: ParameterStore, number: int, value: float | Tensor = 1.0, clock: int = 0, examples: int = 1
+    store: ParameterStore,
+    number: int,
+    value: float | Tensor = 1.0,
+    clock: int = 0,
+    examples: int = 1,
+    wire: WireName = "float32",
 ) -> Callable[[], None]:
     """Begin to push; the result waits."""
     store.gradient_buffer().copy_(torch.as_tensor(value).expand(store.gradient_buffer().shape))
-    return store.push(Push(PushIdentity(0, number, number), clock, examples)).wait
+    return store.push(Push(PushIdentity(0, number, number), clock, examples, wire=wire)).wait
 
 
 def fetched(store: ParameterStore, min_clock: int = 0) -> Tensor:

@@ -129,7 +129,8 @@ def run_with_deaths(shards: Shards, point: str, deaths: int) -> list[tuple[Journ
     reviver.start()
     for number in range(20):
         store.fetch(number).wait()
-        push(store, number, torch.randn(store.gradient_buffer().shape, generator=random_values), number + 1)
+        value = torch.randn(store.gradient_buffer().shape, generator=random_values)
+        push(store, number, value, number + 1, wire="bfloat16" if number % 2 else "float32")
     reviver.join()
     store.leave()
     store.close()

@@ -10,9 +10,11 @@ import pytest
 import ray
 import torch
 
+from tests.local_runs import LocalRun
 from tests.runtime.runs import Watched, gone_soon, soon, start
 from trainers import ClusterInfo, Event, SpecRejected, TrainSpec
 from trainers.models.weights import load_weights
+from trainers.training.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.long
 
@@ -112,6 +114,31 @@ FORMS = {
     "parameter_server": {"algorithm": {"name": "sync", "form": "parameter_server"}},
     "process_group": {"transport": "process_group"},
 }
+
+
+@pytest.mark.timeout(300)
+def test_rounds_of_local_steps_give_the_same_bits_through_a_resize_and_a_kill(
+    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each virtual worker has parameters and optimizer state of its own, which a resize moves, and a kill takes back to
+    the last checkpoint."""
+    fields: dict[str, Any] = {"algorithm": {"name": "diloco", "average_every": 4}, "optimizer": "adamw", "ema": None}
+    fields |= {"workers": {"count": 2, "virtual": 5}, "epochs": 12, "checkpoint": {"every_epochs": 1}}
+    plan = tmp_path / "plan"
+    watched = start("faults-rounds", spec(plan, **fields), tmp_path / "run")
+    has_trained(watched)
+    watched.run.scale(3)
+    resized(watched, 3)
+    has_trained(watched, EXAMPLES)  # past an epoch's end, where there is a checkpoint
+    strike(plan, "kill")
+    fault(watched)
+    hurry(plan)
+    trained_each_once(watched, 12, EXAMPLES)
+    monkeypatch.syspath_prepend(CODE)
+    alone = LocalRun(spec(tmp_path / "alone", pause_s=0, **fields), tmp_path / "alone-run")
+    found = load_weights(watched.folder / "model.safetensors")
+    wanted = read_checkpoint(alone.train()).model
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
 
 
 @pytest.mark.timeout(300)

@@ -62,6 +62,7 @@ def test_downpour_of_one_worker_is_serial_pytorch(push: str, tmp_path: Path) -> 
         {"name": "sync", "form": "parameter_server"},
         {"name": "mixed", "group": 2, "max_staleness": 0},
         {"name": "parallel_sgd"},
+        {"name": "diloco", "average_every": 3},
         {"name": "admm"},
         {"name": "admm", "form": "consensus"},
         {"name": "hybrid"},

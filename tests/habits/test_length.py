@@ -27,6 +27,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": {"name": "sync", "form": "parameter_server"}},
     {"algorithm": {"name": "parallel_sgd", "average_every": 3}},
     {"algorithm": {"name": "admm", "form": "consensus", "steps": 3}},
+    {"algorithm": {"name": "diloco", "average_every": 2}},
     {"algorithm": "hybrid", "model": "lenet5"},
 ]
 
@@ -47,7 +48,9 @@ def test_the_first_limit_ends_the_run_and_no_step_is_divided() -> None:
     assert order.extent(3, 1, 30, None) == Extent(1, 1, EXAMPLES + 7)  # workers that make steps by themselves
 
 
-@pytest.mark.parametrize("fields", SYNCHRONOUS, ids=["sync", "through shards", "parallel_sgd", "admm", "hybrid"])
+@pytest.mark.parametrize(
+    "fields", SYNCHRONOUS, ids=["sync", "through shards", "parallel_sgd", "admm", "diloco", "hybrid"]
+)
 def test_it_ends_with_the_bits_that_a_longer_run_has_there(tmp_path: Path, fields: dict[str, Any]) -> None:
     longer = LocalRun(run(**fields, checkpoint={"every_epochs": 0}), tmp_path / "longer", limit=9)
     expected = read_checkpoint(longer.train())

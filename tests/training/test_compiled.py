@@ -1,5 +1,7 @@
 """Models that are compiled to train: the same bits on any number of workers and through a resume."""
 
+import gzip
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -15,6 +17,7 @@ from trainers.models.passes.compiled import check_compiler, is_compiling
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 from trainers.training.setup import check, set_up
+from trainers.training.step_tracer import StepTracer
 
 NET = "tests.gpu.nets:small_net"
 
@@ -37,8 +40,10 @@ def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stoppe
 ) -> None:
     from torch._inductor import cpp_builder
 
+    tracer = StepTracer()
+
     def run(folder: str, count: int, limit: int | None = None, **changes: object) -> dict[str, Tensor]:
-        found = read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit).train())
+        found = read_checkpoint(LocalRun(spec(count, **changes), tmp_path / folder, limit=limit, tracer=tracer).train())
         return found.model | {f"average of {name}": value for name, value in found.optimizer["ema"].items()}
 
     compilers, call = [], cpp_builder.run_compile_cmd
@@ -46,7 +51,11 @@ def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stoppe
         cpp_builder, "run_compile_cmd", lambda *a, **k: (compilers.append(is_compiling()), call(*a, **k))
     )
     whole, half = run("whole", 1), run("half", 2, limit=2)
+    tracer.begin(1, uses_gpu=False)
     rest = run("rest", 3, checkpoint={"resume": str(tmp_path / "half" / "checkpoint")})
+    events = json.loads(gzip.decompress(tracer.look(0, "worker").file))["traceEvents"]
+    assert {"forward", "backward", "update"} < {event["name"] for event in events}, "it is traced as any other model is"
+    assert any("CompiledFunction" in event["name"] for event in events)
     plain = run("plain", 1, model=NET)
     assert whole.keys() == half.keys() == plain.keys()
     assert set(compilers) == {True}

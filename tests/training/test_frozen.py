@@ -22,6 +22,7 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "downpour", "push": "layerwise", "bucket_bytes": 1, "backprop": {"groups": 2}},
     {"name": "mixed"},
     {"name": "parallel_sgd"},
+    {"name": "diloco"},
     {"name": "admm"},
 ]
 

@@ -119,3 +119,8 @@ class AlgorithmConfig(BaseModel, ABC):
         identities that the shards remember.
         """
         return {"push": "whole"}
+
+
+def names_of_ranks(names: Sequence[str], num_virtual: int) -> tuple[str, ...]:
+    """Under which names a checkpoint has vectors that each virtual worker has of its own, in the order of the ranks."""
+    return tuple(f"{name}-{rank}" for rank in range(num_virtual) for name in names)

@@ -25,6 +25,10 @@ class Traits:
     """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
     steps_alone: bool = False
     """Synchronous: whether each virtual worker makes several updates of its own between two averages."""
+    own_replicas: bool = False
+    """Whether each virtual worker has parameters and optimizer state of its own."""
+    common_vectors: int = 0
+    """Vectors as long as the parameters that a worker keeps beside those of its virtual workers and a gradient."""
     keeps_partitions: bool = False
     """Whether each virtual worker trains the same examples in every epoch."""
     holds_examples: bool = False

@@ -1,5 +1,6 @@
 """What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
 
+from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.data.names import RECORDS
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
@@ -55,6 +56,11 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
         found.append(
             f"workers.virtual: {spec.algorithm.name} has no virtual workers, so {workers.virtual} does nothing; "
             "leave it out"
+        )
+    if isinstance(spec.algorithm, DilocoConfig) and spec.algorithm.average_every > order.steps:
+        found.append(
+            f"algorithm.average_every: an epoch has {order.steps} steps, and its end ends a round, so rounds are not "
+            f"longer; give {order.steps} or less"
         )
     return found
 

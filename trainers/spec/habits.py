@@ -35,7 +35,7 @@ def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
         if traits.objective != "any" or traits.holds_examples:
             raise ValueError(
                 f"on_error: skip makes minibatches smaller, which {algorithm.name} with these options cannot; take "
-                "on_error: fail, or sync, mixed, admm, or downpour without backprop"
+                "on_error: fail, or sync, mixed, admm, diloco, or downpour without backprop"
             )
     if not data.shuffle and getattr(algorithm, "shuffle", "none") != "none":
         raise ValueError(
@@ -70,7 +70,7 @@ def _can_be_varied(data: DataSpec, info: ValidationInfo) -> None:
     if mixed and algorithm is not None and algorithm.traits.objective == "labels":
         raise ValueError(
             f"{mixed}: an example gets a part of two labels, and {algorithm.name} divides the classes among workers; "
-            "leave it out, or take sync, downpour, mixed, parallel_sgd or admm"
+            "leave it out, or take sync, downpour, mixed, parallel_sgd, diloco or admm"
         )
 
 

@@ -9,15 +9,15 @@ from trainers.spec.train import TrainSpec
 def bytes_a_parameter(spec: TrainSpec) -> int | None:
     """The least that a worker takes for each parameter of the model; None where the optimizer's class decides.
 
-    Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each makes
-    steps of its own; with a parameter server the state is in the shards.
+    Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each virtual
+    worker has its own; with a parameter server the state is in the shards.
     """
     traits, vectors = spec.algorithm.traits, spec.optimizer.num_states
     if traits.uses_parameter_server:
         return 4 * 2
     if vectors is None:
         return None
-    return 4 * (2 + vectors + (spec.ema is not None))
+    return 4 * (1 + traits.common_vectors + _replicas(spec) * (1 + vectors + (spec.ema is not None)))
 
 
 def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
@@ -29,5 +29,16 @@ def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
 
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
-    in_shards = spec.algorithm.traits.uses_parameter_server
-    return "parameters and gradient" if in_shards else "parameters, gradient and optimizer state"
+    traits, replicas = spec.algorithm.traits, _replicas(spec)
+    if traits.uses_parameter_server:
+        return "parameters and gradient"
+    if replicas == 1 and not traits.common_vectors:
+        return "parameters, gradient and optimizer state"
+    own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
+    return f"{own}, gradient" + (f", and {traits.common_vectors} more vectors" if traits.common_vectors else "")
+
+
+def _replicas(spec: TrainSpec) -> int:
+    """Of parameters and optimizer state, at most, on one worker."""
+    workers = spec.workers
+    return -(-workers.num_virtual // workers.count) if spec.algorithm.traits.own_replicas else 1

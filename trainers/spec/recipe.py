@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
+from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.loss_scale import FIRST, INTERVAL
@@ -141,13 +142,14 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
         "clip": _clip(spec),
         "ema": _ema(spec),
+        **_outer(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
     vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
-    holders = "each worker's copy" if traits.steps_alone else "all workers of a node together"
+    holders = "each virtual worker's copy" if traits.own_replicas else "all workers of a node together"
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
     vectors = vectors if vectors is None or spec.ema is None else vectors + 1
@@ -187,6 +189,16 @@ def _ema(spec: TrainSpec) -> Quantity:
         return Quantity(value="none")
     formula = "a <- decay a + (1 - decay) w after each update; a is evaluated and exported"
     return Quantity(value=spec.ema.decay, formula=formula, source="Polyak and Juditsky 1992")
+
+
+def _outer(spec: TrainSpec) -> dict[str, Quantity]:
+    """What is made of the steps of a round, where an optimizer of its own does that."""
+    algorithm = spec.algorithm
+    if not isinstance(algorithm, DilocoConfig):
+        return {}
+    outer, every = algorithm.outer, algorithm.average_every
+    formula = f"{outer.formula}, every {every} steps and at the end of an epoch"
+    return {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

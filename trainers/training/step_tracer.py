@@ -1,7 +1,6 @@
 """Records the next steps of one worker with PyTorch's profiler, on request, while it trains.
 
-It begins and ends between two steps. What a run computes is the same with and without it, and a worker that records
-nothing pays for a comparison a step.
+It begins and ends between two steps. What a run computes is the same with and without it.
 """
 
 from __future__ import annotations

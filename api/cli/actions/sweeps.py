@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from api.cli.actions.run import RunRequest
-from api.cli.actions.specs import as_exit, has_code, read_sweep
+from api.cli.actions.specs import as_exit, has_code, known_states, read_sweep
 from api.cli.connection import complain, connected
 from api.cli.context import BAD_INPUT, FAILED, INTERRUPTED, OK, CliContext
 from api.cli.display import duration, id_column, wide_console
@@ -152,8 +152,16 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
     wide_console().print(table)
 
 
-def print_sweeps(found: list[SweepSummary], as_json: bool) -> None:
-    """A table of sweeps, or one JSON object."""
+def delete_sweep(client: Client, sweep_id: str, as_json: bool) -> None:
+    """Remove a sweep, and say so."""
+    client.delete_sweep(sweep_id)
+    typer.echo(json.dumps({"id": sweep_id, "deleted": True}) if as_json else f"Sweep {sweep_id} is deleted.")
+
+
+def print_sweeps(client: Client, wanted: tuple[list[str], list[str], int], as_json: bool) -> None:
+    """A table of sweeps, or one JSON object. wanted: states, labels, and how many at most."""
+    states, labels, limit = wanted
+    found = list(islice(client.sweeps(known_states(states), tuple(labels)), limit))
     if as_json:
         typer.echo(json.dumps({"sweeps": [one.model_dump(mode="json") for one in found]}))
         return

@@ -35,6 +35,10 @@ STREAM: dict[int | str, dict[str, Any]] = {
     }
 }
 LABEL = r"^[^=]+(=.*)?$"
+Labels = Annotated[
+    list[Annotated[str, Query(pattern=LABEL)]] | None,
+    Query(description="All of these, as `key=value` or `key`."),
+]
 
 
 class JobPage(BaseModel):
@@ -43,6 +47,13 @@ class JobPage(BaseModel):
     jobs: list[JobSummary]
     next_page_token: str | None
     """For the next page; null on the last."""
+
+
+def pairs(labels: list[str] | None) -> tuple[tuple[str, str | None], ...]:
+    """Keys and values of labels that are asked for; None: any value."""
+    return tuple(
+        (key, value if equals else None) for key, equals, value in (one.partition("=") for one in labels or [])
+    )
 
 
 def router(manager: JobManager, streams: sse.Streams, access: Access) -> APIRouter:
@@ -94,20 +105,14 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
     @routes.get("", responses=answers(422))
     async def list_jobs(
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
-        label: Annotated[
-            list[Annotated[str, Query(pattern=LABEL)]] | None,
-            Query(description="All of these, as `key=value` or `key`."),
-        ] = None,
+        label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9a-z]{12}$")] = None,
     ) -> JobPage:
         """Jobs, newest first."""
-        wanted = tuple(
-            (key, value if equals else None) for key, equals, value in (one.partition("=") for one in label or [])
-        )
         states = frozenset(state or ())
-        query = JobQuery(states=states, labels=wanted, user=user, limit=page_size, before=page_token)
+        query = JobQuery(states=states, labels=pairs(label), user=user, limit=page_size, before=page_token)
         page = await manager.page(query)
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)
 

@@ -12,12 +12,14 @@ from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_sweep_spec
 from api.http.exact import Exact
 from api.http.problems import answers
-from api.http.routes.jobs import MAX_EVENTS, STREAM
+from api.http.routes.jobs import MAX_EVENTS, STREAM, Labels, pairs
 from api.http.routes.submission import asked, spec_in_body, tell_where
 from service import (
     Event,
     ScalingReport,
+    State,
     SweepManager,
+    SweepQuery,
     SweepSpec,
     SweepSummary,
     SweepView,
@@ -40,9 +42,11 @@ BODY = spec_in_body("SweepSpec", EXAMPLE)
 
 
 class SweepPage(BaseModel):
-    """All sweeps, newest first."""
+    """Some sweeps, newest first."""
 
     sweeps: list[SweepSummary]
+    next_page_token: str | None
+    """For the next page; null on the last."""
 
 
 class SweepChecked(BaseModel):
@@ -94,7 +98,7 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         told(request, **spec.model_dump(mode="json", include={"name", "axes"}))
         check_code(request, access, own_code_of_sweep(spec))
         if dry_run:
-            checked, count = await manager.check(spec)
+            checked, count = await manager.check(spec, caller(request).user)
             return JSONResponse(SweepChecked(trials=count, spec=checked).model_dump(mode="json"))
         sweep, is_new = await manager.submit(spec, key, caller(request).user)
         tell_where(response, f"/v1/sweeps/{sweep.id}", is_new)
@@ -104,10 +108,20 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
 def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -> None:
     After = Annotated[int | None, Query(ge=0, le=2**53, description="Only events with a higher number.")]
 
-    @routes.get("")
-    async def list_sweeps() -> SweepPage:
-        """Sweeps, newest first."""
-        return SweepPage(sweeps=await manager.page())
+    @routes.get("", responses=answers(422))
+    async def list_sweeps(
+        state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
+        label: Labels = None,
+        user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        page_size: Annotated[int, Query(ge=1, le=200)] = 50,
+        page_token: Annotated[str | None, Query(pattern="^[0-9]{1,20}-sweep-[0-9a-z]{1,32}$")] = None,
+    ) -> SweepPage:
+        """Sweeps, newest first. Labels are those of the sweep's job."""
+        wanted = SweepQuery(
+            states=frozenset(state or ()), labels=pairs(label), user=user, limit=page_size, before=page_token
+        )
+        found = await manager.page(wanted)
+        return SweepPage(sweeps=found.sweeps, next_page_token=found.next_page_token)
 
     @routes.get("/{sweep_id}", responses=answers(404))
     async def show(sweep_id: str) -> SweepView:
@@ -152,6 +166,12 @@ def _add_verbs(routes: APIRouter, manager: SweepManager) -> None:
         """Stop its trials cleanly, each with a checkpoint, and run no more."""
         check_owner(request, await manager.show(sweep_id))
         return await manager.cancel(sweep_id)
+
+    @routes.delete("/{sweep_id}", status_code=204, responses=answers(404, 409))
+    async def delete(request: Request, sweep_id: str) -> None:
+        """Remove a sweep that has ended, with its trials, which are jobs as well, and all their files."""
+        check_owner(request, await manager.show(sweep_id))
+        await manager.delete(sweep_id)
 
     @routes.post("/{sweep_id}/pause", status_code=202, responses=answers(404, 409))
     async def pause(request: Request, sweep_id: str) -> SweepView:

@@ -36,6 +36,9 @@ export async function api(path, { method = "GET", body, type, headers = {}, sign
 /** POST with nothing or an object in the body. */
 export const post = (path, body) => api(path, { method: "POST", ...(body === undefined ? {} : { body }) });
 
+/** DELETE; there is nothing in the answer. */
+export const remove = (path) => ask(path, { method: "DELETE", headers: { Accept: "application/json" } });
+
 /** Fetch a file and give it to the browser to keep; a plain link could not carry the token. */
 export async function download(path, name) {
   keep(await blob(path), name);

@@ -1,10 +1,10 @@
 // The list of jobs: newest first, live, with filters in the address.
 
-import { announce, el, keyed, link, setText } from "../lib/dom.js";
+import { announce, el, keyed, setText } from "../lib/dom.js";
 import { metricFormat, moment } from "../lib/format.js";
 import { api } from "../lib/http.js";
+import { filters, turnPage, wanted } from "../parts/pages.js";
 import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
-import { STATES } from "../lib/states.js";
 
 const REFRESH_MS = 2500;
 
@@ -24,7 +24,7 @@ export function jobsView(main, { query }, signal) {
   const seen = new Map();
   main.append(
     heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), compare),
-    filters(query),
+    filters("#/jobs", query),
     table("Jobs", ["", "Job", "State", "Progress", "Metric", "Algorithm", "Created"], body),
     none,
     older,
@@ -40,48 +40,10 @@ export function jobsView(main, { query }, signal) {
     );
     none.hidden = page.jobs.length > 0;
     setText(none, query.size ? "No job is like that." : "No jobs yet. Press n to write one.");
-    turnPage(older, query, page.next_page_token);
+    turnPage(older, "#/jobs", query, page.next_page_token);
     tell(page.jobs, seen);
   });
   return "Jobs";
-}
-
-/** The filters; what they say is in the address, so that it can be kept and sent. */
-function filters(query) {
-  const states = el(
-    "select",
-    { "aria-label": "State" },
-    el("option", { value: "" }, "any state"),
-    STATES.map((state) => el("option", { value: state, selected: query.get("state") === state }, state)),
-  );
-  const label = el("input", {
-    type: "search",
-    "aria-label": "Label",
-    placeholder: "label, as team=blue",
-    value: query.get("label") ?? "",
-    "data-filter": true,
-    "aria-keyshortcuts": "/",
-  });
-  const apply = (event) => {
-    event.preventDefault();
-    const next = new URLSearchParams();
-    if (states.value) next.set("state", states.value);
-    if (label.value.trim()) next.set("label", label.value.trim());
-    location.hash = `#/jobs${next.size ? `?${next}` : ""}`;
-  };
-  return el(
-    "form",
-    { class: "filters", role: "search", onsubmit: apply, onchange: apply },
-    states,
-    label,
-    el("button", { type: "submit", class: "quiet" }, "Filter"),
-  );
-}
-
-function wanted(query) {
-  const params = new URLSearchParams({ page_size: "50" });
-  for (const name of ["state", "label", "page_token"]) if (query.get(name)) params.set(name, query.get(name));
-  return params;
 }
 
 function row(job, choose) {
@@ -123,17 +85,6 @@ function update(line, job) {
 /** The metric by which runs of its task are compared, as it was measured last. */
 function metricText({ headline, headline_value: value }) {
   return headline ? `${headline.replaceAll("_", " ")} ${metricFormat(headline)(value)}` : "";
-}
-
-function turnPage(node, query, next) {
-  const first = new URLSearchParams(query);
-  first.delete("page_token");
-  const further = new URLSearchParams(first);
-  if (next) further.set("page_token", next);
-  node.replaceChildren(
-    ...(query.get("page_token") ? [link(`#/jobs?${first}`, "Newest")] : []),
-    ...(next ? [link(`#/jobs?${further}`, "Older")] : []),
-  );
 }
 
 /** Say which jobs have changed their state since the last look. */

@@ -3,7 +3,7 @@
 import { Chart, TALL, colour, lineColour } from "../parts/chart.js";
 import { announce, el, keyed, link, setText } from "../lib/dom.js";
 import { compared, count, word } from "../lib/format.js";
-import { api, post } from "../lib/http.js";
+import { api, post, remove } from "../lib/http.js";
 import { heatMap, method } from "../parts/heat_map.js";
 import {
   actionButton,
@@ -48,6 +48,7 @@ class SweepPage {
       Pause: actionButton("Pause", "", () => this.#tell("pause")),
       Resume: actionButton("Resume", "", () => this.#tell("resume")),
       Cancel: actionButton("Cancel", "danger", () => this.#cancel()),
+      Delete: actionButton("Delete", "danger", () => this.#delete()),
     };
     for (const button of Object.values(this.buttons)) button.disabled = true; // until there is a sweep to tell
     this.element = el(
@@ -85,6 +86,7 @@ class SweepPage {
     this.buttons.Pause.disabled = ENDED.includes(sweep.state) || sweep.state === "PAUSED";
     this.buttons.Resume.disabled = sweep.state !== "PAUSED";
     this.buttons.Cancel.disabled = ENDED.includes(sweep.state);
+    this.buttons.Delete.disabled = !ENDED.includes(sweep.state);
     this.#showTrials(sweep);
     if (!known) this.#showReport(await api(`${this.path}/report`, { signal: this.signal }));
   }
@@ -103,6 +105,12 @@ class SweepPage {
     const text = "Its trials stop cleanly, each with a checkpoint, and no more are run.";
     if (await confirmed("Cancel the sweep?", text, "Cancel the sweep", () => post(`${this.path}/cancel`)))
       await this.refresh();
+  }
+
+  async #delete() {
+    const text = "Its trials, their checkpoints and all their files are removed.";
+    if (await confirmed("Delete the sweep?", text, "Delete the sweep", () => remove(this.path)))
+      location.hash = "#/sweeps";
   }
 
   #showTrials(sweep) {

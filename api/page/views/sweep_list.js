@@ -3,22 +3,28 @@
 import { el, keyed, setText } from "../lib/dom.js";
 import { moment } from "../lib/format.js";
 import { api } from "../lib/http.js";
+import { filters, turnPage, wanted } from "../parts/pages.js";
 import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
 
 const REFRESH_MS = 3000;
 
 /** All sweeps. */
-export function sweepsView(main, _, signal) {
+export function sweepsView(main, { query }, signal) {
   const body = el("tbody");
-  const none = el("p", { class: "note", hidden: true }, "No sweeps yet. A spec with axes makes one: press n.");
+  const none = el("p", { class: "note", hidden: true });
+  const older = el("p", { class: "pager" });
   main.append(
     heading("Sweeps", el("a", { class: "button", href: "#/new?kind=sweep" }, "New sweep")),
+    filters("#/sweeps", query),
     table("Sweeps", ["Sweep", "State", "Progress", "Trials", "Created"], body),
     none,
+    older,
   );
   every(REFRESH_MS, signal, async () => {
-    const { sweeps } = await api("v1/sweeps", { signal });
+    const { sweeps, next_page_token: next } = await api(`v1/sweeps?${wanted(query)}`, { signal });
     none.hidden = sweeps.length > 0;
+    setText(none, query.size ? "No sweep is like that." : "No sweeps yet. A spec with axes makes one: press n.");
+    turnPage(older, "#/sweeps", query, next);
     keyed(body, sweeps, (sweep) => sweep.id, row, update);
   });
   return "Sweeps";

@@ -18,7 +18,7 @@ Enter = Callable[..., Visit]
 def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, visit: Enter) -> None:
     sweep, report = shown()
     one = visit()
-    one.answer("**/v1/sweeps", {"sweeps": [sweep]})
+    one.answer("**/v1/sweeps?*", {"sweeps": [sweep], "next_page_token": None})
     one.answer("**/v1/sweeps/sweep-1", sweep)
     one.answer("**/v1/sweeps/sweep-1/report", report)
     one.answer("**/v1/sweeps/sweep-1/pause", {"detail": "not now"}, status=409)

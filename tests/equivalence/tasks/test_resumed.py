@@ -26,7 +26,7 @@ DETERMINISTIC = [
     for name in TASKS
     for algorithm in ("sync", "parallel_sgd", "admm")
     if (name, algorithm) != ("detection", "parallel_sgd")  # refused: examples that are read one by one
-]
+] + [("detection", "diloco")]
 
 
 @pytest.mark.parametrize(("name", "algorithm"), DETERMINISTIC)

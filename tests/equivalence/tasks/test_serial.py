@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from tests.equivalence.harness import Run, WrittenLoss, run_all_reduce, run_through_shards, serial, step_batches
-from tests.equivalence.local_sgd import averaged
+from tests.equivalence.local.local_sgd import averaged
 from tests.equivalence.tasks.conftest import BOXES
 from tests.equivalence.usertasks import KEPT, WEIGHTS, Pairs
 from trainers.data.batches import Batch

@@ -13,6 +13,7 @@ import ray
 
 import trainers
 from service import ManagerConfig, Store, SweepManager, SweepSpec, build_manager, parse_sweep
+from service.jobs.queueing.claims import Quotas
 from service.sweeps.driver import NAMESPACE
 from tests.runtime.runs import left_behind
 
@@ -33,10 +34,11 @@ def spec(axes: dict[str, list[Any]], job: dict[str, Any] | None = None, **fields
 
 
 @asynccontextmanager
-async def managed(folder: Path, trainable: Any = None) -> AsyncIterator[SweepManager]:
+async def managed(folder: Path, trainable: Any = None, quotas: Quotas | None = None) -> AsyncIterator[SweepManager]:
     """The managers of a service; called again, ones that find what the first left."""
     store = Store.open(f"sqlite:///{folder / 'jobs.db'}")
-    jobs = build_manager(store, trainers, ManagerConfig(folder / "runs", folder, poll_s=0.05))
+    config = ManagerConfig(folder / "runs", folder, poll_s=0.05, quotas=quotas or Quotas())
+    jobs = build_manager(store, trainers, config)
     sweeps = SweepManager(jobs, folder / "sweeps", folder, poll_s=0.05, trainable=trainable)
     await jobs.start()
     await sweeps.start()

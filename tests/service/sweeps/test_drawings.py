@@ -13,7 +13,7 @@ import pytest
 from benchmarks.measurement.recorded_sweep import DONE
 from service import DrawingFailed, TooManyInFlight, TrialStore, parse_sweep
 from service.sweeps import control
-from service.sweeps.drawings import MOST_WAITING, Drawings
+from service.sweeps.reporting.drawings import MOST_WAITING, Drawings
 from service.sweeps.trial_store import TrialState
 
 SPEC = parse_sweep({"job": {"workers": 1}, "axes": {"seed": [0, 1]}})

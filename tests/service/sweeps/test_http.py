@@ -1,11 +1,17 @@
 """Sweeps by REST, as far as no trial is started: what is refused, and with which pointer."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from api import Client, Refused
+from service import Store, TrialStore, parse_sweep
+from service.status import Status
+from service.sweeps import control
+from service.sweeps.removal import expires
 from tests.api.conftest import Service, serve, service  # noqa: F401
+from trainers import State
 
 JOB = {"data": "digits", "model": "mlp", "workers": 1, "batch": {"per_worker": 8, "base": 8}}
 
@@ -53,6 +59,62 @@ def test_a_sweep_that_is_not_there_is_not_found(service: Service) -> None:  # no
     for call in (client.get_sweep, client.cancel_sweep, client.pause_sweep, client.report):
         assert refused(lambda call=call: call("sweep-nothing"))[0] == 404
     assert service.http.get("/v1/sweeps/..%2F..%2Fetc").status_code == 404
+
+
+def ended(folder: Path, number: int, user: str = "local", **job: object) -> TrialStore:
+    """A sweep that is over; the database knows its only trial as a job."""
+    spec = parse_sweep({"name": f"s{number}", "job": JOB | job, "axes": {"seed": [0]}})
+    store = control.begin(folder / "sweeps" / f"sweep-{number}", f"sweep-{number}", spec, user=user)
+    store.close(Status(State.FAILED if number % 2 else State.SUCCEEDED, "Ended", ""), with_queued=True)
+    jobs = Store.open(f"sqlite:///{folder / 'jobs.db'}")
+    jobs.add_trials(store.folder.name, {r.id: (r.job_spec, store.run_dir(r.id)) for r in store.trials()}, user)
+    jobs.close()
+    return store
+
+
+def test_sweeps_are_listed_by_pages_and_filters(service: Service, tmp_path: Path) -> None:  # noqa: F811
+    for number in range(5):
+        ended(tmp_path, number, "ann" if number == 3 else "local", labels={"team": "blue"} if number < 3 else {})
+
+    def names(**params: object) -> list[str]:
+        return [one["name"] for one in service.http.get("/v1/sweeps", params=params).json()["sweeps"]]
+
+    assert names() == ["s4", "s3", "s2", "s1", "s0"]
+    first = service.http.get("/v1/sweeps", params={"page_size": 2}).json()
+    assert [one["name"] for one in first["sweeps"]] == ["s4", "s3"]
+    service.client.delete_sweep("sweep-3")  # the last of the page
+    assert names(page_size=2, page_token=first["next_page_token"]) == ["s2", "s1"]
+    assert names(state="FAILED") == ["s1"]
+    assert names(label="team=blue", state="SUCCEEDED") == names(label=["team", "team=blue"], state="SUCCEEDED")
+    assert [one.name for one in service.client.sweeps((State.SUCCEEDED,), ("team=blue",))] == ["s2", "s0"]
+    assert names(label="team=red") == names(user="ann") == []
+    last = service.http.get("/v1/sweeps", params={"page_size": 4}).json()
+    assert (len(last["sweeps"]), last["next_page_token"]) == (4, None)
+
+
+def test_a_sweep_that_has_ended_is_deleted_with_its_trials(service: Service, tmp_path: Path) -> None:  # noqa: F811
+    store = ended(tmp_path, 1)
+    (trial,) = store.trials()
+    store.move((State.FAILED,), Status(State.PAUSED, "Paused", ""))
+    assert refused(lambda: service.client.delete_sweep("sweep-1"))[0] == 409
+    store.close(Status(State.FAILED, "Ended", ""), with_queued=True)
+    service.client.get(trial.id)
+    service.client.delete_sweep("sweep-1")
+    assert not store.folder.exists()
+    for call in (lambda: service.client.get_sweep("sweep-1"), lambda: service.client.get(trial.id)):
+        assert refused(call)[0] == 404
+    assert refused(lambda: service.client.delete_sweep("sweep-1"))[0] == 404
+
+
+@pytest.mark.parametrize(("ttl_s", "keep_s", "after_s"), [(None, None, None), (None, 9.0, 9.0), (2.0, 9.0, 2.0)])
+def test_an_ended_sweep_is_kept_as_long_as_a_job(
+    tmp_path: Path, ttl_s: float | None, keep_s: float | None, after_s: float | None
+) -> None:
+    store = ended(tmp_path, 1, ttl_s=ttl_s)
+    expected = None if after_s is None else store.get("created") + after_s
+    assert expires(store, keep_s) == expected
+    store.move((State.FAILED,), Status(State.RUNNING, "Running", ""))
+    assert expires(store, keep_s) is None
 
 
 def test_the_schema_has_the_sweeps(service: Service) -> None:  # noqa: F811

@@ -7,7 +7,7 @@ import pytest
 
 from service import TrialStore, parse_sweep
 from service.sweeps import control
-from service.sweeps.sampler import Sampler
+from service.sweeps.search.sampler import Sampler
 from service.sweeps.spec import OptunaSearch, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState
 

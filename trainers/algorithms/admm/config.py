@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.config import AlgorithmConfig, names_of_ranks
 from trainers.algorithms.traits import Traits
 
 if TYPE_CHECKING:
@@ -61,13 +61,14 @@ class AdmmConfig(AlgorithmConfig):
             uses_collectives=True,
             steps_alone=self.form == "consensus" and self.steps != 1,
             keeps_partitions=self.form == "consensus",
+            own_replicas=self.form == "consensus",
             hides_average="" if self.form == "averaging" else NOT_UPDATED,
         )
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
         if self.form == "averaging":
             return ()
-        return tuple(f"{name}-{rank}" for rank in range(num_virtual) for name in agent_names(rule))
+        return names_of_ranks(agent_names(rule), num_virtual)
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.config import AlgorithmConfig, names_of_ranks
 from trainers.algorithms.traits import Traits
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class ParallelSgdConfig(AlgorithmConfig):
             uses_collectives=True,
             steps_alone=self.average_every != 1,
             holds_examples=True,
+            own_replicas=True,
         )
 
     def partitioning(self, seed: int, partition_sizes: tuple[int, ...]) -> Partitioning:
@@ -74,7 +75,7 @@ class ParallelSgdConfig(AlgorithmConfig):
         return Partitioning(self.start, Shuffle(self.shuffle, self.samples or SAMPLES, seed, partition_sizes))
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
-        return tuple(f"{name}-{rank}" for rank in range(num_virtual) for name in ("x", *rule))
+        return names_of_ranks(("x", *rule), num_virtual)
 
     def resume_options(self) -> dict[str, object]:
         return super().resume_options() | {"start": self.start, "shuffle": self.shuffle, "samples": self.samples}

@@ -1,8 +1,7 @@
 """`parallel_sgd`: equals `sync` when it averages every step, else a serial program written out; every example once."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,13 @@ import torch
 from pydantic import ValidationError
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
-from tests.equivalence.local_sgd import all_works, averaged
-from trainers.algorithms.base import Start
+from tests.equivalence.local.local_sgd import all_works, averaged, in_parts, same
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
 from trainers.data.order import HeldOrder
 from trainers.links.local import LocalWorld
 from trainers.models.registry import build_model
-from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec, field_errors
 from trainers.spec.resume_key import resume_key
 from trainers.training.work import synchronous
@@ -110,16 +107,6 @@ def test_the_last_uneven_step_counts_by_its_examples() -> None:
 SHUFFLES = [("full", "sorted"), ("exchange", "dealt"), ("none", "sorted")]
 
 
-def same(one: Buffers | None, other: Buffers | None) -> bool:
-    assert one is not None
-    assert other is not None
-    return (
-        torch.equal(one.params, other.params)
-        and one.state.keys() == other.state.keys()
-        and all(torch.equal(vector, other.state[name]) for name, vector in one.state.items())
-    )
-
-
 @pytest.mark.parametrize(("shuffle", "start"), SHUFFLES)
 def test_the_same_bits_on_any_number_of_workers_and_again(shuffle: str, start: str) -> None:
     options = algorithm(average_every=4, shuffle=shuffle, start=start)
@@ -175,36 +162,6 @@ def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
 
 
 # -- going on ---------------------------------------------------------------------------------------------------------
-
-
-def in_parts(run: Run, cuts: list[int], sizes: list[int]) -> Buffers:
-    """Train some steps, then the rest on another number of workers, from the state that the first part left."""
-
-    def train(start: Start, first: int, last: int | None, size: int) -> Start:
-        world = LocalWorld()
-        groups = local_collectives(world, size)
-        epoch, step = divmod(first, run.order.steps)
-
-        def worker(rank: int) -> tuple[Buffers | None, int, float]:
-            algorithm = run.spec.algorithm.build(replace(run.context(collectives=groups[rank]), start=start))
-            feed = run.examples(rank, groups[rank], rounds=epoch + (step > 0))
-            works = synchronous(*feed, run.ranks(rank, size), run.spec.epochs, (epoch, step * run.order.num_virtual))
-            reports = [(algorithm.step(work), work.total_examples) for work in islice(works, last and last - first)]
-            again = algorithm.gather_state()  # an evaluation
-            assert again is not None
-            first_look = Buffers(again.params.clone(), {name: vector.clone() for name, vector in again.state.items()})
-            buffers = algorithm.gather_state()
-            assert rank or same(first_look, buffers)
-            return buffers, sum(examples for _, examples in reports), reports[-1][0].learning_rate
-
-        buffers, examples, lr = world.run([lambda rank=rank: worker(rank) for rank in range(size)])[0]
-        assert buffers is not None
-        return Start(buffers, start.examples + examples, lr)
-
-    found, begin = run.start(), 0
-    for cut, size in zip([*cuts, None], sizes, strict=True):
-        found, begin = train(found, begin, cut, size), cut or 0
-    return found.buffers
 
 
 @pytest.mark.parametrize("shuffle", ["full", "exchange"])

@@ -1,6 +1,8 @@
 """What Ray Tune is given: the trial store as a search algorithm, and asynchronous halving with clean stops."""
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from ray import tune
@@ -8,10 +10,16 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from service.jobs.queueing.growth import Growth
-from service.sweeps.sampler import Sampler
+from service.sweeps.search.sampler import Sampler
 from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
+from service.sweeps.trial_curve import TrialCurve
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
-from trainers import Resources, needs, total_resources
+from service.sweeps.turns import Turns
+from trainers import EventLogReader, Resources, needs, total_resources
+
+WARM_S = 5.0
+"""How long processes are kept for a next trial that has to wait for its turn. The service gives one within a second or
+two where nobody stands before it."""
 
 
 class TrialSearcher(Searcher):  # type: ignore[misc]
@@ -33,6 +41,10 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         self.concurrent = spec.limits.concurrent
         self.sampler = Sampler(store, spec, spec.search) if isinstance(spec.search, OptunaSearch) else None
         self.handed_out: dict[str, tuple[str, Resources]] = {}  # Tune's id -> ours, and what it needs
+        self.turns = Turns(store)
+        self.takes_turns = self.turns.are_needed
+        self.served_s = time.monotonic()
+        """When a trial was there last that could be handed out."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune would save its parts for a restore, which is never requested, since the store has the state."""
@@ -46,13 +58,20 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         """The next configuration; None while nothing fits or is queued; FINISHED at the end."""
         row = self._next() if self.is_open() else None
         if row is not None:
+            self.served_s = time.monotonic()
             self.handed_out[trial_id] = (row.id, needs(row.job_spec.train))
             return {"folder": str(self.store.folder), "trial": row.id, "driver": self.driver}
-        return Searcher.FINISHED if not self.handed_out and self.close() else None
+        return Searcher.FINISHED if not self.handed_out and (self.close() or self.waits_in_vain) else None
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether the queue has let others pass for so long that processes kept warm would stand in their way."""
+        return self.takes_turns and time.monotonic() - self.served_s > WARM_S
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the trial's resources."""
         self.handed_out.pop(trial_id, None)
+        self.served_s = time.monotonic()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Nothing: a trial's results go into the store."""
@@ -70,6 +89,8 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         row = self.store.next_queued(but=taken)
         if row is None and self.sampler is not None and self.sampler.propose():
             row = self.store.next_queued(but=taken)
+        if self.takes_turns and row is not None:  # the queue knows what fits
+            return self.store.next_queued(but=taken | self.turns.excluded(self.store.progress()))
         if row is None or not self.handed_out:
             return row
         held = [amount for _, amount in self.handed_out.values()] + [needs(row.job_spec.train)]
@@ -78,7 +99,19 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         return row if wanted.fits(total + self.growth.beyond(total)) else None
 
 
-class Halving(ASHAScheduler):  # type: ignore[misc]
+class GivesWay(FIFOScheduler):  # type: ignore[misc]
+    """Ends the processes that Tune keeps warm for a next trial where the queue lets others pass."""
+
+    searcher: TrialSearcher | None = None
+
+    def choose_trial_to_run(self, controller: Any) -> Any:
+        """Called again and again while trials run."""
+        if self.searcher is not None and self.searcher.waits_in_vain:
+            controller._tune_controller._cleanup_cached_actors(force_all=True)  # Tune has no public way
+        return super().choose_trial_to_run(controller)
+
+
+class Halving(GivesWay, ASHAScheduler):  # type: ignore[misc]
     """Asks a trial for a clean stop, with a checkpoint, where Tune would kill it."""
 
     def __init__(self, store: TrialStore, search: AshaSearch, epochs: int) -> None:
@@ -92,6 +125,16 @@ class Halving(ASHAScheduler):  # type: ignore[misc]
         )
         self.store = store
 
+    def learn(self) -> None:
+        """Take in what the trials came to that have ended under an earlier driver."""
+        for row in self.store.trials():
+            if row.state.has_ended:
+                trial, curve = SimpleNamespace(trial_id=row.id, stub=False), TrialCurve(self.store.spec.report)
+                super().on_trial_add(None, trial)
+                for event in EventLogReader(self.store.run_dir(row.id)).read():
+                    if curve.add(event) and curve.error is not None:
+                        super().on_trial_result(None, trial, {"epoch": curve.points[-1].epoch, "error": curve.error})
+
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Continue always; a trial among the worse ones is asked to stop."""
         verdict = super().on_trial_result(controller, trial, result)
@@ -103,11 +146,14 @@ class Halving(ASHAScheduler):  # type: ignore[misc]
         return str(TrialScheduler.CONTINUE)
 
 
-def scheduler(store: TrialStore, spec: SweepSpec) -> TrialScheduler:
+def scheduler(store: TrialStore, spec: SweepSpec, searcher: TrialSearcher | None = None) -> TrialScheduler:
     """Decides which of the running trials go on."""
+    found = GivesWay()
     if isinstance(spec.search, AshaSearch):
-        return Halving(store, spec.search, max((row.job["epochs"] for row in store.trials()), default=1))
-    return FIFOScheduler()
+        found = Halving(store, spec.search, max((row.job["epochs"] for row in store.trials()), default=1))
+        found.learn()
+    found.searcher = searcher
+    return found
 
 
 def tuner(trainable: Any, searcher: Searcher, chooses: TrialScheduler, callback: tune.Callback) -> tune.Tuner:

@@ -30,7 +30,7 @@ takes seconds."""
 KEPT = 50
 """Sweeps whose figures are kept on the disk, half a megabyte each."""
 READ_BYTES = 4096
-COMMAND = (sys.executable, "-P", "-m", "service.sweeps.draw")
+COMMAND = (sys.executable, "-P", "-m", "service.sweeps.reporting.draw")
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,11 @@ class Drawings:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.start()
+
+    async def forget(self, sweep: str) -> None:
+        """Remove the figures of a sweep that is removed."""
+        if (found := self.drawn.pop(sweep, None)) is not None:
+            await asyncio.to_thread(shutil.rmtree, found.folder, ignore_errors=True)
 
     async def names(self, store: TrialStore, user: str) -> tuple[str, ...]:
         """Of all figures of a sweep's report, in order. Raises DrawingFailed, TooManyInFlight."""

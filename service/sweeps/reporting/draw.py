@@ -1,4 +1,4 @@
-"""Draws the figures of a sweep's report: `python -m service.sweeps.draw SWEEP_FOLDER INTO`.
+"""Draws the figures of a sweep's report: `python -m service.sweeps.reporting.draw SWEEP_FOLDER INTO`.
 
 It is a process of its own, since matplotlib takes 100 MB and seconds of Python's one lock, and both end with it. It
 writes the figures into a folder, and says a line for each trial that it has read and each figure that it has drawn.

@@ -1,0 +1,63 @@
+"""Pages of sweeps, by state, label and user."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from service.sweeps.trial_store import TrialStore
+from service.sweeps.views import SweepSummary, summary
+from trainers import State
+
+
+class SweepQuery(BaseModel):
+    """Which sweeps to list."""
+
+    model_config = ConfigDict(frozen=True)
+
+    states: frozenset[State] = frozenset()
+    """Sweeps in any of these states; empty: in all."""
+    labels: tuple[tuple[str, str | None], ...] = ()
+    """Sweeps whose job has all of these labels; None: with any value."""
+    user: str | None = None
+    """Sweeps of this user; none: of all."""
+    limit: int = 50
+    before: str | None = None
+    """Only those that come after the page that had this token."""
+
+
+class SweepPage(NamedTuple):
+    """Some sweeps, newest first, and the token for those that follow."""
+
+    sweeps: list[SweepSummary]
+    next_page_token: str | None
+
+
+class _Head(NamedTuple):
+    """What a sweep is listed by."""
+
+    created_us: int
+    """Microseconds since 1970."""
+    id: str
+    store: TrialStore
+
+
+def page(stores: Iterable[TrialStore], query: SweepQuery) -> SweepPage:
+    """One page. Only of the sweeps on it are the trials read."""
+    heads = [_Head(int(1e6 * one.get("created")), one.folder.name, one) for one in stores if _is_wanted(one, query)]
+    heads.sort(key=lambda head: head[:2], reverse=True)
+    if query.before is not None:
+        created, _, sweep_id = query.before.partition("-")
+        heads = [head for head in heads if head[:2] < (int(created), sweep_id)]
+    shown = heads[: query.limit]
+    token = f"{shown[-1].created_us}-{shown[-1].id}" if len(heads) > len(shown) else None
+    return SweepPage([summary(head.store) for head in shown], token)
+
+
+def _is_wanted(store: TrialStore, query: SweepQuery) -> bool:
+    if query.states and store.state not in query.states:
+        return False
+    if query.user is not None and store.user != query.user:
+        return False
+    labels: dict[str, Any] = store.get("spec")["job"]["labels"] if query.labels else {}
+    return all(key in labels and value in (None, labels[key]) for key, value in query.labels)

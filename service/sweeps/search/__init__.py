@@ -1,0 +1,1 @@
+"""Which trial comes next, and which goes on: what Ray Tune is given."""

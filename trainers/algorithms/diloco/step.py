@@ -1,0 +1,96 @@
+"""DiLoCo: each worker trains by itself for H steps, and an outer optimizer follows the mean of what they changed.
+
+Source: Douillard et al. 2023, "DiLoCo: Distributed low-communication training of language models", algorithm 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainers.algorithms.base import Algorithm, Context, StepReport, Work
+from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig, Outer
+from trainers.algorithms.local_steps import LocalSteps
+from trainers.collectives.average import Average
+from trainers.optim.buffers import Buffers, State
+from trainers.spans import span
+
+
+class Diloco(Algorithm):
+    """Algorithm 1 of the paper, with the virtual workers as its k workers.
+
+    theta_i <- theta; H steps of the spec's optimizer on theta_i (lines 4 to 9), whose state stays with worker i
+    d       <- mean of theta - theta_i (line 12)
+    theta   <- outer optimizer (theta, d) (line 14)
+
+    The mean weights each worker by the examples that it has trained in the round: the paper's 1/k if all have trained
+    equally many, which only the last step of an epoch may change. In the middle of a round `gather_state` gives the
+    parameters that an outer step would make now, but no worker continues from them.
+    """
+
+    def __init__(self, config: DilocoConfig, context: Context) -> None:
+        assert context.collectives is not None
+        self.context, self.outer = context, config.outer
+        start = context.start.buffers
+        self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
+        self.average.begin(start.params)
+        self.theta = torch.empty_like(self.average.newest).copy_(start.state.get(START, start.params))
+        self.velocity: Tensor | None = None
+        if self.outer.momentum:
+            self.velocity = torch.zeros_like(self.theta)
+            if VELOCITY in start.state:
+                self.velocity.copy_(start.state[VELOCITY])
+        self.local = LocalSteps(context, config.average_every, self.theta.device)
+
+    def step(self, work: Work) -> StepReport:
+        report = self.local.step(work)
+        if self.local.ends_round(work):
+            with span("average"):
+                self._make_average()
+                self.theta, self.velocity = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+                self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
+            self.local.begin_round()
+        return report
+
+    def gather_state(self) -> Buffers:
+        """Parameters; on worker 0 also the outer optimizer's state, the vectors of all virtual workers, and the mean of
+        their optimizer states, from which another algorithm can resume."""
+        params = self.theta
+        if self.local.trained:
+            self._make_average()
+            params, _ = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+        elif self.local.diverged:  # resumed in the middle of a round, without a step since
+            params = self.average.newest
+        own = self.local.gather()
+        if not own:
+            return Buffers(params, {})
+        ranks = range(self.context.num_virtual)
+        state: State = {n: torch.stack([own[f"{n}-{k}"] for k in ranks]).mean(0) for n in self.local.names[1:]}
+        if self.velocity is not None:
+            state[VELOCITY] = self.velocity
+        if self.local.diverged:
+            return Buffers(params, state | own | {START: self.theta})
+        return Buffers(params, state | {name: vector for name, vector in own.items() if not name.startswith("x-")})
+
+    def finish(self) -> None:
+        self.average.collectives.barrier().wait()
+
+    def _make_average(self) -> None:
+        def weighted(rank: int, into: Tensor) -> None:
+            into.copy_(self.local.versions[rank].params).mul_(self.local.trained[rank])
+
+        self.average.update(weighted, self.local.all_trained)
+
+
+def outer_step(outer: Outer, theta: Tensor, mean: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Parameters (P,) and velocity (P,) after SGD on theta - mean, in new memory.
+
+    theta - lr step is written as mean + (d - lr step), where d = theta - mean: without momentum and at a rate of 1 it
+    is the mean itself, to the bit.
+    """
+    d = theta - mean
+    if velocity is None:
+        return torch.sub(d, d, alpha=outer.lr).add_(mean), None
+    velocity = (velocity * outer.momentum).add_(d)
+    step = torch.add(d, velocity, alpha=outer.momentum) if outer.nesterov else velocity
+    return torch.sub(d, step, alpha=outer.lr).add_(mean), velocity
