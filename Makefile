@@ -58,7 +58,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.shard_traffic --report
 	$(BIN)/python -m benchmarks.elasticity --report
 	$(BIN)/python -m benchmarks.tasks --report
-	$(BIN)/python -m benchmarks.optimizers --report
+	$(BIN)/python -m benchmarks.steps.optimizers --report
+	$(BIN)/python -m benchmarks.steps.small_steps --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report

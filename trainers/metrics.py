@@ -41,6 +41,12 @@ class StepCounters(BaseModel):
     crossed_bytes: int = 0
     """Of `sent_bytes`, those that went to workers on other nodes."""
 
+    def count(self, **amounts: float) -> None:
+        """Add to some of the counters in place: every step does, and to make another sum takes ten times as long."""
+        counted = self.__dict__
+        for name, amount in amounts.items():
+            counted[name] += amount
+
     def __add__(self, other: "StepCounters") -> Self:
         """The sum, field by field; what the other does not count stays as it is."""
         mine, theirs = self.__dict__, other.__dict__

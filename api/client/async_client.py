@@ -82,6 +82,10 @@ class AsyncClient:
         """Stop a job cleanly; returns before it has stopped."""
         return await self._do(calls.tell_job(job_id, "cancel"))
 
+    async def delete(self, job_id: str) -> None:
+        """Remove an ended job and its files."""
+        await self._do(calls.delete("jobs", job_id))
+
     async def pause(self, job_id: str) -> service.JobView:
         """Stop a job with a checkpoint, to go on later; returns before it has stopped."""
         return await self._do(calls.tell_job(job_id, "pause"))
@@ -259,7 +263,7 @@ class AsyncClient:
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Send it no more messages."""
-        await self._do(calls.delete_webhook(webhook_id))
+        await self._do(calls.delete("webhooks", webhook_id))
 
     async def audit(
         self,

@@ -313,9 +313,9 @@ def webhook(webhook_id: str) -> Call[dict[str, Any]]:
     return Call("GET", f"/v1/webhooks/{webhook_id}", lambda response: dict(response.json()))
 
 
-def delete_webhook(webhook_id: str) -> Call[None]:
-    """DELETE /v1/webhooks/{id}."""
-    return Call("DELETE", f"/v1/webhooks/{webhook_id}", lambda _: None)
+def delete(kind: str, identity: str) -> Call[None]:
+    """DELETE /v1/jobs/{id}, or /v1/webhooks/{id}. kind: `jobs` or `webhooks`."""
+    return Call("DELETE", f"/v1/{kind}/{identity}", lambda _: None)
 
 
 @dataclass

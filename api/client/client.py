@@ -86,6 +86,10 @@ class Client:
         """Stop a job cleanly; returns before it has stopped."""
         return self._do(calls.tell_job(job_id, "cancel"))
 
+    def delete(self, job_id: str) -> None:
+        """Remove an ended job and its files."""
+        self._do(calls.delete("jobs", job_id))
+
     def pause(self, job_id: str) -> service.JobView:
         """Stop a job with a checkpoint, to go on later; returns before it has stopped."""
         return self._do(calls.tell_job(job_id, "pause"))
@@ -254,7 +258,7 @@ class Client:
 
     def delete_webhook(self, webhook_id: str) -> None:
         """Send it no more messages."""
-        self._do(calls.delete_webhook(webhook_id))
+        self._do(calls.delete("webhooks", webhook_id))
 
     def audit(
         self,

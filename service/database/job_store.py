@@ -277,6 +277,12 @@ class Store:
         with Session(self.engine) as session:
             return [_job(row) for row in session.scalars(statement.order_by(JobRow.id).limit(limit))]
 
+    def removable(self, job_id: str) -> bool:
+        """Whether a job has ended and is no trial, which stays as long as its sweep."""
+        with Session(self.engine) as session:
+            statement = select(JobRow.id).where(JobRow.id == job_id, JobRow.finished.is_not(None), _NOT_SWEPT)
+            return session.scalar(statement) is not None
+
     def remove(self, job_id: str) -> None:
         """Remove an ended job and its key."""
 

@@ -356,12 +356,27 @@ class JobManager(JobReader):
         """Remove the ended jobs whose time is over: first their files, then their rows in the store. It blocks."""
         while found := self.store.expired(now, self.config.quotas.keep_s):
             for job in found:
-                if job.run_dir == self.config.runs_dir / job.id:  # and no path that others wrote into the database
-                    if self.mirror is not None:
-                        self.mirror.forget(job.id)
-                    shutil.rmtree(job.run_dir, ignore_errors=True)
-                self.series.forget(job.run_dir)
-                self.store.remove(job.id)
+                self._remove(job)
+
+    async def delete(self, job_id: str) -> None:
+        """Remove an ended job and its files, and their copies. What was forked from it stays.
+
+        Raises:
+            StateConflict: It has not ended, or it is a sweep's trial.
+        """
+        job = await asyncio.to_thread(self.store.get, job_id)
+        if job_id in self.active or not await asyncio.to_thread(self.store.removable, job_id):
+            said = "belongs to its sweep" if job.state.is_terminal else f"is {job.state}; cancel it first"
+            raise StateConflict(f"job {job_id} {said}; only a job of its own that has ended can be deleted")
+        await asyncio.to_thread(self._remove, job)
+
+    def _remove(self, job: Job) -> None:
+        if job.run_dir == self.config.runs_dir / job.id:  # and no path that others wrote into the database
+            if self.mirror is not None:
+                self.mirror.forget(job.id)
+            shutil.rmtree(job.run_dir, ignore_errors=True)
+        self.series.forget(job.run_dir)
+        self.store.remove(job.id)
 
 
 def _digest(key: str | None, spec: JobSpec, *more: str) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import optimizers, shard_traffic, stragglers
+from benchmarks import shard_traffic, stragglers
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.measurement.slowdown import slowed
 from benchmarks.measurement.workload import DIGITS, Workload
 from benchmarks.shard_traffic import Bytes
+from benchmarks.steps import optimizers
 from benchmarks.stragglers import Report, Steps
 from trainers.events import Metrics
 from trainers.spec import DataSpec

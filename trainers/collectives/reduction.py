@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trainers.collectives.reduction_tree import Node, block, subtrees
@@ -10,6 +11,11 @@ from trainers.links.names import NUM_BYTES, WireName
 
 if TYPE_CHECKING:
     from trainers.optim.gradient import Gradient
+
+
+@cache
+def _nodes(num_virtual: int, size: int, rank: int) -> tuple[Node, ...]:
+    return tuple(subtrees(num_virtual, *block(num_virtual, rank, size)))
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Reduction:
 
     def nodes(self, rank: int) -> list[Node]:
         """The subtrees whose sums worker `rank` ships, from left to right."""
-        return subtrees(self.num_virtual, *block(self.num_virtual, rank, self.size))
+        return list(_nodes(self.num_virtual, self.size, rank))
 
     def wire_of(self, node: Node) -> WireName:
         """In which numbers the sum of a subtree travels."""

@@ -16,6 +16,7 @@ from trainers.cost.plan import StepProfile, Timed
 from trainers.cost.planning import profiled_fields
 from trainers.cost.timing import hardware_of, wait_for
 from trainers.data.batches import Batch
+from trainers.models.products.measure import choose
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.update import Contribution, SliceUpdate
@@ -48,6 +49,9 @@ def profile_step(
             setup = set_up(alone, None)
             with setup.dataset:
                 timer = StepTimer(setup)
+                timer.step(counts=False)
+                if seen := setup.replica.products.seen:  # as a run does: with the library that is faster here
+                    setup.replica.multiply_as(choose(set(seen)))
                 for done in range(WARM_UPS + steps):
                     timer.step(counts=done >= WARM_UPS)
                     on_step(done + 1)

@@ -34,31 +34,26 @@ class Meter:
     def count_bytes(self, sent: int, received: int, crossed: int = 0) -> None:
         """Likewise, of vectors of any numbers."""
         with self._lock:
-            self.counted.sent_bytes += sent
-            self.counted.received_bytes += received
-            self.counted.crossed_bytes += crossed
+            self.counted.count(sent_bytes=sent, received_bytes=received, crossed_bytes=crossed)
 
     def count_shuffled(self, num_bytes: int) -> None:
         """Of the bytes sent, those of training examples."""
         with self._lock:
-            self.counted.shuffled_bytes += num_bytes
+            self.counted.count(shuffled_bytes=num_bytes)
 
     def count_push(self, sent: int, wire: WireName = "float32") -> None:
         """A push of so many elements."""
         with self._lock:
-            self.counted.pushes += 1
-            self.counted.sent_bytes += NUM_BYTES[wire] * sent
-            self.counted.pushed_bytes += NUM_BYTES[wire] * sent
+            num_bytes = NUM_BYTES[wire] * sent
+            self.counted.count(pushes=1, sent_bytes=num_bytes, pushed_bytes=num_bytes)
 
     def count_fetch(self, received: int, wait_s: float = 0.0) -> None:
         """A fetch of so many elements, and how long the worker waited for it."""
         with self._lock:
-            self.counted.fetches += 1
-            self.counted.wait_fetch_s += wait_s
-            self.counted.received_bytes += BYTES * received
-            self.counted.fetched_bytes += BYTES * received
+            num_bytes = BYTES * received
+            self.counted.count(fetches=1, wait_fetch_s=wait_s, received_bytes=num_bytes, fetched_bytes=num_bytes)
 
     def count_push_wait(self, wait_s: float) -> None:
         """For acknowledgements, and for a buffer to be free again."""
         with self._lock:
-            self.counted.wait_push_s += wait_s
+            self.counted.count(wait_push_s=wait_s)

@@ -134,7 +134,8 @@ class Replica:
         self.point_to_vector(params)
         with span("forward"), self._at(batch, virtual_rank):
             loss = self.objective.loss(self._trained(), on_device(batch.data, self.device))
-            loss = replace(loss, total=in_float32(loss.total))
+            if loss.total.dtype in REDUCED.values():
+                loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
         scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
@@ -169,7 +170,8 @@ class Replica:
 
     def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
         views = dict(zip(self.layout.names, self._views(into), strict=True))
-        self.backward(loss, torch.full_like(loss, scale), views, on_ready)
+        gradient = None if scale == 1 else torch.full_like(loss, scale)  # torch has a shorter way of its own for 1
+        self.backward(loss, gradient, views, on_ready)
 
     def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
         """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""
@@ -189,11 +191,12 @@ class Replica:
     def backward(
         self,
         outputs: Tensor,
-        gradient: Tensor,
+        gradient: Tensor | None,
         into: dict[str, Tensor],
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
-        """Write the gradients of the parameters named in `into`, from the gradient of `outputs` (of the same shape)."""
+        """Write the gradients of the parameters named in `into`, from the gradient of `outputs` (of the same shape);
+        None: from 1, of a single number."""
         if on_ready is not None:
             self._hook()
         self.sink.views = {id(self.parameters[name]): view for name, view in into.items()}

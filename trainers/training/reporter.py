@@ -87,7 +87,7 @@ class Reporter:
     def count_data(self, seconds: float) -> None:
         """A step's data were there after so long. While examples move between workers, waiting for data is waiting for
         workers: that counts as communication."""
-        self.metrics.wait_data_s += max(0.0, seconds - self.count_wait())
+        self.metrics.count(wait_data_s=max(0.0, seconds - self.count_wait()))
 
     def count_step(self, epoch: int, report: StepReport, seconds: float) -> None:
         """Count one step, which took so long once its data were there.
@@ -103,12 +103,12 @@ class Reporter:
             following = _on_its_way(self.steps, epoch, report.learning_rate, loss)
             self._read_loss()
             loss = 0.0
-        self.metrics += StepMetrics(
+        self.metrics.count(
             steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
-            by_epoch={epoch: (loss, report.total.weight)},
             wait_communication_s=waited, compute_s=max(0.0, seconds - waited),
             norm=sum(report.norms), norms=len(report.norms),
         )  # fmt: skip
+        self._count_in(epoch, loss, report.total.weight)
         self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following
         _check(loss, self.steps, epoch, report.learning_rate)
 
@@ -117,10 +117,13 @@ class Reporter:
         unread, self.unread = self.unread, None
         if unread is not None:
             loss = unread.read()
-            self.metrics.loss += loss
-            before, weight = self.metrics.by_epoch.get(unread.epoch, (0.0, 0.0))
-            self.metrics.by_epoch[unread.epoch] = before + loss, weight
+            self.metrics.count(loss=loss)
+            self._count_in(unread.epoch, loss, 0.0)
             _check(loss, unread.step, unread.epoch, unread.learning_rate)
+
+    def _count_in(self, epoch: int, loss: float, weight: float) -> None:
+        before, weighed = self.metrics.by_epoch.get(epoch, (0.0, 0.0))
+        self.metrics.by_epoch[epoch] = before + loss, weighed + weight
 
     @property
     def is_due(self) -> bool:

@@ -20,13 +20,14 @@ class ModelName(StrEnum):
 
 
 def add_verbs(app: typer.Typer, context: CliContext) -> None:
-    """Add `pause`, `scale` and `resume` of jobs and sweeps, `fork`, `checkpoints`, `model` and `trace` of jobs."""
+    """Add what is done with a job, and `pause`, `scale` and `resume` of sweeps."""
     _add_pause(app, context)
     _add_scale(app, context)
     _add_resume(app, context)
     _add_fork(app, context)
     _add_checkpoints(app, context)
     _add_model(app, context)
+    _add_delete(app, context)
     _add_trace(app, context)
 
 
@@ -113,6 +114,17 @@ def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
         for one in found:
             size = sum(file.bytes for file in one.files)
             typer.echo(f"{one.step}  epoch {one.epoch}  {size / 1e6:,.1f} MB")
+
+
+def _add_delete(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def delete(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
+        """Remove an ended job, with its checkpoints and its model."""
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            client.delete(job)
+        typer.echo(json.dumps({"id": job, "deleted": True}) if output is Output.json else f"Job {job} is deleted.")
 
 
 def _add_model(app: typer.Typer, context: CliContext) -> None:

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from api.http import sse
-from api.http.audit import is_recorded
+from api.http.audit import is_recorded, told
 from api.http.auth import Access, caller, check_code, check_owner
 from api.http.body import read_job_spec
 from api.http.exact import Direct, Exact
@@ -93,6 +93,14 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
         openapi_extra=BODY,
         route_class_override=Direct,
     )
+
+    @routes.delete("/{job_id}", status_code=204, responses=answers(404, 409))
+    async def delete(request: Request, job_id: str) -> None:
+        """Remove an ended job, its files and their copies. What was forked from it stays."""
+        job = await manager.show(job_id)
+        told(request, name=job.name)
+        check_owner(request, job)
+        await manager.delete(job_id)
 
     @routes.post("/{job_id}/cancel", status_code=202, responses=answers(404, 409, 503))
     async def cancel(request: Request, job_id: str) -> JobView:

@@ -30,7 +30,8 @@ export async function api(path, { method = "GET", body, type, headers = {}, sign
     options.body = type ? body : JSON.stringify(body);
     options.headers["Content-Type"] = type ?? "application/json";
   }
-  return (await ask(path, options)).json();
+  const answer = await ask(path, options);
+  return answer.status === 204 ? null : answer.json();
 }
 
 /** POST with nothing or an object in the body. */

@@ -11,6 +11,7 @@ const ALLOWED = {
   Resume: (job) => job.state === "PAUSED",
   Scale: (job) => ["QUEUED", "RUNNING", "PAUSED"].includes(job.state),
   Cancel: (job) => !ENDED.includes(job.state),
+  Delete: (job) => ENDED.includes(job.state),
   Fork: () => true,
   Trace: (job) => job.state === "RUNNING",
 };
@@ -33,6 +34,11 @@ export function verbs(id, done, record) {
     Cancel: actionButton("Cancel", "danger", async () => {
       const text = `${job.name} stops cleanly, with a checkpoint. A fork can go on from there.`;
       if (await confirmed("Cancel the job?", text, "Cancel the job", () => post(`${path}/cancel`))) await done();
+    }),
+    Delete: actionButton("Delete", "danger", async () => {
+      const text = `${job.name} is removed with its log, its checkpoints and its model, for good.`;
+      const act = () => api(path, { method: "DELETE" });
+      if (await confirmed("Delete the job?", text, "Delete the job", act)) location.hash = "#/jobs";
     }),
     Fork: actionButton("Fork", "", () => fork(path, job)),
     Trace: actionButton("Trace", "", () => trace(record)),

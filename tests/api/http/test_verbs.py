@@ -124,6 +124,24 @@ def test_the_models_that_a_job_leaves_are_fetched_whole_or_in_part(
     assert "did you mean" in service.http.get(f"{path}?which=modelX").json()["detail"]
 
 
+def test_an_ended_job_is_deleted_with_its_files(service: Service, trained: str, tmp_path: Path) -> None:
+    assert refused(service.http.delete(f"/v1/jobs/{trained}"), 409) == []
+    run = service.started(trained)
+    run.succeed()
+    eventually(lambda: service.client.get(trained).state is State.SUCCEEDED)
+    app = build(cli_context(service.runs, tmp_path / "runs", service.url))
+
+    def deleted() -> bool:  # its end is recorded in a moment
+        return CliRunner().invoke(app, ["delete", trained]).exit_code == 0
+
+    eventually(deleted)
+    assert not run.run_dir.exists()
+    for answer in (service.http.get(f"/v1/jobs/{trained}"), service.http.delete(f"/v1/jobs/{trained}")):
+        assert refused(answer, 404) == []
+    (entry,) = [one for one in service.client.audit() if one.action == "job.delete"]
+    assert (entry.target, entry.status, entry.details) == (trained, 204, {"name": "trained"})
+
+
 def test_metrics(service: Service, trained: str) -> None:
     path = f"/v1/jobs/{trained}/metrics"
     line = service.http.get(f"{path}?name=loss&points=10&x=epoch").json()

@@ -19,7 +19,7 @@ from trainers.events import State
 Enter = Callable[..., Visit]
 
 
-def test_a_job_is_cancelled_when_one_is_sure(service: Service, visit: Enter) -> None:
+def test_a_job_is_cancelled_and_deleted_when_one_is_sure(service: Service, visit: Enter) -> None:
     job = service.client.submit({"name": "first"})
     run = service.started(job.id)
     train(run, 1)
@@ -38,6 +38,11 @@ def test_a_job_is_cancelled_when_one_is_sure(service: Service, visit: Enter) -> 
     run.state(State.CANCELLED, "Cancelled", "stopped with a checkpoint")
     expect(page.locator(".badge").first).to_have_text("CANCELLED")
     expect(cancel).to_be_disabled()
+    eventually(lambda: service.client.get(job.id).finished is not None)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete the job").click()
+    page.wait_for_url("**#/jobs")
+    expect(page.get_by_text("first", exact=True)).to_have_count(0)
 
 
 def test_what_the_service_refuses_is_said_in_its_words(service: Service, visit: Enter) -> None:

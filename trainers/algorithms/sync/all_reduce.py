@@ -62,6 +62,7 @@ class SyncAllReduce(Algorithm):
         for vector, first in zip(self.versions[0].vectors, start.buffers.vectors, strict=True):
             vector[self.span] = first[self.span].to(vector.device)
             self.collectives.all_gather(vector).wait()
+        self.slices = [version.part(self.updated) for version in self.versions]
         self.examples, self.clock = start.examples, 0
         self.learning_rate = start.learning_rate  # of the last update
         self.loss_scale = start.loss_scale
@@ -78,7 +79,8 @@ class SyncAllReduce(Algorithm):
         own, scale = self.norm.of(summed, divisor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
         contribution = Contribution(gradient, divisor, lr, correction=correction, seen=self.examples, scale=scale)
-        norms = self._update(contribution, current.part(self.updated), following.part(self.updated))
+        now, then = self.slices[self.clock % 2], self.slices[(self.clock + 1) % 2]
+        norms = self._update(contribution, now, then)
         with span("gather"):
             if self.total is None:
                 self.collectives.all_gather(following.params).wait()

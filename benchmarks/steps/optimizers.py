@@ -1,4 +1,4 @@
-"""`python -m benchmarks.optimizers`: what an update costs: every optimizer against momentum, and against torch.optim.
+"""`python -m benchmarks.steps.optimizers`: what an update costs: every optimizer against momentum, and torch.optim.
 
 On one thread, from one of two buffers into the other, as workers and shards make it; those of torch work in place. The
 CPU time of an update is counted, in short rounds in which all take turns.
@@ -120,7 +120,7 @@ def markdown(times: Times, load: dict[str, str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and with --report keep."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.optimizers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="how often everyone is measured (default 200)")
     parser.add_argument(
         "--report", action="store_true", help="write benchmarks/results/<today>-optimizers.md and .json"

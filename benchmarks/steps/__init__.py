@@ -1,0 +1,1 @@
+"""What single steps cost: an update by each optimizer, and what a step takes besides its computing."""
