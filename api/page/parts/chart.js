@@ -144,7 +144,7 @@ export class Chart {
         height,
         axes: [x, y],
         legend: { show: false },
-        focus: { alpha: 0.15 },
+        focus: { alpha: 0.3 },
         scales: {
           x: { time: false, ...(logX ? { distr: 3, log: logX, range: roomy } : {}) },
           y: { ...(range ? { range } : {}), ...(logY ? { distr: 3, log: 10 } : {}) },
