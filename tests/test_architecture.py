@@ -13,7 +13,7 @@ import trainers.algorithms
 from trainers.algorithms import CONFIGS
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"base", "local_steps", "config", "traits"}
+SHARED = {"base", "config", "local_steps", "traits"}
 """What algorithms may import from the folder that they share."""
 
 

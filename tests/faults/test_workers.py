@@ -125,7 +125,7 @@ def test_rounds_of_local_steps_give_the_same_bits_through_a_resize_and_a_kill(
     fields: dict[str, Any] = {"algorithm": {"name": "diloco", "average_every": 4}, "optimizer": "adamw", "ema": None}
     fields |= {"workers": {"count": 2, "virtual": 5}, "epochs": 12, "checkpoint": {"every_epochs": 1}}
     plan = tmp_path / "plan"
-    watched = start("faults-rounds", spec(plan, **fields), tmp_path / "run")
+    watched = start("faults-rounds", spec(plan, pause_s=0.1, **fields), tmp_path / "run")
     has_trained(watched)
     watched.run.scale(3)
     resized(watched, 3)
