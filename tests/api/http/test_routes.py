@@ -178,7 +178,7 @@ def test_openapi_is_complete(service: Service) -> None:
     [
         ("GET", "/v1/jobs?stat=RUNNING", "/query/stat", "did you mean state"),
         ("GET", "/v1/jobs?state=RUNNINGX", "/query/state/0", "did you mean RUNNING"),
-        ("GET", "/v1/sweeps?state=RUNNING", "/query/state", "has none"),
+        ("GET", "/v1/models?state=RUNNING", "/query/state", "has none"),
         ("POST", "/v1/jobs?dry_rum=true", "/query/dry_rum", "did you mean dry_run"),
     ],
 )
