@@ -189,8 +189,9 @@ class FakeWatch:
     def is_computing(self, worker: WorkerHandle) -> bool:
         return worker.number in self.computing
 
-    def hurry(self) -> None:
-        pass
+    async def hear_out(self) -> None: ...
+
+    def hurry(self) -> None: ...
 
     def memory_kills(self, _: Any) -> tuple[str, int] | None:
         return self.kills

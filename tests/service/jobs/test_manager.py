@@ -10,6 +10,7 @@ import pytest
 from service.database.job_store import Query
 from service.errors import JobNotFound, KeyReused, NeverFits, StateConflict
 from service.jobs.manager import JobManager
+from service.jobs.progress import LogFilter
 from service.spec import parse_spec
 from service.status import Status
 from tests.service.conftest import Managed, again, all_events, eventually, reached, started
@@ -54,7 +55,7 @@ def test_a_job_lives_from_queue_to_result(managed: Managed, runs: FakeRuns) -> N
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             states = [event.data["state"] for event in events if event.type == "state"]
             assert states == ["QUEUED", "RUNNING", "SUCCEEDED"]
-            lines = "".join([text async for text in await manager.log_lines(job.id)]).splitlines()
+            lines = "".join([text async for text in await manager.log_lines(job.id, LogFilter())]).splitlines()
             assert "RUNNING two workers train" in lines[1]
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ from service.errors import SpecUnreadable
 from service.jobs.manager import JobManager, JobView
 from service.spec import parse_spec
 from service.status import Status
+from service.sweeps.listing import SweepQuery
 from service.sweeps.manager import SweepManager
 from service.sweeps.spec import parse_sweep
 from service.sweeps.trial_store import TrialStore
@@ -171,14 +172,16 @@ def test_a_sweep_that_a_newer_version_stored_is_listed_and_left_alone(
     spec = parse_sweep({"job": {"data": "digits", "model": "mlp"}, "axes": {"seed": [1, 2]}})
     store = TrialStore(tmp_path / "sweeps" / "sweep-newer")
     store.create("sweep-newer", spec)
-    with store._write() as db:
+    with store.writing() as db:
         store._set(db, spec=spec.model_dump(mode="json") | {"novel": 1})
 
     async def scenario() -> None:
         async with managed() as manager:
             sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path)
             await sweeps.start()
-            assert [(one.id, one.state) for one in await sweeps.page()] == [("sweep-newer", State.QUEUED)]
+            assert [(one.id, one.state) for one in (await sweeps.page(SweepQuery())).sweeps] == [
+                ("sweep-newer", State.QUEUED)
+            ]
             assert not sweeps.followers
             await sweeps.stop()
 
