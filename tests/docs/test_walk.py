@@ -33,6 +33,7 @@ WALKED = {
     "recipe": {"What belongs to what"},
     "papers": {"The papers' experiments"},
     "costs": {"Counted", "Timed"},
+    "plan": {"A plan"},
     "sweeps": {"A first sweep"},
     "elasticity": {"The same bits on any number of workers"},
     "guarantees": {"Shown by", "The standby of a shard"},
@@ -220,6 +221,14 @@ def test_what_a_layer_costs(place: Place) -> None:
     assert '"kinds":{"convolution":' in told
     assert "The plot is in layers.png" in told
     assert (place.folder / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_more_workers_would_bring(place: Place) -> None:
+    told = place.shell("\n".join(blocks("plan", "bash")), within_s=300)
+    assert told.count("Recommended: ") == 2
+    assert "held back by" in told
+    assert (place.folder / "digits.json").exists()
+    assert (place.folder / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.timeout(420)

@@ -134,8 +134,9 @@ def through_it_all(watched: Watched, folder: Path) -> None:
         assert holder(watched)._actor_id == held._actor_id  # executed once, whoever died
         lose(watched, held)  # the worker in the place of the next dead one looks for the blocks
     strike(plan, "kill")
-    fault(watched)
-    if held is not None:
+    if held is None:
+        fault(watched)
+    else:  # of which a survivor may tell before anybody knows of the kill
         watched.until(lambda event: event.data.get("reason") == "DataLost")
         watched.until(lambda event: event.data.get("state") == "RUNNING")
     watched.run.scale(1)
