@@ -18,6 +18,7 @@ from typing import BinaryIO
 from pydantic import BaseModel
 
 from service.errors import CheckpointNotFound, ModelNotFound, StorageFull
+from service.storage.plain_file import NotPlain, open_plain
 from trainers import TrainSpec
 
 FOLDER = "checkpoints"
@@ -76,25 +77,21 @@ def open_file(run_dir: Path, step: str, name: str) -> BinaryIO:
         raise CheckpointNotFound(f"{name!r} is no name of a checkpoint's file")
     with opened(run_dir, step) as folder:
         try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            return open_plain(name, folder)
+        except NotPlain:
+            raise CheckpointNotFound(f"{name!r} is no plain file") from None
         except OSError:
             raise CheckpointNotFound(f"checkpoint {step} has no file {name!r}; the list shows what there is") from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise CheckpointNotFound(f"{name!r} is no plain file")
-    return os.fdopen(file, "rb")
 
 
 def open_model(run_dir: Path, which: str) -> BinaryIO:
     """Open a model that a run has left beside its checkpoints: `model`, `best` or `raw`. Raises ModelNotFound."""
     try:
-        file = os.open(run_dir / f"{which}.safetensors", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return open_plain(run_dir / f"{which}.safetensors")
+    except NotPlain:
+        raise ModelNotFound(f"{which}.safetensors is no plain file") from None
     except OSError:
         raise ModelNotFound(f"the job has no {which}.safetensors: {MODELS[which]}") from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise ModelNotFound(f"{which}.safetensors is no plain file")
-    return os.fdopen(file, "rb")
 
 
 def chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from pydantic import BaseModel
 
 from service.errors import TraceNotFound
+from service.storage.plain_file import NotPlain, open_plain
 
 FOLDER = "traces"
 NAME = re.compile(r"([0-9]{4,9})-worker-([0-9]{1,9})-([0-9]{1,3})\.json\.gz")
@@ -49,13 +50,11 @@ def open_trace(run_dir: Path, name: str) -> BinaryIO:
         raise TraceNotFound(f"{name!r} is no name of a trace's file")
     try:
         with opened_traces(run_dir) as folder:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            return open_plain(name, folder)
+    except NotPlain:
+        raise TraceNotFound(f"{name!r} is no plain file") from None
     except OSError:
         raise TraceNotFound(f"there is no trace {name}; a run keeps its last ones, which the list shows") from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise TraceNotFound(f"{name!r} is no plain file")
-    return os.fdopen(file, "rb")
 
 
 @contextmanager
