@@ -125,13 +125,14 @@ class Upload:
                 yield piece
 
     def _kept(self, before: Manifest, files: dict[str, Piece]) -> dict[str, Piece]:
-        """The checkpoints that only the copy has, and that are kept: those newer than all of the run.
+        """The files of checkpoints that only the copy has, and that are kept: not older than the run's newest.
 
-        A run removes a checkpoint only when it has newer ones. If it has none, its disk was lost.
+        A run removes a checkpoint only when it has newer ones. If it has none, its disk was lost, or somebody is just
+        removing its folder, file by file.
         """
         last = max(Manifest(files=files).steps, default="")
         of_checkpoints = {name: piece for name, piece in before.files.items() if is_of_checkpoint(name)}
-        found = {name: piece for name, piece in of_checkpoints.items() if name.split("/")[1] > last}
+        found = {name: piece for name, piece in of_checkpoints.items() if name.split("/")[1] >= last}
         lost = {name.split("/")[1] for name, piece in found.items() if self.there.get(piece.object) != piece.size_bytes}
         return {name: piece for name, piece in found.items() if name.split("/")[1] not in lost}
 

@@ -13,6 +13,7 @@ from service import Mirror, Storage
 from tests.api.conftest import Service, eventually
 from tests.service.fakes import whole_run
 from tests.service.storage.copies import write_checkpoint
+from trainers.events import State
 
 
 @pytest.fixture
@@ -30,11 +31,20 @@ def remove(folder: Path) -> None:
     eventually(is_gone)
 
 
+def newest_manifest(copy: Path) -> str:
+    """The text of the newest manifest of a copy, or an empty one where there is none, or it has just been replaced."""
+    try:
+        return max((copy / "manifests").glob("*.json")).read_text()
+    except (ValueError, FileNotFoundError):
+        return ""
+
+
 def test_a_job_whose_files_are_gone_is_handed_out_or_says_why_not(service: Service, tmp_path: Path) -> None:
     service.runs.script = lambda run: (write_checkpoint(run.run_dir, 1000), whole_run(run))[1]
     job = service.client.submit({"epochs": 1})
     where = f"/v1/jobs/{job.id}/checkpoints/000000001000/model.safetensors"
-    eventually(lambda: list((tmp_path / "copies" / job.id / "manifests").glob("*.json")))
+    eventually(lambda: service.client.get(job.id).state is State.SUCCEEDED)  # the first copies are of a run under way
+    eventually(lambda: "000000001000/model" in newest_manifest(tmp_path / "copies" / job.id))
     eventually(lambda: service.client.get(job.id).storage == f"copied to file://{tmp_path}/copies/{job.id}")
     remove(tmp_path / "runs" / job.id)
     assert service.http.get(where).content == b"weights"

@@ -76,6 +76,20 @@ def test_what_a_run_removes_leaves_its_copy(storage: Storage, tmp_path: Path) ->
     assert {name.split("/")[1] for name in download(storage, tmp_path / "again")} == {"000000002000", "000000003000"}
 
 
+def test_a_folder_that_is_just_being_removed_leaves_its_copy(storage: Storage, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    for examples in (1000, 2000):
+        write_checkpoint(run_dir, examples, b"at %d" % examples)
+    upload(storage, run_dir)
+    before = download(storage, tmp_path / "before")
+    (run_dir / "checkpoints" / "000000002000" / "model.safetensors").unlink()
+    upload(storage, run_dir)
+    assert download(storage, tmp_path / "back") == before
+    shutil.rmtree(run_dir / "checkpoints" / "000000002000")
+    upload(storage, run_dir)
+    assert download(storage, tmp_path / "again") == before
+
+
 def test_the_log_is_cut_into_segments_of_whole_lines(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
