@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from service.jobs.service_metrics import ServiceMetrics
     from service.jobs.views import JobView, Page
     from service.plain_yaml import MAX_VALUES, compose_yaml, load_yaml
+    from service.plans.planner import Planner
+    from service.plans.spec import PlanSpec, as_field_error, parse_plan
     from service.scaling.figures import figures
     from service.scaling.markdown import markdown
     from service.scaling.report import ScalingReport, scaling_report
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
         metrics_of,
         needed_memory,
         plan_spec,
+        plan_work,
         plot_plan,
         plot_timings,
         profile_model,
@@ -159,6 +162,8 @@ _HOME = {
     "service.webhooks.sender": ("Sender",),
     "service.jobs.metric_series": ("AXES", "NAMES", "Line"),
     "service.webhooks.signature": ("verify",),
+    "service.plans.planner": ("Planner",),
+    "service.plans.spec": ("PlanSpec", "as_field_error", "parse_plan"),
     "service.plain_yaml": ("MAX_VALUES", "compose_yaml", "load_yaml"),
     "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
     "service.storage.mirror": ("Mirror",),
@@ -189,9 +194,9 @@ _HOME = {
         "MillraceError", "ModelCost", "NodeGroup", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
         "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "TraceRefused", "attach", "check_bits",
         "cluster_of", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec",
-        "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head", "stop_head",
-        "time_layers", "unknown", "worker_counts",
+        "metrics_of", "needed_memory", "plan_spec", "plan_work", "plot_plan", "plot_timings", "profile_model",
+        "profile_spec", "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head",
+        "stop_head", "time_layers", "unknown", "worker_counts",
     ),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -250,7 +255,9 @@ __all__ = [
     "Page",
     "Plan",
     "PlanRequest",
+    "PlanSpec",
     "PlanTable",
+    "Planner",
     "Progress",
     "Query",
     "Quotas",
@@ -303,6 +310,7 @@ __all__ = [
     "WebhookRefused",
     "Webhooks",
     "algorithms",
+    "as_field_error",
     "as_patch",
     "attach",
     "build_manager",
@@ -336,9 +344,11 @@ __all__ = [
     "new_sweep_id",
     "own_code",
     "own_code_of_sweep",
+    "parse_plan",
     "parse_spec",
     "parse_sweep",
     "plan_spec",
+    "plan_work",
     "plot_plan",
     "plot_timings",
     "profile_model",

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         stop_head,
         total_resources,
     )
+    from trainers.runtime.counting import count
     from trainers.runtime.event_log import EventLog, EventLogReader, Fence
     from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
     from trainers.runtime.warm_runner import WarmRunner
@@ -92,11 +93,12 @@ _HOME = {
         "Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "needed_memory", "slope_words",
     ),
     "trainers.cost.layers": ("profile_model", "profile_spec"),
-    "trainers.cost.clusters.cluster": ("Cluster", "cluster_of", "read_cluster"),
+    "trainers.cost.clusters.cluster": ("Cluster", "cluster_of", "read_cluster", "shipped_clusters"),
     "trainers.cost.plan": ("Plan", "PlanRequest", "StepProfile", "read_profile", "worker_counts"),
     "trainers.cost.plan_plot": ("plot_plan",),
     "trainers.cost.plan_table": ("PlanTable",),
-    "trainers.cost.planning": ("plan_spec",),
+    "trainers.cost.planning": ("check_profile", "counted_fields", "plan_spec", "plan_work"),
+    "trainers.cost.workload": ("Workload",),
     "trainers.cost.plot": ("plot_timings",),
     "trainers.cost.step_timing": ("profile_step",),
     "trainers.cost.timing": ("time_layers",),
@@ -123,6 +125,7 @@ _HOME = {
         "ensure_own_ray", "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
     ),
     "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
+    "trainers.runtime.counting": ("count",),
     "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
     "trainers.runtime.warm_runner": ("WarmRunner",),
     "trainers.tasks.base": ("Task",),
@@ -139,14 +142,15 @@ __all__ = [
     "FieldError", "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost",
     "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
     "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "StopReason", "Sum", "Supervised", "Task",
-    "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "adds_to_work",
-    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "cluster_of", "count_examples",
-    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
-    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
-    "metrics_targets", "needed_memory", "needs", "plan_spec", "plot_plan", "plot_timings", "preflight", "profile_model",
-    "profile_spec", "profile_step", "read_cluster", "read_profile", "refuse_given", "remove_files", "sentence",
-    "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
-    "total_resources", "train", "unknown", "who_trains", "worker_counts",
+    "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "Workload", "absolute",
+    "adds_to_work", "attach", "available_resources", "check_bits", "check_profile", "cleanup_run", "cluster_is_open",
+    "cluster_of", "count", "count_examples", "counted_fields", "detach", "embedded", "ensure_own_ray", "error_median",
+    "explain", "export_model", "field_errors", "find_run", "has_room", "headline_of", "images_of", "is_given",
+    "is_judged", "known_examples", "last_median", "metrics_of", "metrics_targets", "needed_memory", "needs",
+    "plan_spec", "plan_work", "plot_plan", "plot_timings", "preflight", "profile_model", "profile_spec", "profile_step",
+    "read_cluster", "read_profile", "refuse_given", "remove_files", "sentence", "set_of", "shipped_clusters",
+    "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names", "total_resources",
+    "train", "unknown", "who_trains", "worker_counts",
 ]  # fmt: skip
 
 

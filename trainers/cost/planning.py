@@ -13,7 +13,6 @@ from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.counting import count_workload
 from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, StepProfile, recommended
 from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step
 from trainers.cost.schedules.fleet import Fleet, Ints
@@ -47,11 +46,21 @@ def plan_spec(spec: TrainSpec, request: PlanRequest) -> Plan:
     Raises:
         SpecRejected: As `make_plan`, and as in a run for data, task or model.
     """
+    from trainers.cost.counting import count_workload  # torch
+
     if request.profile is not None:
         check_profile(spec, request.profile)  # before counting, which may take seconds
+    return plan_work(spec, count_workload(spec), request)
+
+
+def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
+    """Plan a spec whose model has been counted. Imports no torch.
+
+    Raises:
+        SpecRejected: As `make_plan`; or the request has neither a cluster nor a profile.
+    """
     if request.cluster is None and request.profile is None:
         raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
-    work = count_workload(spec)
     machines = machines_of(spec, work, request.cluster, request.profile)
     return make_plan(spec, work, machines, request.workers or usual_counts(spec, machines), request.price)
 
@@ -108,6 +117,13 @@ def profiled_fields(spec: TrainSpec) -> dict[str, object]:
         "precision": spec.precision,
         "workers.threads": spec.workers.threads,
     }
+
+
+def counted_fields(spec: TrainSpec) -> dict[str, object]:
+    """The fields of a spec that decide what is counted of it: on equal ones `count_workload` finds the same."""
+    sections = {name: getattr(spec, name).model_dump(mode="json") for name in ("task", "model", "data", "optimizer")}
+    traits = {"algorithm": spec.algorithm.name, "split": getattr(spec.algorithm, "split", None)}
+    return sections | traits | {"loss": spec.loss, "seed": spec.seed, "code": spec.code}
 
 
 def check_profile(spec: TrainSpec, profile: StepProfile) -> None:
