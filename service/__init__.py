@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.catalogue import Algorithm, Dataset, Model, algorithms, datasets, job_schema, models
+    from service.claims.claim import Claim, all_claims, claim_of
+    from service.claims.page import claim_page
+    from service.claims.picture import claim_picture
+    from service.claims.verdict import ClaimReport, claim_report
     from service.database.audit import Act, Audit, AuditEntry, AuditQuery
     from service.database.identity import LOCAL, Identity, Requester, Role
     from service.database.job_store import Query, Store
@@ -136,6 +140,10 @@ _HOME = {
     "service.webhooks.addresses": ("certificates", "networks"),
     "service.catalogue": ("Algorithm", "Dataset", "Model", "algorithms", "datasets", "job_schema", "models"),
     "service.storage.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
+    "service.claims.claim": ("Claim", "all_claims", "claim_of"),
+    "service.claims.page": ("claim_page",),
+    "service.claims.picture": ("claim_picture",),
+    "service.claims.verdict": ("ClaimReport", "claim_report"),
     "service.doctor": ("Finding", "Health", "Installation", "examine"),
     "service.errors": (
         "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
@@ -210,6 +218,8 @@ __all__ = [
     "CheckpointFile",
     "CheckpointNotFound",
     "CheckpointView",
+    "Claim",
+    "ClaimReport",
     "Cluster",
     "ClusterInfo",
     "CopyDamaged",
@@ -303,6 +313,7 @@ __all__ = [
     "WebhookRefused",
     "Webhooks",
     "algorithms",
+    "all_claims",
     "as_patch",
     "attach",
     "build_manager",
@@ -310,6 +321,11 @@ __all__ = [
     "check_bits",
     "check_fits",
     "chunks",
+    "claim_of",
+    "claim_page",
+    "claim_picture",
+    "claim_report",
+
     "cluster_of",
     "compose_yaml",
     "configurations",
