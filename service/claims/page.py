@@ -17,10 +17,11 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
     lines = [f"# Claim {report.number}: {report.name}", "", f"> {report.claim}", "", f"Source: {report.source}.", ""]
     lines += [f"**The claim {_told(report)}**{note}.", ""]
     if picture:
-        lines += [f"![What each variant came to, and its training loss]({picture})", ""]
+        lines += [f"![What each variant came to, and its test curve]({picture})", ""]
     lines += [*_variants(report.variants, report.metric), "", *_findings(report.findings, report.metric), ""]
     lines += [
-        f"± is one standard deviation over seeds. Each side of an interval holds with {report.confidence:.0%} confidence.",
+        "± is one standard deviation over seeds. A difference is taken seed by seed; each side of its interval holds "
+        f"with {report.confidence:.0%} confidence.",
         "",
         "## What differs from the paper",
         "",

@@ -1,4 +1,8 @@
-"""Whether a claim holds here: each expectation is held against the seeds, and the claim against its expectations."""
+"""Whether a claim holds here: each expectation is held against the seeds, and the claim against its expectations.
+
+The variants share their seeds, which draw the initial weights and the order of the examples; so the difference of two
+variants is taken seed by seed, and its interval is Student's of the paired differences.
+"""
 
 import math
 from collections import defaultdict
@@ -8,7 +12,7 @@ from service.claims.claim import Claim, Expectation, NoWorse
 from service.scaling.cells import final_error, outcome
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
-from service.scaling.statistics import CONFIDENCE, Seeds, difference
+from service.scaling.statistics import CONFIDENCE, Seeds, interval_of
 
 Answer = Literal["holds", "does not hold", "not shown"]
 Verdict = Literal["holds here", "holds in part", "does not hold here", "not shown"]
@@ -18,8 +22,8 @@ class VariantResult(ReportModel):
     """What the seeds of one variant came to."""
 
     name: str
-    costs: list[float]
-    """One a seed that was trained to its end, least first."""
+    costs: dict[int, float]
+    """Seed -> cost, of those that were trained to their end."""
     diverged: int
     """Seeds whose loss was not finite, or that learned nothing."""
     missing: int
@@ -28,11 +32,6 @@ class VariantResult(ReportModel):
     """None where a seed diverged: a model that has learned nothing has no place in a mean."""
     std: float | None
 
-    @property
-    def seeds(self) -> Seeds:
-        """For the statistics."""
-        return Seeds.of(self.costs)
-
 
 class Finding(ReportModel):
     """One expectation, and what the seeds say of it."""
@@ -40,7 +39,8 @@ class Finding(ReportModel):
     expected: str
     """In words."""
     low: float | None
-    """The difference of the means is not less, with 95 % confidence; none: a seed diverged, or too few seeds."""
+    """The mean difference over the seeds that both have is not less, with 95 % confidence; none: a seed diverged, or
+    fewer than two are common."""
     high: float | None
     """It is not more, likewise."""
     answer: Answer
@@ -80,7 +80,7 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
 
 
 def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
-    costs: dict[str, list[float]] = defaultdict(list)
+    costs: dict[str, dict[int, float]] = defaultdict(dict)
     counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in claim.sweep.variants}
     for trial in evidence.trials:
         name, came_to, cost = str(trial.settings.get("variant")), outcome(trial), final_error(trial)
@@ -89,14 +89,14 @@ def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
         if came_to == "diverged":
             counts[name]["diverged"] += 1
         elif came_to == "finished" and cost is not None:
-            costs[name].append(cost)
+            costs[name][trial.seed] = cost
         else:
             counts[name]["missing"] += 1
-    return {name: _result(name, sorted(costs[name]), **count) for name, count in counts.items()}
+    return {name: _result(name, dict(sorted(costs[name].items())), **count) for name, count in counts.items()}
 
 
-def _result(name: str, costs: list[float], diverged: int, missing: int) -> VariantResult:
-    seeds = Seeds.of(costs)
+def _result(name: str, costs: dict[int, float], diverged: int, missing: int) -> VariantResult:
+    seeds = Seeds.of(list(costs.values()))
     has_mean = bool(costs) and not diverged
     return VariantResult(
         name=name,
@@ -110,7 +110,9 @@ def _result(name: str, costs: list[float], diverged: int, missing: int) -> Varia
 
 def _finding(expected: Expectation, found: dict[str, VariantResult], metric: Metric) -> Finding:
     ours, theirs = (found[name] for name in expected.variants)
-    interval = None if ours.diverged or theirs.diverged else difference(ours.seeds, theirs.seeds)
+    common = sorted(ours.costs.keys() & theirs.costs.keys())
+    differences = [ours.costs[seed] - theirs.costs[seed] for seed in common]
+    interval = None if ours.diverged or theirs.diverged else interval_of(differences)
     low, high = (-math.inf, math.inf) if interval is None else interval
     if ours.diverged and not theirs.diverged:  # it is worse than anything that has learned
         low = math.inf

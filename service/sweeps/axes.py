@@ -89,7 +89,7 @@ def _drawn(count: int, seed: int) -> Iterator[int]:
 
 def _check(spec: SweepSpec) -> None:
     """Each axis by itself, so that each error has the path of its axis."""
-    errors = []
+    errors: list[FieldError] = []
     for name, fields in spec.variants.items():
         errors += _wrong_fields(spec, name, fields)
     for axis, values in spec.axes.items():
