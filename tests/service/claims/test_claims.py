@@ -54,7 +54,7 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
 
 
 def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(SpecInvalid, match="there is no claim 'warm', only .*warm-up"):
+    with pytest.raises(SpecInvalid, match=r"there is no claim 'warm', only .*warm-up"):
         claim_of("warm")
     with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
         claim(expect=[{"worse": "huge", "than": "small"}])
