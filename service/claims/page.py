@@ -1,9 +1,16 @@
 """A claim's page as Markdown: the claim, the verdict, what each variant came to, and each expectation."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 
 from service.claims.verdict import ClaimReport, Finding, VariantResult
 from service.scaling.metric import Metric
+
+WIDTH = 118
+QUOTED = {"initial_indent": "> ", "subsequent_indent": "> "}
+READING = (
+    "± is one standard deviation over seeds. A difference is taken seed by seed; each side of its interval holds with"
+)
 
 
 def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "") -> str:
@@ -14,18 +21,17 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
         picture: Address of the picture; empty: without it.
     """
     note = " (a quick run, which only shows that the command works)" if report.quick else ""
-    lines = [f"# Claim {report.number}: {report.name}", "", f"> {report.claim}", "", f"Source: {report.source}.", ""]
-    lines += [f"**The claim {_told(report)}**{note}.", ""]
+    lines = [f"# Claim {report.number}: {report.name}", "", *wrap(report.claim, WIDTH, **QUOTED), ""]
+    lines += [f"Source: {report.source}.", "", f"**The claim {_told(report)}**{note}.", ""]
     if picture:
         lines += [f"![What each variant came to, and its test curve]({picture})", ""]
     lines += [*_variants(report.variants, report.metric), "", *_findings(report.findings, report.metric), ""]
     lines += [
-        "± is one standard deviation over seeds. A difference is taken seed by seed; each side of its interval holds "
-        f"with {report.confidence:.0%} confidence.",
+        *wrap(f"{READING} {report.confidence:.0%} confidence.", WIDTH),
         "",
         "## What differs from the paper",
         "",
-        report.differs,
+        *wrap(report.differs, WIDTH),
         "",
     ]
     if made:

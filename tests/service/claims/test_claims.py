@@ -1,15 +1,27 @@
 """Claims: their files, and what seeds make of them."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service import Claim, SpecInvalid, all_claims, claim_of, claim_page, claim_picture, claim_report, configurations
+from service import (
+    Claim,
+    ClaimReport,
+    SpecInvalid,
+    all_claims,
+    claim_of,
+    claim_page,
+    claim_picture,
+    claim_report,
+    configurations,
+)
 from service.claims.claim import Part
 from service.scaling.evidence import Evidence, Point, Question, Trial
 from service.scaling.statistics import interval_of
 
+REPOSITORY = Path(__file__).parents[3]
 SWEEP = {
     "job": {"data": "digits", "workers": 1},
     "variants": {"small": {"batch.per_worker": 8}, "large": {"batch.per_worker": 64}},
@@ -107,3 +119,15 @@ def test_a_page_and_a_picture() -> None:
     assert claim_picture(claim_report(claim(), seen()), seen())["svg"].startswith(
         b"<?xml"
     )  # before the first trial ends
+
+
+def test_the_guide_has_a_page_for_each_report_and_its_verdict() -> None:
+    folder = REPOSITORY / "docs" / "claims"
+    table = (folder / "index.md").read_text()
+    reports = [ClaimReport.model_validate_json(path.read_text()) for path in folder.glob("*.json")]
+    assert {path.stem for path in folder.glob("*.md")} - {"index"} == {report.name for report in reports}
+    for report in reports:
+        assert f"]({report.name}.md) | {report.verdict} |" in table
+        assert report.verdict in (folder / f"{report.name}.md").read_text()
+        assert report.claim == all_claims()[report.name].claim
+        assert not report.quick
