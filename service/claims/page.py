@@ -7,7 +7,6 @@ from service.claims.verdict import ClaimReport, Finding, VariantResult
 from service.scaling.metric import Metric
 
 WIDTH = 118
-QUOTED = {"initial_indent": "> ", "subsequent_indent": "> "}
 READING = (
     "± is one standard deviation over seeds. A difference is taken seed by seed; each side of its interval holds with"
 )
@@ -21,7 +20,12 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
         picture: Address of the picture; empty: without it.
     """
     note = " (a quick run, which only shows that the command works)" if report.quick else ""
-    lines = [f"# Claim {report.number}: {report.name}", "", *wrap(report.claim, WIDTH, **QUOTED), ""]
+    lines = [
+        f"# Claim {report.number}: {report.name}",
+        "",
+        *(f"> {line}" for line in wrap(report.claim, WIDTH - 2)),
+        "",
+    ]
     lines += [f"Source: {report.source}.", "", f"**The claim {_told(report)}**{note}.", ""]
     if picture:
         lines += [f"![What each variant came to, and its test curve]({picture})", ""]

@@ -52,7 +52,7 @@ def _curves(axes: Axes, report: ClaimReport, evidence: Evidence) -> None:
         rows = [mean(costs[epoch]) for epoch in at], [std(costs[epoch]) or 0.0 for epoch in at]
         band(axes, at, np.array(rows), variant.name, color=PALETTE[place % len(PALETTE)])
     axes.set_xlabel("epochs")
-    shown = [point for line in axes.lines for point in line.get_ydata()]  # type: ignore[union-attr]
+    shown = [float(point) for line in axes.lines for point in np.asarray(line.get_ydata())]
     if shown and min(shown) > 0:
         log_axis(axes, _label(report), (min(shown) / 1.1, max(shown) * 1.1))
     axes.set_ylabel(_label(report))
