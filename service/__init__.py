@@ -15,6 +15,13 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.catalogue import datasets as datasets
     from service.catalogue import job_schema as job_schema
     from service.catalogue import models as models
+    from service.claims.claim import Claim as Claim
+    from service.claims.claim import all_claims as all_claims
+    from service.claims.claim import claim_of as claim_of
+    from service.claims.page import claim_page as claim_page
+    from service.claims.picture import claim_picture as claim_picture
+    from service.claims.verdict import ClaimReport as ClaimReport
+    from service.claims.verdict import claim_report as claim_report
     from service.database.audit import Act as Act
     from service.database.audit import Audit as Audit
     from service.database.audit import AuditEntry as AuditEntry
