@@ -32,6 +32,7 @@ WALKED = {
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
     "papers": {"The papers' experiments"},
+    "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed"},
     "plan": {"A plan"},
     "sweeps": {"A first sweep"},
@@ -241,6 +242,12 @@ def test_a_sweep_and_its_report(place: Place) -> None:
     (variant,) = json.loads((report / "report.json").read_text())["variants"]
     assert variant["baseline"]["batch"] == 8
     assert variant["answer"][0] in told
+
+
+def test_a_claim_of_the_papers(place: Place) -> None:
+    told = place.shell("\n".join(blocks("claims/index", "bash")), within_s=400)
+    assert "**The claim holds" in told
+    assert (place.folder / "runs" / "claims" / "shuffle-quick" / "claim.svg").exists()
 
 
 @pytest.mark.timeout(420)
