@@ -85,12 +85,12 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.cluster import start_head as start_head
     from trainers.runtime.cluster import stop_head as stop_head
     from trainers.runtime.cluster import total_resources as total_resources
-    from trainers.runtime.counting import count as count
     from trainers.runtime.event_log import EventLog as EventLog
     from trainers.runtime.event_log import EventLogReader as EventLogReader
     from trainers.runtime.event_log import Fence as Fence
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run
+    from trainers.runtime.runs import count as count
     from trainers.runtime.runs import find_run as find_run
     from trainers.runtime.runs import preflight as preflight
     from trainers.runtime.runs import remove_files as remove_files
