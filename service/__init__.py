@@ -131,6 +131,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.webhooks.webhook_store import Delivery as Delivery
     from service.webhooks.webhook_store import Webhook as Webhook
     from service.webhooks.webhook_store import Webhooks as Webhooks
+    from trainers import OPTION_HEADINGS as OPTION_HEADINGS
     from trainers import BitsReport as BitsReport
     from trainers import Cluster as Cluster
     from trainers import ClusterInfo as ClusterInfo

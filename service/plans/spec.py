@@ -19,7 +19,7 @@ from trainers import (
     worker_counts,
 )
 
-OWN = frozenset({"workers", "cluster", "profile", "price"})
+OWN = frozenset({"search", "workers", "cluster", "profile", "price"})
 FIELD = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_]+)*")
 POINTER = re.compile(r"(/\S*): (.*)", re.DOTALL)
 

@@ -11,7 +11,7 @@ from service import PlanRequest
 from tests.api.conftest import Service, eventually
 from tests.cost.test_planning import SLOW, profile_of
 from tests.service.fakes import WORK
-from trainers.cost.planning import plan_work
+from trainers.cost.planner import plan_work
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
