@@ -6,7 +6,7 @@ There is one `Shard` for each group of parameters of which a part lies in the sl
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
@@ -56,7 +56,8 @@ class Server(ABC, Generic[Channel]):
         self.listener = listener
         self.pieces = pieces
         self.channels: dict[int, Channel] = {}  # worker -> its connection
-        self.fetching: dict[tuple[int, int], tuple[int, int]] = {}  # (worker, group) -> the clock it waits for, serial
+        # (worker, group) -> the clock it waits for, serial, and how many updates had arrived before
+        self.fetching: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.answered: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # likewise -> serial, row, and the answer
         self.missing: set[int] = set()
         """Workers of the process before this one that have not come back."""
@@ -243,7 +244,7 @@ class Server(ABC, Generic[Channel]):
         if answer is not None and answer[0] == serial:
             self._send_version(worker, group, *answer[1:])
         else:
-            self.fetching[worker, group] = min_clock, serial
+            self.fetching[worker, group] = min_clock, serial, self.pieces[group].shard.arrived
 
     def _leave(self, worker: int) -> None:
         for piece in self.pieces.values():
@@ -277,20 +278,32 @@ class Server(ABC, Generic[Channel]):
 
     def _act(self) -> None:
         self._run_due()
-        for piece in self.pieces.values():
+        for group, piece in self.pieces.items():
             while piece.shard.ripe:
-                limit = self._updates_until_due() if piece is self.first else None
-                for applied in piece.shard.apply(limit):
+                for applied in piece.shard.apply(self._most_updates(piece)):
                     self._acknowledge(applied)
                 self._run_due()
-        for (worker, group), (min_clock, serial) in list(self.fetching.items()):
-            shard = self.pieces[group].shard
-            if shard.may_fetch(min_clock):
+                if piece.shard.ripe:
+                    self._answer_fetches([group])
+        self._answer_fetches(self.pieces)
+
+    def _answer_fetches(self, groups: Collection[int]) -> None:
+        """Those whose clock has come. A fetch sees every push that came before it, its own worker's among them."""
+        ready = {group: (self.pieces[group].shard.taken, self.pieces[group].shard.floor) for group in groups}
+        for (worker, group), (min_clock, serial, after) in list(self.fetching.items()):
+            if group in ready and after <= ready[group][0] and min_clock <= ready[group][1]:
                 del self.fetching[worker, group]
+                shard = self.pieces[group].shard
                 row = shard.pin(worker)
                 message = reply(SNAPSHOT, group, row, shard.examples, shard.version, serial)
                 self.answered[worker, group] = serial, row, message
                 self._send_version(worker, group, row, message)
+
+    def _most_updates(self, piece: GroupSlice) -> int | None:
+        """How many updates share the next pass over a piece. One, where a pass would read everything again for each:
+        then no worker waits for pushes that came after its own, and those that came together do not stay together."""
+        limit = self._updates_until_due() if piece is self.first else None
+        return limit if piece.shard.config.update.shares_passes else 1
 
     def _updates_until_due(self) -> int | None:
         """How many updates may share a pass before an action is due."""
