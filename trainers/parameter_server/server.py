@@ -6,7 +6,7 @@ There is one `Shard` for each group of parameters of which a part lies in the sl
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
@@ -56,7 +56,7 @@ class Server(ABC, Generic[Channel]):
         self.listener = listener
         self.pieces = pieces
         self.channels: dict[int, Channel] = {}  # worker -> its connection
-        # (worker, group) -> the clock it waits for, serial, and how many updates had arrived before
+        # (worker, group) -> the clock it waits for, serial, and `taken` once the worker's own pushes are in the version
         self.fetching: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.answered: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # likewise -> serial, row, and the answer
         self.missing: set[int] = set()
@@ -116,7 +116,7 @@ class Server(ABC, Generic[Channel]):
         """
         try:
             while not self.closing:
-                ready = [key.fileobj for key, _ in self.selector.select(LOOK_S if self.missing else None)]
+                ready = [key.fileobj for key, _ in self.selector.select(self._wait_s())]
                 self._give_up_the_dead()
                 while ready:  # all that has come, so that pushes which arrive together share one pass over the slice
                     for connection in ready:
@@ -128,6 +128,12 @@ class Server(ABC, Generic[Channel]):
             raise
         finally:
             self._end()
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for messages: not at all while there are updates to make, which nobody tells again."""
+        if any(piece.shard.ripe for piece in self.pieces.values()):
+            return 0.0
+        return LOOK_S if self.missing else None
 
     def at_version(self, version: int, action: Callable[[Shard], None]) -> None:
         """Have the serving thread call `action` with the first group's shard between two updates, when exactly so many
@@ -244,7 +250,7 @@ class Server(ABC, Generic[Channel]):
         if answer is not None and answer[0] == serial:
             self._send_version(worker, group, *answer[1:])
         else:
-            self.fetching[worker, group] = min_clock, serial, self.pieces[group].shard.arrived
+            self.fetching[worker, group] = min_clock, serial, self.pieces[group].shard.last_of.get(worker, 0)
 
     def _leave(self, worker: int) -> None:
         for piece in self.pieces.values():
@@ -277,21 +283,17 @@ class Server(ABC, Generic[Channel]):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
+        """One pass over each piece, and what can be answered then."""
         self._run_due()
-        for group, piece in self.pieces.items():
-            while piece.shard.ripe:
+        for piece in self.pieces.values():
+            if piece.shard.ripe:
                 for applied in piece.shard.apply(self._most_updates(piece)):
                     self._acknowledge(applied)
                 self._run_due()
-                if piece.shard.ripe:
-                    self._answer_fetches([group])
-        self._answer_fetches(self.pieces)
-
-    def _answer_fetches(self, groups: Collection[int]) -> None:
-        """Those whose clock has come. A fetch sees every push that came before it, its own worker's among them."""
-        ready = {group: (self.pieces[group].shard.taken, self.pieces[group].shard.floor) for group in groups}
+        ready = {group: (piece.shard.taken, piece.shard.floor) for group, piece in self.pieces.items()}
         for (worker, group), (min_clock, serial, after) in list(self.fetching.items()):
-            if group in ready and after <= ready[group][0] and min_clock <= ready[group][1]:
+            taken, floor = ready[group]
+            if after <= taken and min_clock <= floor:
                 del self.fetching[worker, group]
                 shard = self.pieces[group].shard
                 row = shard.pin(worker)

@@ -104,6 +104,7 @@ class Shard:
         self.staleness: Counter[int] = Counter()  # of what this process applied
         self.ripe: deque[list[ReceivedPush]] = deque()  # pushes that make an update each
         self.taken = 0  # how many were ripe and are no more
+        self.last_of: dict[int, int] = {}  # live worker -> `taken` when its last push will be
         self.parts: dict[tuple[int, int], dict[Node, list[ReceivedPush]]] = defaultdict(dict)  # of a step not complete
         self.backup_quorum: BackupQuorum[ReceivedPush] | None = (
             BackupQuorum(config.quorum, config.backup) if config.backup else None
@@ -136,6 +137,7 @@ class Shard:
     def leave(self, worker: int) -> None:
         """Wait for this worker no longer."""
         known = self.clocks.pop(worker, None)
+        self.last_of.pop(worker, None)
         if self.pinned.pop(worker, None) is not None:
             self.journal.unpin(worker)
         if self.backup_quorum is not None:
@@ -171,11 +173,6 @@ class Shard:
             return self.version
         return min(self.clocks.values(), default=math.inf)
 
-    @property
-    def arrived(self) -> int:
-        """How many groups of pushes have been ripe so far."""
-        return self.taken + len(self.ripe)
-
     # -- reading --------------------------------------------------------------------------------------------------
 
     def pin(self, reader: int) -> int:
@@ -206,6 +203,7 @@ class Shard:
         assert self.backup_quorum is None or push.identity in self.applied, "a push that comes after its step"
         if not self.config.quorum or push.identity in self.applied:
             self.ripe.append([push])
+            self.last_of[push.worker] = self.taken + len(self.ripe)
             return
         step = push.identity.epoch, push.identity.first // self.config.quorum
         lo = push.identity.first % self.config.quorum
@@ -345,6 +343,7 @@ class Shard:
                 self.applied.discard(identity)
             self.before, self.latest = None, []
         self.ripe.clear()
+        self.last_of.clear()
         self.parts.clear()
         self.clocks.clear()
         for reader in self.pinned:
