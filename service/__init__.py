@@ -86,6 +86,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
+    from service.plans.planner import Planner as Planner
+    from service.plans.spec import PlanSpec as PlanSpec
+    from service.plans.spec import as_field_error as as_field_error
+    from service.plans.spec import parse_plan as parse_plan
     from service.scaling.figures import figures as figures
     from service.scaling.markdown import markdown as markdown
     from service.scaling.report import ScalingReport as ScalingReport
@@ -133,6 +137,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.webhooks.webhook_store import Delivery as Delivery
     from service.webhooks.webhook_store import Webhook as Webhook
     from service.webhooks.webhook_store import Webhooks as Webhooks
+    from trainers import OPTION_HEADINGS as OPTION_HEADINGS
     from trainers import BitsReport as BitsReport
     from trainers import Cluster as Cluster
     from trainers import ClusterInfo as ClusterInfo
@@ -170,6 +175,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
+    from trainers import plan_work as plan_work
     from trainers import plot_plan as plot_plan
     from trainers import plot_timings as plot_timings
     from trainers import profile_model as profile_model

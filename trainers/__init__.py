@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.clusters.cluster import Cluster as Cluster
     from trainers.cost.clusters.cluster import cluster_of as cluster_of
     from trainers.cost.clusters.cluster import read_cluster as read_cluster
+    from trainers.cost.clusters.cluster import shipped_clusters as shipped_clusters
     from trainers.cost.figures import CostShare as CostShare
     from trainers.cost.figures import Images as Images
     from trainers.cost.figures import ModelCost as ModelCost
@@ -26,11 +27,16 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.plan import read_profile as read_profile
     from trainers.cost.plan import worker_counts as worker_counts
     from trainers.cost.plan_plot import plot_plan as plot_plan
+    from trainers.cost.plan_table import OPTION_HEADINGS as OPTION_HEADINGS
     from trainers.cost.plan_table import PlanTable as PlanTable
-    from trainers.cost.planning import plan_spec as plan_spec
+    from trainers.cost.planner import plan_spec as plan_spec
+    from trainers.cost.planner import plan_work as plan_work
     from trainers.cost.plot import plot_timings as plot_timings
+    from trainers.cost.profiled import check_profile as check_profile
+    from trainers.cost.profiled import counted_fields as counted_fields
     from trainers.cost.step_timing import profile_step as profile_step
     from trainers.cost.timing import time_layers as time_layers
+    from trainers.cost.workload import Workload as Workload
     from trainers.data.datasets import count_examples as count_examples
     from trainers.data.names import DATASETS as DATASETS
     from trainers.elastic.node_group import NodeGroup as NodeGroup
@@ -85,6 +91,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.event_log import Fence as Fence
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run
+    from trainers.runtime.runs import count as count
     from trainers.runtime.runs import find_run as find_run
     from trainers.runtime.runs import preflight as preflight
     from trainers.runtime.runs import remove_files as remove_files

@@ -47,8 +47,9 @@ WALKED = {
     "storage": {"Copies of runs", "Backup"},
     "rest": {
         "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
-        "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Webhooks", "From Python",
+        "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Plans", "From Python",
     },
+    "webhooks": {"Made", "Checked"},
 }  # fmt: skip
 """The sections whose blocks the tests of this file run."""
 
@@ -313,13 +314,16 @@ def assert_rest(place: Place) -> None:
     assert "no figure is called 'lost'" in told
     assert (place.folder / "model.safetensors").stat().st_size > 0
     assert "idempotent-replayed: true" in told.lower()
+    assert '"algorithm":"downpour","per_worker":' in told
+    assert "no cluster has this name" in told
+    told = place.shell("\n".join(blocks("webhooks", "bash")))
     assert "169.254.169.254, which is not an address of the public network" in told
     secrets = [json.loads(line)["secret"] for line in re.findall(r'\{"id".*?"secret":"[^"]+"\}', told)]
     assert len(secrets) == 1
     schema = json.loads(place.shell("curl -sS http://127.0.0.1:8466/openapi.json"))
     assert addresses() == set(schema["paths"])
+    assert place.python("\n".join(blocks("webhooks", "python"))).startswith("not from us")
     told = place.python("\n".join(blocks("rest", "python")), within_s=60)
-    assert told.startswith("not from us")
     assert "the job needs 99 CPUs" in told
     assert "SUCCEEDED" in told
 
