@@ -100,6 +100,12 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.spec import parse_spec as parse_spec
     from service.spec import read_spec as read_spec
     from service.spec import read_spec_file as read_spec_file
+    from service.speedup.page import study_page as study_page
+    from service.speedup.page import study_tables as study_tables
+    from service.speedup.picture import study_picture as study_picture
+    from service.speedup.study import Study as Study
+    from service.speedup.study import study_of as study_of
+    from service.speedup.study import study_sweep as study_sweep
     from service.storage.checkpoints import CheckpointFile as CheckpointFile
     from service.storage.checkpoints import CheckpointView as CheckpointView
     from service.storage.checkpoints import chunks as chunks
