@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.figures import Figures
+from trainers.cost.simulation.simulated import Simulated
 from trainers.errors import SpecRejected
 from trainers.spec import field_errors
 
@@ -62,6 +63,8 @@ class PlanRequest(Figures):
     """Of one worker for an hour, in any currency."""
     search: bool = False
     """Whether to tell too what other algorithms, minibatches and numbers of shards would reach."""
+    simulate: int = Field(default=0, ge=0, le=8)
+    """How many candidates, the fastest ones, are simulated too."""
 
 
 class Option(Figures):
@@ -133,6 +136,8 @@ class Candidate(Figures):
     shard_bytes: int | None = None
     """What the fullest shard needs at least: two versions of parameters and state, two gradients for each worker; null
     without shards, and where the optimizer's class decides."""
+    simulated: Simulated | None = None
+    """What a simulation says of it; null where none was asked for."""
     price: float | None = None
     """Of a million examples, in the currency of the price an hour."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainers.cost.plan import Candidate, Plan, rate_words
+from trainers.cost.simulation.simulated import Simulated
 
 HEADINGS = (
     "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges",
@@ -83,6 +84,9 @@ class PlanTable:
             late = best.staleness
             spread = f"{late.least:,.3g} to {late.most:,.3g} of nine in ten"
             yield f"A gradient is {late.mean:,.3g} updates behind in the mean, {spread}, when a shard applies it."
+        for each in plan.candidates:
+            if each.simulated is not None:
+                yield _simulation(each, each.simulated)
         if best.shard_bytes is not None:
             yield f"The fullest shard needs at least {best.shard_bytes / 1e6:,.1f} MB."
         if plan.memory_bytes is not None:
@@ -102,6 +106,15 @@ class PlanTable:
         if self.plan.options:
             parts += ["## What else it could be", _table(OPTION_HEADINGS, self.option_rows)]
         return "\n\n".join(parts) + "\n"
+
+
+def _simulation(each: Candidate, found: Simulated) -> str:
+    rates = f"{rate_words(found.examples_per_s)} examples/s ({rate_words(found.low)} to {rate_words(found.high)})"
+    stale = f", a gradient is {found.mean_staleness:,.3g} updates behind" if found.staleness else ""
+    closed = f"the closed forms say {rate_words(each.examples_per_s)}"
+    return (
+        f"Simulated, {each.workers} workers: {rates}, waiting {1000 * found.waiting_s:,.3g} ms a step{stale}; {closed}."
+    )
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,12 +1,16 @@
 """Answers what a plan is asked for."""
 
-from trainers.cost.plan import Plan, PlanRequest
-from trainers.cost.planning import machines_of, make_plan, usual_counts
+from trainers.cost.plan import Candidate, Plan, PlanRequest
+from trainers.cost.planning import Machines, fleet_of, machines_of, make_plan, step_of, usual_counts
 from trainers.cost.profiled import check_profile
 from trainers.cost.search import search
+from trainers.cost.simulation.simulated import STEPS
 from trainers.cost.workload import Workload
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
+
+MOST_STEPS = 256_000
+"""Of all simulated workers together."""
 
 
 def plan_spec(spec: TrainSpec, request: PlanRequest) -> Plan:
@@ -33,4 +37,21 @@ def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
     machines = machines_of(spec, work, request.cluster, request.profile)
     workers = request.workers or usual_counts(spec, machines)
     plan = make_plan(spec, work, machines, workers, request.price)
+    if request.simulate:
+        plan = plan.model_copy(update={"candidates": _simulated(spec, work, machines, plan, request.simulate)})
     return plan.model_copy(update={"options": search(spec, work, machines, workers)}) if request.search else plan
+
+
+def _simulated(spec: TrainSpec, work: Workload, machines: Machines, plan: Plan, number: int) -> tuple[Candidate, ...]:
+    """The plan's candidates, the fastest of them with what a simulation says."""
+    from trainers.cost.simulation.simulate import simulate  # SimPy
+
+    fastest = sorted(plan.candidates, key=lambda each: -each.examples_per_s)[:number]
+    found = dict[int, Candidate]()
+    for each in fastest:
+        fleet = fleet_of(spec, machines, [each.workers])
+        step = step_of(spec, work, machines.pace, fleet)
+        steps = max(20, min(STEPS, MOST_STEPS // each.workers))
+        simulated = simulate(spec, work, machines.pace, fleet, step, seed=spec.seed, steps=steps)
+        found[each.workers] = each.model_copy(update={"simulated": simulated})
+    return tuple(found.get(each.workers, each) for each in plan.candidates)

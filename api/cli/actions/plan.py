@@ -39,6 +39,7 @@ class PlanOptions:
     price: float | None
     plot: Path | None
     search: bool = False
+    simulate: int = 0
 
 
 def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
@@ -68,6 +69,7 @@ def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
         cluster=None if options.cluster is None else read_cluster(options.cluster),
         price=options.price,
         search=options.search,
+        simulate=options.simulate,
     )
     if request.cluster is None or options.profile is not None:
         request = request.model_copy(update={"profile": _profile(spec, options.profile)})

@@ -143,12 +143,14 @@ def _add_plan(app: typer.Typer) -> None:
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
         search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
+        simulate: Annotated[int, typer.Option(min=0, max=8, help="Simulate the N fastest too.", metavar="N")] = 0,
         output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
     ) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
         from api.cli.actions.plan import PlanOptions, print_plan
 
-        print_plan(spec_file, sets or [], PlanOptions(workers, cluster, profile, price, plot, search), output.value)
+        options = PlanOptions(workers, cluster, profile, price, plot, search, simulate)
+        print_plan(spec_file, sets or [], options, output.value)
 
 
 def _add_export(app: typer.Typer, context: CliContext) -> None:

@@ -28,17 +28,13 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
         )
     visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
     think = visits.alone_s * fleet.crowding
-    hidden = np.zeros(len(fleet.workers))
-    if config.push == "layerwise":
-        groups = max(1, min(len(work.layers), work.num_bytes // config.bucket_bytes))
-        hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * (1 - 1 / groups)
+    hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * hidden_share(config, work)
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, hidden), ())
 
 
 def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
-    size = fleet.most if config.group == "node" else np.full(len(fleet.workers), config.group)
-    members = np.minimum(size, fleet.workers)
+    members = members_of(config, fleet)
     inner, sent = canonical_s(fleet.with_workers(members, members), work.num_bytes)
     copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / config.num_fetch
     inner = inner + np.where(members > 1, copied, 0.0)
@@ -47,6 +43,20 @@ def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace,
     think = visits.alone_s * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
     return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
+
+
+def members_of(config: MixedConfig, fleet: Fleet) -> Ints:
+    """Workers of a group; (C,)."""
+    size = fleet.most if config.group == "node" else np.full(len(fleet.workers), config.group)
+    found: Ints = np.minimum(size, fleet.workers)
+    return found
+
+
+def hidden_share(config: DownpourConfig, work: Workload) -> float:
+    """Of the passes, while so much of them groups of parameters travel: all groups but one."""
+    if config.push != "layerwise":
+        return 0.0
+    return 1 - 1 / max(1, min(len(work.layers), work.num_bytes // config.bucket_bytes))
 
 
 def _step(
@@ -75,10 +85,13 @@ class Visits:
         share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
         (num_fetch, num_push), lane = every, fleet.lane(all_at_once=False)
         often = 1 / num_fetch + 1 / num_push
-        of_process = often * share * b / (fleet.cluster.shard_bandwidth or np.inf)
-        travels = np.maximum(lane.seconds(often, often * share * b), of_process)
-        self.service_s = travels + pace.update_s * share / num_push
-        """The shard is busy with it."""
+        of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
+        self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
+        """The shard is busy with one fetch ..."""
+        self.push_s = self.fetch_s + pace.update_s * share
+        """... and with one push, and its update."""
+        self.service_s = self.fetch_s / num_fetch + self.push_s / num_push
+        """It is busy with both, a minibatch."""
         self.own_s = np.maximum(self.service_s, lane.seconds(often, often * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
         self.sent_bytes = np.full(len(fleet.workers), b / num_push)
@@ -86,13 +99,18 @@ class Visits:
         """Passes, and the local steps between two fetches."""
         self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
 
+    def near(self, clients: Ints) -> Ints:
+        """Of so many clients, those that stand on a shard's own node."""
+        found: Ints = np.where(self.at_home & (self.fleet.nodes > 1), np.maximum(1, clients // self.fleet.nodes), 0)
+        return found
+
     def exchange(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Exchange, Floats]:
         """The exchange of each of so many clients, and what it waits for the others there.
 
         Where shards stand on the workers' nodes, a shard's own node does not load its link. The clients beside a single
         shard then wait for nothing, and the mean is over their rates and those of the others.
         """
-        near = np.where(self.at_home & (self.fleet.nodes > 1), np.maximum(1, clients // self.fleet.nodes), 0)
+        near = self.near(clients)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
         served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
         waits = np.maximum(served - self.service_s, 0.0)

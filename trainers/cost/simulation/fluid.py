@@ -1,0 +1,136 @@
+"""Links that transfers share fairly: each transfer flows at its max-min fair rate (Bertsekas and Gallager 1992, 6.5.2),
+which changes whenever another one begins or ends.
+
+Transfers over the same links flow at the same rate at any moment. So they are kept together, and each is through when
+what has flowed for one of them since the beginning of time, `flowed`, reaches its own mark: a change of rates costs as
+much as there are different routes, however many transfers there are.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from simpy import Environment, Event
+
+DONE = 1e-12
+"""Of a mark: so much nearer counts as reached, for rounding."""
+MOST_KNOWN = 10_000
+"""States of the network whose rates are kept."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a transfer uses."""
+
+    links: tuple[str, ...]
+    most: float = float("inf")
+    """Units a second that it can have at most: what its sender's own card carries, say."""
+
+
+def fair_rates(transfers: Mapping[Route, int], capacities: Mapping[str, float]) -> dict[Route, float]:
+    """The max-min fair rate of one transfer on each route, units a second.
+
+    Progressive filling: all rates grow alike until a link is full or a transfer has the most that it can have; those
+    are then left at that, and the others grow on.
+
+    Args:
+        transfers: How many there are on each route.
+        capacities: Of each link.
+    """
+    left, growing = dict(capacities), {route: number for route, number in transfers.items() if number}
+    found: dict[Route, float] = {}
+    while growing:
+        users: dict[str, int] = {}
+        for route, number in growing.items():
+            for link in route.links:
+                users[link] = users.get(link, 0) + number
+        level = min((max(left[link], 0.0) / number for link, number in users.items()), default=float("inf"))
+        level = min(level, *(route.most for route in growing))
+        full = {link for link, number in users.items() if left[link] <= level * number * (1 + DONE)}
+        still = {}
+        for route, number in growing.items():
+            if route.most <= level * (1 + DONE) or full.intersection(route.links):
+                found[route] = level
+                for link in route.links:
+                    left[link] -= level * number
+            else:
+                still[route] = number
+        assert len(still) < len(growing), "a transfer needs a link, or a most"
+        growing = still
+    return found
+
+
+@dataclass
+class _Crowd:
+    """The transfers on one route."""
+
+    flowed: float = 0.0
+    """For each of them, since the beginning."""
+    rate: float = 0.0
+    marks: list[tuple[float, int, Event]] = field(default_factory=list)
+    """A heap: at which `flowed` each is through."""
+
+
+class Network:
+    """Links between processes of a simulation."""
+
+    def __init__(self, env: Environment, capacities: Mapping[str, float]) -> None:
+        """capacities: Units a second of each link."""
+        self.env = env
+        self.capacities = capacities
+        self.crowds: dict[Route, _Crowd] = {}
+        self.numbers = count()
+        self.updated_s = 0.0
+        self.waking = 0  # the number of the newest alarm; older ones are void
+        self.known: dict[tuple[tuple[Route, int], ...], dict[Route, float]] = {}
+
+    def transfer(self, route: Route, units: float) -> Event:
+        """Begin a transfer. The event happens when it is through."""
+        done = self.env.event()
+        if units <= 0:
+            return done.succeed()
+        self._flow()
+        crowd = self.crowds.setdefault(route, _Crowd())
+        heapq.heappush(crowd.marks, (crowd.flowed + units, next(self.numbers), done))
+        self._share()
+        return done
+
+    def _flow(self) -> None:
+        """Bring what has flowed up to now."""
+        passed = self.env.now - self.updated_s
+        self.updated_s = self.env.now
+        for crowd in self.crowds.values():
+            crowd.flowed += crowd.rate * passed
+
+    def _share(self) -> None:
+        """Give the transfers their rates, and wake up when the first of them is through."""
+        state = tuple((route, len(crowd.marks)) for route, crowd in self.crowds.items() if crowd.marks)
+        rates = self.known.get(state)
+        if rates is None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            rates = self.known[state] = fair_rates(dict(state), self.capacities)
+        first = float("inf")
+        for route, crowd in self.crowds.items():
+            crowd.rate = rates.get(route, 0.0)
+            if crowd.marks:
+                first = min(first, max(0.0, crowd.marks[0][0] - crowd.flowed) / crowd.rate)
+        self.waking += 1
+        if first < float("inf"):
+            alarm = self.env.timeout(first, self.waking)
+            assert alarm.callbacks is not None
+            alarm.callbacks.append(self._wake)
+
+    def _wake(self, alarm: Event) -> None:
+        if alarm.value != self.waking:
+            return
+        self._flow()
+        for event in self._through():
+            event.succeed()
+        self._share()
+
+    def _through(self) -> Iterable[Event]:
+        for crowd in self.crowds.values():
+            while crowd.marks and crowd.marks[0][0] <= crowd.flowed + DONE * max(1.0, crowd.flowed):
+                yield heapq.heappop(crowd.marks)[2]
