@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.database.identity import Identity as Identity
     from service.database.identity import Requester as Requester
     from service.database.identity import Role as Role
-    from service.database.job_store import Query as Query
+    from service.database.job_changes import JobChanges as JobChanges
+    from service.database.job_query import Query as Query
     from service.database.job_store import Store as Store
     from service.database.tokens import Token as Token
     from service.database.tokens import Tokens as Tokens
