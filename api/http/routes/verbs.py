@@ -43,14 +43,7 @@ Checkpoint = Annotated[
 def router(manager: JobManager, access: Access) -> APIRouter:
     """The routes over one manager."""
     routes = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Exact)
-
-    @routes.patch("/{job_id}", responses=answers(404, 409, 422))
-    async def edit(request: Request, job_id: str, changes: JobChanges) -> JobView:
-        """Change a job's name, labels, notes or priority, or archive it. Only the fields that are sent change, and of
-        two who change the same one the last wins."""
-        told(request, **changes.told)
-        check_owner(request, await manager.show(job_id))
-        return await manager.edit(job_id, changes, caller(request))
+    _add_edit(routes, manager)
 
     @routes.post("/{job_id}/pause", status_code=202, responses=answers(404, 409, 503))
     async def pause(request: Request, job_id: str) -> JobView:
@@ -103,3 +96,13 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         return job
 
     return routes
+
+
+def _add_edit(routes: APIRouter, manager: JobManager) -> None:
+    @routes.patch("/{job_id}", responses=answers(404, 409, 422))
+    async def edit(request: Request, job_id: str, changes: JobChanges) -> JobView:
+        """Change a job's name, labels, notes or priority, or archive it. Only the fields that are sent change, and of
+        two who change the same one the last wins."""
+        told(request, **changes.told)
+        check_owner(request, await manager.show(job_id))
+        return await manager.edit(job_id, changes, caller(request))
