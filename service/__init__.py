@@ -86,6 +86,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
+    from service.plans.evidence import read_target as read_target
+    from service.plans.evidence import with_target as with_target
     from service.plans.planner import Planner as Planner
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.plan import Plan as Plan
     from trainers.cost.plan import PlanRequest as PlanRequest
     from trainers.cost.plan import StepProfile as StepProfile
+    from trainers.cost.plan import TargetTime as TargetTime
     from trainers.cost.plan import read_profile as read_profile
     from trainers.cost.plan import worker_counts as worker_counts
     from trainers.cost.plan_plot import plot_plan as plot_plan

@@ -152,6 +152,23 @@ class Candidate(Figures):
         return sum(exchange.hidden_s for exchange in self.exchanges)
 
 
+class TargetTime(Figures):
+    """How long until a metric has a value, as far as runs of the same job tell."""
+
+    metric: str
+    value: float
+    jobs: tuple[str, ...]
+    """The runs that have reached it."""
+    epochs: float | None
+    """Median over these; null without any: then it is unknown, and `trials` would tell."""
+    seconds: dict[int, float]
+    """By the number of workers; those are missing of which no run tells."""
+    prices: dict[int, float]
+    """Likewise, in the currency of the price an hour; empty without one."""
+    trials: tuple[dict[str, Any], ...]
+    """Specs of jobs that would tell what is missing."""
+
+
 class Plan(Figures):
     """What more workers would bring."""
 
@@ -179,6 +196,8 @@ class Plan(Figures):
     regret: float = 0.0
     """By how much the recommended rate is below the fastest, as a share of it."""
     reason: str
+    target: TargetTime | None = None
+    """Null where none was asked for."""
     options: tuple[Option, ...] = ()
     """The fastest first; empty unless they were asked for."""
     notes: tuple[str, ...] = ()

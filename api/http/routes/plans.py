@@ -10,7 +10,18 @@ from api.http.body import read_plan_spec
 from api.http.exact import Direct
 from api.http.fair_process import FairProcess
 from api.http.problems import ProblemError, answers
-from service import FieldError, JobManager, Plan, Planner, SpecRejected, as_field_error, own_code, plan_work
+from service import (
+    FieldError,
+    JobManager,
+    Plan,
+    Planner,
+    SpecRejected,
+    as_field_error,
+    own_code,
+    plan_work,
+    read_target,
+    with_target,
+)
 
 EXAMPLE = {"spec": {"algorithm": "downpour"}, "workers": "1..16", "cluster": "ec2-g2"}
 BODY: dict[str, Any] = {
@@ -43,6 +54,8 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
                 raise as_field_error(error) from None
             except BrokenExecutor:
                 raise ProblemError(503, "the process that makes plans was ended, twice; try again later") from None
+        if asked.target is not None:
+            plan = await with_target(manager, spec, plan, read_target(asked.target), asked.price)
         return Response(plan.model_dump_json(), media_type="application/json")
 
     routes.add_api_route(

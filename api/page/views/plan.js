@@ -5,7 +5,7 @@ import { Editor } from "../parts/editor.js";
 import { stackedSteps } from "../parts/stack.js";
 import { facts, heading, section, table } from "../parts/widgets.js";
 import { el, setText } from "../lib/dom.js";
-import { count, figure, percent } from "../lib/format.js";
+import { count, duration, figure, percent } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { planOf } from "../lib/planning.js";
 
@@ -35,6 +35,7 @@ class PlanPage {
     this.editor.field.rows = 12;
     this.workers = el("input", { placeholder: "1..64", size: 10, autocomplete: "off" });
     this.price = el("input", { size: 6, inputmode: "decimal", autocomplete: "off" });
+    this.target = el("input", { size: 20, placeholder: "test_accuracy=0.95", autocomplete: "off" });
     this.cluster = el("textarea", { rows: 4, spellcheck: "false", "aria-describedby": "cluster-note" }, "ec2-g2");
     this.search = el("input", { type: "checkbox" });
     this.verdict = el("p", { class: "verdict", role: "status" });
@@ -58,6 +59,7 @@ class PlanPage {
         { class: "asked" },
         el("label", { class: "check" }, "workers ", this.workers),
         el("label", { class: "check" }, "price of a worker for an hour ", this.price),
+        el("label", { class: "check" }, "target ", this.target),
         el("label", { class: "check" }, this.search, " other algorithms and batches too"),
         el("label", { class: "check" }, "cluster ", this.cluster),
         el("p", { class: "note", id: "cluster-note" }, note),
@@ -88,6 +90,7 @@ class PlanPage {
       workers: this.workers.value,
       cluster: this.cluster.value,
       price: this.price.value,
+      target: this.target.value,
       search: this.search.checked ? "true" : "",
     };
     try {
@@ -194,9 +197,18 @@ function figures(plan) {
     ["A worker needs", megabytes(plan.memory_bytes)],
     ...(plan.shards === null ? [] : [["The fullest shard needs", megabytes(best.shard_bytes)]]),
     ...(best.price === null ? [] : [["Price of a million examples", figure(best.price)]]),
+    ...(plan.target ? [["Until the target", untilTarget(plan)]] : []),
     ["On", `${plan.cluster} (${plan.device})`],
     ["From", plan.basis],
   ];
+}
+
+function untilTarget({ target, recommended }) {
+  const seconds = target.seconds[recommended];
+  if (seconds === undefined) return `unknown; ${target.trials.length} trials would tell`;
+  const price = target.prices[recommended];
+  const paid = price === undefined ? "" : `, price ${figure(price)}`;
+  return `${duration(seconds)}${paid}; ${figure(target.epochs)} epochs, from ${target.jobs.length} runs`;
 }
 
 function options({ options: found }) {
