@@ -1,37 +1,24 @@
 """The front doors: REST, command line and Python client. Names are looked up when they are first used."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from api.cli.app import build
-    from api.cli.context import CliContext, ServeOptions
-    from api.client.async_client import AsyncClient
-    from api.client.client import Client, Refused, Unreachable
-    from api.http.app import AppConfig, create_app
-    from api.http.auth import Access
-    from api.http.server import CannotServe, Server, bind, is_exposed
-    from api.http.sse import Streams
+from service import lazy_names
 
-_HOME = {
-    "api.http.app": ("AppConfig", "create_app"),
-    "api.client.async_client": ("AsyncClient",),
-    "api.cli.app": ("build",),
-    "api.cli.context": ("CliContext", "ServeOptions"),
-    "api.client.client": ("Client", "Refused", "Unreachable"),
-    "api.http.auth": ("Access",),
-    "api.http.server": ("CannotServe", "Server", "bind", "is_exposed"),
-    "api.http.sse": ("Streams",),
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = [
-    "Access", "AppConfig", "AsyncClient", "CannotServe", "CliContext", "Client", "Refused", "ServeOptions",
-    "Server", "Streams", "Unreachable", "bind", "build", "create_app", "is_exposed",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE[name]), name)
+if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads them here
+    from api.cli.app import build as build
+    from api.cli.context import CliContext as CliContext
+    from api.cli.context import ServeOptions as ServeOptions
+    from api.client.async_client import AsyncClient as AsyncClient
+    from api.client.client import Client as Client
+    from api.client.client import Refused as Refused
+    from api.client.client import Unreachable as Unreachable
+    from api.http.app import AppConfig as AppConfig
+    from api.http.app import create_app as create_app
+    from api.http.auth import Access as Access
+    from api.http.server import CannotServe as CannotServe
+    from api.http.server import Server as Server
+    from api.http.server import bind as bind
+    from api.http.server import is_exposed as is_exposed
+    from api.http.sse import Streams as Streams
+else:
+    __all__, __getattr__ = lazy_names(__name__, __file__)

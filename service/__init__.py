@@ -3,368 +3,195 @@
 Names are looked up when they are first used, so that a command line that only prints help imports no database.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from service.catalogue import Algorithm, Dataset, Model, algorithms, datasets, job_schema, models
-    from service.database.audit import Act, Audit, AuditEntry, AuditQuery
-    from service.database.identity import LOCAL, Identity, Requester, Role
-    from service.database.job_store import Query, Store
-    from service.database.tokens import Token, Tokens
-    from service.doctor import Finding, Health, Installation, examine
-    from service.errors import (
-        CheckpointNotFound,
-        CopyDamaged,
-        DatabaseRefused,
-        DrawingFailed,
-        FigureNotFound,
-        JobNotFound,
-        KeyReused,
-        ModelNotFound,
-        NeverFits,
-        SeriesNotFound,
-        ServiceError,
-        SpecInvalid,
-        SpecUnreadable,
-        StateConflict,
-        StorageFull,
-        StorageRefused,
-        StorageUnreachable,
-        SweepNotFound,
-        TokenRefused,
-        TooManyInFlight,
-        TooManyWaiting,
-        TraceNotFound,
-        WebhookNotFound,
-        WebhookRefused,
-    )
-    from service.ids import new_job_id
-    from service.job_summary import JobSummary
-    from service.jobs.assembly import build_manager
-    from service.jobs.fork import as_patch
-    from service.jobs.local import LocalRun
-    from service.jobs.manager import JobManager, ManagerConfig
-    from service.jobs.metric_series import AXES, NAMES, Line
-    from service.jobs.own_code import own_code
-    from service.jobs.progress import LogFilter, Progress, log_line
-    from service.jobs.queueing.claims import Quotas
-    from service.jobs.queueing.growth import Growth
-    from service.jobs.runs import RunHandle, Runs
-    from service.jobs.service_metrics import ServiceMetrics
-    from service.jobs.views import JobView, Page
-    from service.plain_yaml import MAX_VALUES, compose_yaml, load_yaml
-    from service.scaling.figures import figures
-    from service.scaling.markdown import markdown
-    from service.scaling.report import ScalingReport, scaling_report
-    from service.spec import JobSpec, parse_spec, read_spec, read_spec_file
-    from service.storage.checkpoints import CheckpointFile, CheckpointView, chunks
-    from service.storage.mirror import Mirror
-    from service.storage.object_storage import Storage
-    from service.storage.traces import TraceView
-    from service.sweeps.axes import configurations, trial_needs
-    from service.sweeps.control import check_fits
-    from service.sweeps.listing import SweepPage, SweepQuery
-    from service.sweeps.local import LocalSweep, new_sweep_id, sweep
-    from service.sweeps.manager import SweepManager
-    from service.sweeps.own_code import own_code_of_sweep
-    from service.sweeps.spec import SweepSpec, parse_sweep, read_sweep_file
-    from service.sweeps.trial_store import TrialStore
-    from service.sweeps.views import SweepSummary, SweepView, TrialView, evidence
-    from service.tracking.tracker import Tracking
-    from service.turns import Turns
-    from service.webhooks.addresses import certificates, networks
-    from service.webhooks.sender import Sender
-    from service.webhooks.signature import verify
-    from service.webhooks.webhook_store import Delivery, Webhook, Webhooks
-    from trainers import (
-        BitsReport,
-        Cluster,
-        ClusterInfo,
-        CostShare,
-        Event,
-        Exported,
-        FieldError,
-        Images,
-        Metrics,
-        MillraceError,
-        ModelCost,
-        NodeGroup,
-        Plan,
-        PlanRequest,
-        PlanTable,
-        Recipe,
-        Resources,
-        Result,
-        SpecRejected,
-        State,
-        StepProfile,
-        TimingPlan,
-        Timings,
-        TraceRefused,
-        attach,
-        check_bits,
-        cluster_of,
-        count_examples,
-        detach,
-        embedded,
-        explain,
-        export_model,
-        images_of,
-        known_examples,
-        metrics_of,
-        needed_memory,
-        plan_spec,
-        plot_plan,
-        plot_timings,
-        profile_model,
-        profile_spec,
-        profile_step,
-        read_cluster,
-        read_profile,
-        sentence,
-        set_of,
-        slope_words,
-        start_head,
-        stop_head,
-        time_layers,
-        unknown,
-        worker_counts,
-    )
+from trainers import lazy_names as lazy_names
 
-_HOME = {
-    "service.webhooks.addresses": ("certificates", "networks"),
-    "service.catalogue": ("Algorithm", "Dataset", "Model", "algorithms", "datasets", "job_schema", "models"),
-    "service.storage.checkpoints": ("CheckpointFile", "CheckpointView", "chunks"),
-    "service.doctor": ("Finding", "Health", "Installation", "examine"),
-    "service.errors": (
-        "CheckpointNotFound", "CopyDamaged", "DatabaseRefused", "DrawingFailed", "FigureNotFound", "JobNotFound",
-        "KeyReused", "ModelNotFound", "NeverFits", "SeriesNotFound", "ServiceError", "SpecInvalid", "SpecUnreadable",
-        "StateConflict", "StorageFull",
-        "StorageRefused", "StorageUnreachable", "SweepNotFound", "TokenRefused", "TooManyInFlight", "TooManyWaiting",
-        "TraceNotFound", "WebhookNotFound", "WebhookRefused",
-    ),
-    "service.jobs.fork": ("as_patch",),
-    "service.jobs.assembly": ("build_manager",),
-    "service.jobs.manager": ("JobManager", "ManagerConfig"),
-    "service.jobs.local": ("LocalRun",),
-    "service.jobs.service_metrics": ("ServiceMetrics",),
-    "service.jobs.own_code": ("own_code",),
-    "service.sweeps.own_code": ("own_code_of_sweep",),
-    "service.jobs.progress": ("LogFilter", "Progress", "log_line"),
-    "service.jobs.runs": ("RunHandle", "Runs"),
-    "service.scaling.figures": ("figures",),
-    "service.scaling.markdown": ("markdown",),
-    "service.scaling.report": ("ScalingReport", "scaling_report"),
-    "service.webhooks.sender": ("Sender",),
-    "service.jobs.metric_series": ("AXES", "NAMES", "Line"),
-    "service.webhooks.signature": ("verify",),
-    "service.plain_yaml": ("MAX_VALUES", "compose_yaml", "load_yaml"),
-    "service.spec": ("JobSpec", "parse_spec", "read_spec", "read_spec_file"),
-    "service.storage.mirror": ("Mirror",),
-    "service.storage.object_storage": ("Storage",),
-    "service.storage.traces": ("TraceView",),
-    "service.database.job_store": ("Query", "Store"),
-    "service.ids": ("new_job_id",),
-    "service.sweeps.axes": ("configurations", "trial_needs"),
-    "service.sweeps.control": ("check_fits",),
-    "service.sweeps.trial_store": ("TrialStore",),
-    "service.sweeps.listing": ("SweepPage", "SweepQuery"),
-    "service.sweeps.local": ("LocalSweep", "new_sweep_id", "sweep"),
-    "service.sweeps.manager": ("SweepManager",),
-    "service.sweeps.spec": ("SweepSpec", "parse_sweep", "read_sweep_file"),
-    "service.sweeps.views": ("SweepSummary", "SweepView", "TrialView", "evidence"),
-    "service.database.audit": ("Act", "Audit", "AuditEntry", "AuditQuery"),
-    "service.database.identity": ("LOCAL", "Identity", "Requester", "Role"),
-    "service.database.tokens": ("Token", "Tokens"),
-    "service.tracking.tracker": ("Tracking",),
-    "service.turns": ("Turns",),
-    "service.job_summary": ("JobSummary",),
-    "service.jobs.views": ("JobView", "Page"),
-    "service.jobs.queueing.claims": ("Quotas",),
-    "service.jobs.queueing.growth": ("Growth",),
-    "service.webhooks.webhook_store": ("Delivery", "Webhook", "Webhooks"),
-    "trainers": (
-        "BitsReport", "Cluster", "ClusterInfo", "CostShare", "Event", "Exported", "FieldError", "Images", "Metrics",
-        "MillraceError", "ModelCost", "NodeGroup", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
-        "SpecRejected", "State", "StepProfile", "TimingPlan", "Timings", "TraceRefused", "attach", "check_bits",
-        "cluster_of", "count_examples", "detach", "embedded", "explain", "export_model", "images_of", "known_examples",
-        "metrics_of", "needed_memory", "plan_spec", "plot_plan", "plot_timings", "profile_model", "profile_spec",
-        "profile_step", "read_cluster", "read_profile", "sentence", "set_of", "slope_words", "start_head", "stop_head",
-        "time_layers", "unknown", "worker_counts",
-    ),
-}  # fmt: skip
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = [
-    "AXES",
-    "LOCAL",
-    "MAX_VALUES",
-    "NAMES",
-    "Act",
-    "Algorithm",
-    "Audit",
-    "AuditEntry",
-    "AuditQuery",
-    "BitsReport",
-    "CheckpointFile",
-    "CheckpointNotFound",
-    "CheckpointView",
-    "Cluster",
-    "ClusterInfo",
-    "CopyDamaged",
-    "CostShare",
-    "DatabaseRefused",
-    "Dataset",
-    "Delivery",
-    "DrawingFailed",
-    "Event",
-    "Exported",
-    "FieldError",
-    "FigureNotFound",
-    "Finding",
-    "Growth",
-    "Health",
-    "Identity",
-    "Images",
-    "Installation",
-    "JobManager",
-    "JobNotFound",
-    "JobSpec",
-    "JobSummary",
-    "JobView",
-    "KeyReused",
-    "Line",
-    "LocalRun",
-    "LocalSweep",
-    "LogFilter",
-    "ManagerConfig",
-    "Metrics",
-    "MillraceError",
-    "Mirror",
-    "Model",
-    "ModelCost",
-    "ModelNotFound",
-    "NeverFits",
-    "NodeGroup",
-    "Page",
-    "Plan",
-    "PlanRequest",
-    "PlanTable",
-    "Progress",
-    "Query",
-    "Quotas",
-    "Recipe",
-    "Requester",
-    "Resources",
-    "Result",
-    "Role",
-    "RunHandle",
-    "Runs",
-    "ScalingReport",
-    "Sender",
-    "SeriesNotFound",
-    "ServiceError",
-    "ServiceMetrics",
-    "SpecInvalid",
-    "SpecRejected",
-    "SpecUnreadable",
-    "State",
-    "StateConflict",
-    "StepProfile",
-    "Storage",
-    "StorageFull",
-    "StorageRefused",
-    "StorageUnreachable",
-    "Store",
-    "SweepManager",
-    "SweepNotFound",
-    "SweepPage",
-    "SweepQuery",
-    "SweepSpec",
-    "SweepSummary",
-    "SweepView",
-    "TimingPlan",
-    "Timings",
-    "Token",
-    "TokenRefused",
-    "Tokens",
-    "TooManyInFlight",
-    "TooManyWaiting",
-    "TraceNotFound",
-    "TraceRefused",
-    "TraceView",
-    "Tracking",
-    "TrialStore",
-    "TrialView",
-    "Turns",
-    "Webhook",
-    "WebhookNotFound",
-    "WebhookRefused",
-    "Webhooks",
-    "algorithms",
-    "as_patch",
-    "attach",
-    "build_manager",
-    "certificates",
-    "check_bits",
-    "check_fits",
-    "chunks",
-    "cluster_of",
-    "compose_yaml",
-    "configurations",
-    "count_examples",
-    "datasets",
-    "detach",
-    "embedded",
-    "evidence",
-    "examine",
-    "explain",
-    "export_model",
-    "figures",
-    "images_of",
-    "job_schema",
-    "known_examples",
-    "load_yaml",
-    "log_line",
-    "markdown",
-    "metrics_of",
-    "models",
-    "needed_memory",
-    "networks",
-    "new_job_id",
-    "new_sweep_id",
-    "own_code",
-    "own_code_of_sweep",
-    "parse_spec",
-    "parse_sweep",
-    "plan_spec",
-    "plot_plan",
-    "plot_timings",
-    "profile_model",
-    "profile_spec",
-    "profile_step",
-    "read_cluster",
-    "read_profile",
-    "read_spec",
-    "read_spec_file",
-    "read_sweep_file",
-    "scaling_report",
-    "sentence",
-    "set_of",
-    "slope_words",
-    "start_head",
-    "stop_head",
-    "sweep",
-    "time_layers",
-    "trial_needs",
-    "unknown",
-    "verify",
-    "worker_counts",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE[name]), name)
+if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads them here
+    from service.catalogue import Algorithm as Algorithm
+    from service.catalogue import Dataset as Dataset
+    from service.catalogue import Model as Model
+    from service.catalogue import algorithms as algorithms
+    from service.catalogue import datasets as datasets
+    from service.catalogue import job_schema as job_schema
+    from service.catalogue import models as models
+    from service.claims.claim import Claim as Claim
+    from service.claims.claim import all_claims as all_claims
+    from service.claims.claim import claim_of as claim_of
+    from service.claims.page import claim_page as claim_page
+    from service.claims.picture import claim_picture as claim_picture
+    from service.claims.verdict import ClaimReport as ClaimReport
+    from service.claims.verdict import claim_report as claim_report
+    from service.database.audit import Act as Act
+    from service.database.audit import Audit as Audit
+    from service.database.audit import AuditEntry as AuditEntry
+    from service.database.audit import AuditQuery as AuditQuery
+    from service.database.identity import LOCAL as LOCAL
+    from service.database.identity import Identity as Identity
+    from service.database.identity import Requester as Requester
+    from service.database.identity import Role as Role
+    from service.database.job_store import Query as Query
+    from service.database.job_store import Store as Store
+    from service.database.tokens import Token as Token
+    from service.database.tokens import Tokens as Tokens
+    from service.doctor import Finding as Finding
+    from service.doctor import Health as Health
+    from service.doctor import Installation as Installation
+    from service.doctor import examine as examine
+    from service.errors import CheckpointNotFound as CheckpointNotFound
+    from service.errors import CopyDamaged as CopyDamaged
+    from service.errors import DatabaseRefused as DatabaseRefused
+    from service.errors import DrawingFailed as DrawingFailed
+    from service.errors import FigureNotFound as FigureNotFound
+    from service.errors import JobNotFound as JobNotFound
+    from service.errors import KeyReused as KeyReused
+    from service.errors import ModelNotFound as ModelNotFound
+    from service.errors import NeverFits as NeverFits
+    from service.errors import SeriesNotFound as SeriesNotFound
+    from service.errors import ServiceError as ServiceError
+    from service.errors import SpecInvalid as SpecInvalid
+    from service.errors import SpecUnreadable as SpecUnreadable
+    from service.errors import StateConflict as StateConflict
+    from service.errors import StorageFull as StorageFull
+    from service.errors import StorageRefused as StorageRefused
+    from service.errors import StorageUnreachable as StorageUnreachable
+    from service.errors import SweepNotFound as SweepNotFound
+    from service.errors import TokenRefused as TokenRefused
+    from service.errors import TooManyInFlight as TooManyInFlight
+    from service.errors import TooManyWaiting as TooManyWaiting
+    from service.errors import TraceNotFound as TraceNotFound
+    from service.errors import WebhookNotFound as WebhookNotFound
+    from service.errors import WebhookRefused as WebhookRefused
+    from service.ids import new_job_id as new_job_id
+    from service.job_summary import JobSummary as JobSummary
+    from service.jobs.assembly import build_manager as build_manager
+    from service.jobs.fork import as_patch as as_patch
+    from service.jobs.local import LocalRun as LocalRun
+    from service.jobs.manager import JobManager as JobManager
+    from service.jobs.manager import ManagerConfig as ManagerConfig
+    from service.jobs.metric_series import AXES as AXES
+    from service.jobs.metric_series import NAMES as NAMES
+    from service.jobs.metric_series import Line as Line
+    from service.jobs.own_code import own_code as own_code
+    from service.jobs.progress import LogFilter as LogFilter
+    from service.jobs.progress import Progress as Progress
+    from service.jobs.progress import log_line as log_line
+    from service.jobs.queueing.claims import Quotas as Quotas
+    from service.jobs.queueing.growth import Growth as Growth
+    from service.jobs.runs import RunHandle as RunHandle
+    from service.jobs.runs import Runs as Runs
+    from service.jobs.service_metrics import ServiceMetrics as ServiceMetrics
+    from service.jobs.views import JobView as JobView
+    from service.jobs.views import Page as Page
+    from service.plain_yaml import MAX_VALUES as MAX_VALUES
+    from service.plain_yaml import compose_yaml as compose_yaml
+    from service.plain_yaml import load_yaml as load_yaml
+    from service.plans.evidence import read_target as read_target
+    from service.plans.evidence import with_target as with_target
+    from service.plans.planner import Planner as Planner
+    from service.plans.planner import make_plan as make_plan
+    from service.plans.spec import PlanSpec as PlanSpec
+    from service.plans.spec import as_field_error as as_field_error
+    from service.plans.spec import parse_plan as parse_plan
+    from service.scaling.figures import figures as figures
+    from service.scaling.markdown import markdown as markdown
+    from service.scaling.report import ScalingReport as ScalingReport
+    from service.scaling.report import scaling_report as scaling_report
+    from service.spec import JobSpec as JobSpec
+    from service.spec import parse_spec as parse_spec
+    from service.spec import read_spec as read_spec
+    from service.spec import read_spec_file as read_spec_file
+    from service.speedup.page import study_page as study_page
+    from service.speedup.page import study_tables as study_tables
+    from service.speedup.picture import study_picture as study_picture
+    from service.speedup.study import Study as Study
+    from service.speedup.study import study_of as study_of
+    from service.speedup.study import study_sweep as study_sweep
+    from service.storage.checkpoints import CheckpointFile as CheckpointFile
+    from service.storage.checkpoints import CheckpointView as CheckpointView
+    from service.storage.checkpoints import chunks as chunks
+    from service.storage.mirror import Mirror as Mirror
+    from service.storage.object_storage import Storage as Storage
+    from service.storage.traces import TraceView as TraceView
+    from service.sweeps.axes import configurations as configurations
+    from service.sweeps.axes import trial_needs as trial_needs
+    from service.sweeps.control import check_fits as check_fits
+    from service.sweeps.listing import SweepPage as SweepPage
+    from service.sweeps.listing import SweepQuery as SweepQuery
+    from service.sweeps.local import LocalSweep as LocalSweep
+    from service.sweeps.local import new_sweep_id as new_sweep_id
+    from service.sweeps.local import sweep as sweep
+    from service.sweeps.manager import SweepManager as SweepManager
+    from service.sweeps.own_code import own_code_of_sweep as own_code_of_sweep
+    from service.sweeps.spec import SweepSpec as SweepSpec
+    from service.sweeps.spec import parse_sweep as parse_sweep
+    from service.sweeps.spec import read_sweep_file as read_sweep_file
+    from service.sweeps.trial_store import TrialStore as TrialStore
+    from service.sweeps.views import SweepSummary as SweepSummary
+    from service.sweeps.views import SweepView as SweepView
+    from service.sweeps.views import TrialView as TrialView
+    from service.sweeps.views import evidence as evidence
+    from service.tracking.tracker import Tracking as Tracking
+    from service.turns import Turns as Turns
+    from service.webhooks.addresses import certificates as certificates
+    from service.webhooks.addresses import networks as networks
+    from service.webhooks.sender import Sender as Sender
+    from service.webhooks.signature import verify as verify
+    from service.webhooks.webhook_store import Delivery as Delivery
+    from service.webhooks.webhook_store import Webhook as Webhook
+    from service.webhooks.webhook_store import Webhooks as Webhooks
+    from trainers import OPTION_HEADINGS as OPTION_HEADINGS
+    from trainers import BitsReport as BitsReport
+    from trainers import Cluster as Cluster
+    from trainers import ClusterInfo as ClusterInfo
+    from trainers import CostShare as CostShare
+    from trainers import Event as Event
+    from trainers import Exported as Exported
+    from trainers import FieldError as FieldError
+    from trainers import Images as Images
+    from trainers import Metrics as Metrics
+    from trainers import MillraceError as MillraceError
+    from trainers import ModelCost as ModelCost
+    from trainers import NodeGroup as NodeGroup
+    from trainers import Plan as Plan
+    from trainers import PlanRequest as PlanRequest
+    from trainers import PlanTable as PlanTable
+    from trainers import Recipe as Recipe
+    from trainers import Resources as Resources
+    from trainers import Result as Result
+    from trainers import SpecRejected as SpecRejected
+    from trainers import State as State
+    from trainers import StepProfile as StepProfile
+    from trainers import TimingPlan as TimingPlan
+    from trainers import Timings as Timings
+    from trainers import TraceRefused as TraceRefused
+    from trainers import attach as attach
+    from trainers import check_bits as check_bits
+    from trainers import cluster_of as cluster_of
+    from trainers import count_examples as count_examples
+    from trainers import detach as detach
+    from trainers import embedded as embedded
+    from trainers import explain as explain
+    from trainers import export_model as export_model
+    from trainers import images_of as images_of
+    from trainers import known_examples as known_examples
+    from trainers import metrics_of as metrics_of
+    from trainers import needed_memory as needed_memory
+    from trainers import plan_spec as plan_spec
+    from trainers import plot_plan as plot_plan
+    from trainers import plot_timings as plot_timings
+    from trainers import profile_model as profile_model
+    from trainers import profile_spec as profile_spec
+    from trainers import profile_step as profile_step
+    from trainers import read_cluster as read_cluster
+    from trainers import read_profile as read_profile
+    from trainers import sentence as sentence
+    from trainers import set_of as set_of
+    from trainers import slope_words as slope_words
+    from trainers import start_head as start_head
+    from trainers import stop_head as stop_head
+    from trainers import time_layers as time_layers
+    from trainers import unknown as unknown
+    from trainers import worker_counts as worker_counts
+else:
+    __all__, __getattr__ = lazy_names(__name__, __file__)

@@ -1,157 +1,120 @@
 """Distributed training on Ray. Names are looked up when first used: importing this imports no torch and no Ray."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainers.callback import Callback, SeenEvent
-    from trainers.cost.clusters.cluster import Cluster, cluster_of, read_cluster
-    from trainers.cost.figures import (
-        CostShare,
-        Images,
-        ModelCost,
-        TimingPlan,
-        Timings,
-        images_of,
-        needed_memory,
-        slope_words,
-    )
-    from trainers.cost.layers import profile_model, profile_spec
-    from trainers.cost.plan import Plan, PlanRequest, StepProfile, read_profile, worker_counts
-    from trainers.cost.plan_plot import plot_plan
-    from trainers.cost.plan_table import PlanTable
-    from trainers.cost.planning import plan_spec
-    from trainers.cost.plot import plot_timings
-    from trainers.cost.step_timing import profile_step
-    from trainers.cost.timing import time_layers
-    from trainers.data.datasets import count_examples
-    from trainers.data.names import DATASETS
-    from trainers.elastic.node_group import NodeGroup, has_room
-    from trainers.elastic.placement import NodeCapacity
-    from trainers.errors import (
-        DataNotFound,
-        ExportFailed,
-        FieldError,
-        LossNotFinite,
-        MillraceError,
-        RunFailed,
-        SpecRejected,
-        TraceRefused,
-        UserCodeFailed,
-    )
-    from trainers.events import (
-        NO_ROOM,
-        RETRYING,
-        Event,
-        Metrics,
-        Result,
-        State,
-        StopReason,
-        adds_to_work,
-        error_median,
-        headline_of,
-        is_judged,
-        last_median,
-        metrics_of,
-        set_of,
-        who_trains,
-    )
-    from trainers.given import is_given, refuse_given
-    from trainers.models.names import OWN, torchvision_names
-    from trainers.models.objective import Loss, Supervised
-    from trainers.runtime.api import train
-    from trainers.runtime.cluster import (
-        ClusterInfo,
-        Resources,
-        attach,
-        available_resources,
-        cluster_is_open,
-        detach,
-        embedded,
-        ensure_own_ray,
-        metrics_targets,
-        needs,
-        start_head,
-        stop_head,
-        total_resources,
-    )
-    from trainers.runtime.event_log import EventLog, EventLogReader, Fence
-    from trainers.runtime.runs import Run, cleanup_run, find_run, preflight, remove_files, start_run
-    from trainers.runtime.warm_runner import WarmRunner
-    from trainers.spec import PATH_FIELDS, TrainSpec, absolute, field_errors
-    from trainers.spec.recipe import Recipe, explain, known_examples
-    from trainers.spelling import sentence, unknown
-    from trainers.tasks.base import Task
-    from trainers.tasks.measures import Mean, Measure, Perplexity, Sum
-    from trainers.training.bits_check import BitsReport, check_bits
-    from trainers.training.export import Exported, export_model
+from trainers.lazy import lazy_names as lazy_names
 
-_HOME = {
-    "trainers.callback": ("Callback", "SeenEvent"),
-    "trainers.cost.figures": (
-        "Images", "ModelCost", "CostShare", "TimingPlan", "Timings", "images_of", "needed_memory", "slope_words",
-    ),
-    "trainers.cost.layers": ("profile_model", "profile_spec"),
-    "trainers.cost.clusters.cluster": ("Cluster", "cluster_of", "read_cluster"),
-    "trainers.cost.plan": ("Plan", "PlanRequest", "StepProfile", "read_profile", "worker_counts"),
-    "trainers.cost.plan_plot": ("plot_plan",),
-    "trainers.cost.plan_table": ("PlanTable",),
-    "trainers.cost.planning": ("plan_spec",),
-    "trainers.cost.plot": ("plot_timings",),
-    "trainers.cost.step_timing": ("profile_step",),
-    "trainers.cost.timing": ("time_layers",),
-    "trainers.data.datasets": ("count_examples",),
-    "trainers.data.names": ("DATASETS",),
-    "trainers.elastic.node_group": ("NodeGroup", "has_room"),
-    "trainers.elastic.placement": ("NodeCapacity",),
-    "trainers.errors": (
-        "DataNotFound", "ExportFailed", "FieldError", "LossNotFinite", "MillraceError", "RunFailed", "SpecRejected",
-        "TraceRefused", "UserCodeFailed",
-    ),
-    "trainers.events": (
-        "NO_ROOM", "RETRYING", "Event", "Metrics", "Result", "State", "StopReason", "adds_to_work", "error_median",
-        "headline_of", "is_judged", "last_median", "metrics_of", "set_of", "who_trains",
-    ),
-    "trainers.given": ("is_given", "refuse_given"),
-    "trainers.training.bits_check": ("BitsReport", "check_bits"),
-    "trainers.training.export": ("Exported", "export_model"),
-    "trainers.models.names": ("OWN", "torchvision_names"),
-    "trainers.spec.recipe": ("Recipe", "explain", "known_examples"),
-    "trainers.runtime.api": ("train",),
-    "trainers.runtime.cluster": (
-        "ClusterInfo", "Resources", "attach", "available_resources", "cluster_is_open", "detach", "embedded",
-        "ensure_own_ray", "metrics_targets", "needs", "start_head", "stop_head", "total_resources",
-    ),
-    "trainers.runtime.event_log": ("Fence", "EventLog", "EventLogReader"),
-    "trainers.runtime.runs": ("Run", "find_run", "preflight", "remove_files", "start_run", "cleanup_run"),
-    "trainers.runtime.warm_runner": ("WarmRunner",),
-    "trainers.tasks.base": ("Task",),
-    "trainers.tasks.measures": ("Mean", "Measure", "Perplexity", "Sum"),
-    "trainers.models.objective": ("Loss", "Supervised"),
-    "trainers.spelling": ("sentence", "unknown"),
-    "trainers.spec": ("PATH_FIELDS", "TrainSpec", "absolute", "field_errors"),
-}  # fmt: skip
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = [
-    "DATASETS", "NO_ROOM", "OWN", "PATH_FIELDS", "RETRYING", "BitsReport", "Callback", "Cluster", "ClusterInfo",
-    "CostShare", "DataNotFound", "Event", "EventLog", "EventLogReader", "ExportFailed", "Exported", "Fence",
-    "FieldError", "Images", "Loss", "LossNotFinite", "Mean", "Measure", "Metrics", "MillraceError", "ModelCost",
-    "NodeCapacity", "NodeGroup", "Perplexity", "Plan", "PlanRequest", "PlanTable", "Recipe", "Resources", "Result",
-    "Run", "RunFailed", "SeenEvent", "SpecRejected", "State", "StepProfile", "StopReason", "Sum", "Supervised", "Task",
-    "TimingPlan", "Timings", "TraceRefused", "TrainSpec", "UserCodeFailed", "WarmRunner", "absolute", "adds_to_work",
-    "attach", "available_resources", "check_bits", "cleanup_run", "cluster_is_open", "cluster_of", "count_examples",
-    "detach", "embedded", "ensure_own_ray", "error_median", "explain", "export_model", "field_errors", "find_run",
-    "has_room", "headline_of", "images_of", "is_given", "is_judged", "known_examples", "last_median", "metrics_of",
-    "metrics_targets", "needed_memory", "needs", "plan_spec", "plot_plan", "plot_timings", "preflight", "profile_model",
-    "profile_spec", "profile_step", "read_cluster", "read_profile", "refuse_given", "remove_files", "sentence",
-    "set_of", "slope_words", "start_head", "start_run", "stop_head", "time_layers", "torchvision_names",
-    "total_resources", "train", "unknown", "who_trains", "worker_counts",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULE[name]), name)  # asked for once
-    return found
+if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads them here
+    from trainers.callback import Callback as Callback
+    from trainers.callback import SeenEvent as SeenEvent
+    from trainers.cost.clusters.cluster import Cluster as Cluster
+    from trainers.cost.clusters.cluster import cluster_of as cluster_of
+    from trainers.cost.clusters.cluster import read_cluster as read_cluster
+    from trainers.cost.clusters.cluster import shipped_clusters as shipped_clusters
+    from trainers.cost.figures import CostShare as CostShare
+    from trainers.cost.figures import Images as Images
+    from trainers.cost.figures import ModelCost as ModelCost
+    from trainers.cost.figures import TimingPlan as TimingPlan
+    from trainers.cost.figures import Timings as Timings
+    from trainers.cost.figures import images_of as images_of
+    from trainers.cost.figures import needed_memory as needed_memory
+    from trainers.cost.figures import slope_words as slope_words
+    from trainers.cost.layers import profile_model as profile_model
+    from trainers.cost.layers import profile_spec as profile_spec
+    from trainers.cost.plan import Plan as Plan
+    from trainers.cost.plan import PlanRequest as PlanRequest
+    from trainers.cost.plan import StepProfile as StepProfile
+    from trainers.cost.plan import TargetTime as TargetTime
+    from trainers.cost.plan import read_profile as read_profile
+    from trainers.cost.plan import worker_counts as worker_counts
+    from trainers.cost.plan_plot import plot_plan as plot_plan
+    from trainers.cost.plan_table import OPTION_HEADINGS as OPTION_HEADINGS
+    from trainers.cost.plan_table import PlanTable as PlanTable
+    from trainers.cost.planner import plan_spec as plan_spec
+    from trainers.cost.planner import plan_work as plan_work
+    from trainers.cost.plot import plot_timings as plot_timings
+    from trainers.cost.profiled import check_profile as check_profile
+    from trainers.cost.profiled import counted_fields as counted_fields
+    from trainers.cost.step_timing import profile_step as profile_step
+    from trainers.cost.timing import time_layers as time_layers
+    from trainers.cost.workload import Workload as Workload
+    from trainers.data.datasets import count_examples as count_examples
+    from trainers.data.names import DATASETS as DATASETS
+    from trainers.elastic.node_group import NodeGroup as NodeGroup
+    from trainers.elastic.node_group import has_room as has_room
+    from trainers.elastic.placement import NodeCapacity as NodeCapacity
+    from trainers.errors import DataNotFound as DataNotFound
+    from trainers.errors import ExportFailed as ExportFailed
+    from trainers.errors import FieldError as FieldError
+    from trainers.errors import LossNotFinite as LossNotFinite
+    from trainers.errors import MillraceError as MillraceError
+    from trainers.errors import RunFailed as RunFailed
+    from trainers.errors import SpecRejected as SpecRejected
+    from trainers.errors import TraceRefused as TraceRefused
+    from trainers.errors import UserCodeFailed as UserCodeFailed
+    from trainers.events import NO_ROOM as NO_ROOM
+    from trainers.events import RETRYING as RETRYING
+    from trainers.events import Event as Event
+    from trainers.events import Metrics as Metrics
+    from trainers.events import Result as Result
+    from trainers.events import State as State
+    from trainers.events import StopReason as StopReason
+    from trainers.events import adds_to_work as adds_to_work
+    from trainers.events import error_median as error_median
+    from trainers.events import headline_of as headline_of
+    from trainers.events import is_judged as is_judged
+    from trainers.events import last_median as last_median
+    from trainers.events import metrics_of as metrics_of
+    from trainers.events import set_of as set_of
+    from trainers.events import who_trains as who_trains
+    from trainers.given import is_given as is_given
+    from trainers.given import refuse_given as refuse_given
+    from trainers.models.names import OWN as OWN
+    from trainers.models.names import torchvision_names as torchvision_names
+    from trainers.models.objective import Loss as Loss
+    from trainers.models.objective import Supervised as Supervised
+    from trainers.runtime.api import train as train
+    from trainers.runtime.cluster import ClusterInfo as ClusterInfo
+    from trainers.runtime.cluster import Resources as Resources
+    from trainers.runtime.cluster import attach as attach
+    from trainers.runtime.cluster import available_resources as available_resources
+    from trainers.runtime.cluster import cluster_is_open as cluster_is_open
+    from trainers.runtime.cluster import detach as detach
+    from trainers.runtime.cluster import embedded as embedded
+    from trainers.runtime.cluster import ensure_own_ray as ensure_own_ray
+    from trainers.runtime.cluster import metrics_targets as metrics_targets
+    from trainers.runtime.cluster import needs as needs
+    from trainers.runtime.cluster import start_head as start_head
+    from trainers.runtime.cluster import stop_head as stop_head
+    from trainers.runtime.cluster import total_resources as total_resources
+    from trainers.runtime.event_log import EventLog as EventLog
+    from trainers.runtime.event_log import EventLogReader as EventLogReader
+    from trainers.runtime.event_log import Fence as Fence
+    from trainers.runtime.runs import Run as Run
+    from trainers.runtime.runs import cleanup_run as cleanup_run
+    from trainers.runtime.runs import count as count
+    from trainers.runtime.runs import find_run as find_run
+    from trainers.runtime.runs import preflight as preflight
+    from trainers.runtime.runs import remove_files as remove_files
+    from trainers.runtime.runs import start_run as start_run
+    from trainers.runtime.warm_runner import WarmRunner as WarmRunner
+    from trainers.spec import PATH_FIELDS as PATH_FIELDS
+    from trainers.spec import TrainSpec as TrainSpec
+    from trainers.spec import absolute as absolute
+    from trainers.spec import field_errors as field_errors
+    from trainers.spec.recipe import Recipe as Recipe
+    from trainers.spec.recipe import explain as explain
+    from trainers.spec.recipe import known_examples as known_examples
+    from trainers.spelling import sentence as sentence
+    from trainers.spelling import unknown as unknown
+    from trainers.tasks.base import Task as Task
+    from trainers.tasks.measures import Mean as Mean
+    from trainers.tasks.measures import Measure as Measure
+    from trainers.tasks.measures import Perplexity as Perplexity
+    from trainers.tasks.measures import Sum as Sum
+    from trainers.training.bits_check import BitsReport as BitsReport
+    from trainers.training.bits_check import check_bits as check_bits
+    from trainers.training.export import Exported as Exported
+    from trainers.training.export import export_model as export_model
+else:
+    __all__, __getattr__ = lazy_names(__name__, __file__)

@@ -13,8 +13,9 @@ import httpx2
 
 import service
 from api.client import calls
-from api.client.calls import AnyJob, AnySweep, Call, Following, Unreachable
+from api.client.calls import AnyJob, AnySweep, Call, Unreachable
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
+from api.client.following import Following
 
 T = TypeVar("T")
 
@@ -61,6 +62,13 @@ class AsyncClient:
     async def check(self, spec: AnyJob) -> service.JobSpec:
         """The spec as it would run, without running it. Raises Refused with every field that is wrong."""
         return await self._do(calls.check(spec))
+
+    async def plan(self, spec: AnyJob, **asked: Any) -> service.Plan:
+        """What a job would reach on each number of workers, and what holds it back, without running it.
+
+        asked: Fields of a `PlanSpec`, such as workers, cluster, profile, price. Raises Refused with what is wrong.
+        """
+        return await self._do(calls.plan(spec, asked))
 
     async def list(
         self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()

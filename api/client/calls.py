@@ -101,6 +101,14 @@ def check(spec: AnyJob) -> Call[service.JobSpec]:
     return Call("POST", "/v1/jobs", _one(service.JobSpec), {"json": _absolute(spec), "params": {"dry_run": True}}, True)
 
 
+def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
+    """POST /v1/plans."""
+    told = {
+        name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value for name, value in asked.items()
+    }
+    return Call("POST", "/v1/plans", _one(service.Plan), {"json": {"spec": _absolute(spec), **told}}, True)
+
+
 def jobs(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[JobsPage]:
     """GET /v1/jobs."""
 
@@ -316,36 +324,6 @@ def webhook(webhook_id: str) -> Call[dict[str, Any]]:
 def delete(kind: str, identity: str) -> Call[None]:
     """DELETE /v1/jobs/{id}, or /v1/webhooks/{id}. kind: `jobs` or `webhooks`."""
     return Call("DELETE", f"/v1/{kind}/{identity}", lambda _: None)
-
-
-@dataclass
-class Following:
-    """Where a reader of an event log is, whatever its connection does: which events are new, and when to give up."""
-
-    after: int
-    patience_s: float
-    seen_s: float | None = None
-    ended: bool = False
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """For the next connection."""
-        return {"Last-Event-ID": str(self.after)}
-
-    def take(self, data: str, now_s: float) -> service.Event | None:
-        """The event in a message of the stream, if it is one that was not seen before."""
-        event = service.Event.model_validate_json(data)
-        self.seen_s = now_s
-        self.ended = event.is_terminal  # the last one: the log of an extended sweep goes on after an end
-        if event.seq <= self.after:
-            return None
-        self.after = event.seq
-        return event
-
-    def lost(self, now_s: float) -> bool:
-        """The connection broke: whether it is time to give up, as it is at once before anything was seen."""
-        self.ended = False
-        return self.seen_s is None or now_s - self.seen_s > self.patience_s
 
 
 def refusal(response: httpx2.Response) -> Refused:

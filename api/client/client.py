@@ -16,7 +16,8 @@ import httpx2
 
 import service
 from api.client import calls
-from api.client.calls import AnyJob, AnySweep, Call, Following, Refused, Unreachable
+from api.client.calls import AnyJob, AnySweep, Call, Refused, Unreachable
+from api.client.following import Following
 
 __all__ = ["Client", "Refused", "Unreachable"]
 
@@ -67,6 +68,13 @@ class Client:
     def check(self, spec: AnyJob) -> service.JobSpec:
         """The spec as it would run, without running it. Raises Refused with every field that is wrong."""
         return self._do(calls.check(spec))
+
+    def plan(self, spec: AnyJob, **asked: Any) -> service.Plan:
+        """What a job would reach on each number of workers, and what holds it back, without running it.
+
+        asked: Fields of a `PlanSpec`, such as workers, cluster, profile, price. Raises Refused with what is wrong.
+        """
+        return self._do(calls.plan(spec, asked))
 
     def list(
         self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()

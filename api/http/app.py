@@ -14,9 +14,25 @@ from api.http.auth import LOCAL_ONLY, Access, Guard
 from api.http.fair_process import FairProcess
 from api.http.head import Head
 from api.http.openapi import completed, name_of
-from api.http.routes import artifacts, audit, catalogue, health, jobs, metrics, page, sweeps, traces, verbs, webhooks
+from api.http.routes import (
+    artifacts,
+    audit,
+    catalogue,
+    health,
+    jobs,
+    metrics,
+    page,
+    plans,
+    sweeps,
+    traces,
+    verbs,
+    webhooks,
+)
 from api.problem import Problem
-from service import ClusterInfo, JobManager, JobSpec, Sender, SweepManager, SweepSpec
+from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Sender, SweepManager, SweepSpec
+
+PROFILES = "profiles"
+"""In the folder of the runs: profiles of this machine, for plans."""
 
 
 class App(FastAPI):
@@ -28,7 +44,7 @@ class App(FastAPI):
         """The whole schema."""
         if self.openapi_schema is None:
             schema = super().openapi()
-            for model in (JobSpec, SweepSpec, Problem):
+            for model in (JobSpec, SweepSpec, PlanSpec, Problem):
                 part = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schema["components"]["schemas"].update({**part.pop("$defs", {}), model.__name__: part})
             self.openapi_schema = completed(schema, self.access)
@@ -89,6 +105,8 @@ def create_app(
     app.include_router(verbs.router(manager, access), prefix="/v1")
     app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
+    planner = Planner(manager.runs, manager.config.runs_dir / PROFILES)
+    app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))

@@ -14,7 +14,18 @@ from api.http.error_lines import placed
 from api.http.exact import without_doubles
 from api.http.fair_process import FairProcess
 from api.http.problems import ProblemError
-from service import MAX_VALUES, FieldError, JobSpec, SpecInvalid, SweepSpec, load_yaml, parse_spec, parse_sweep
+from service import (
+    MAX_VALUES,
+    FieldError,
+    JobSpec,
+    PlanSpec,
+    SpecInvalid,
+    SweepSpec,
+    load_yaml,
+    parse_plan,
+    parse_spec,
+    parse_sweep,
+)
 
 T = TypeVar("T")
 
@@ -33,6 +44,11 @@ async def read_job_spec(request: Request) -> JobSpec:
 async def read_sweep_spec(request: Request) -> SweepSpec:
     """The sweep's spec in the body. Raises ProblemError or SpecInvalid."""
     return await _read(request, parse_sweep)
+
+
+async def read_plan_spec(request: Request) -> PlanSpec:
+    """What a plan is asked for. Raises ProblemError or SpecInvalid."""
+    return await _read(request, parse_plan)
 
 
 async def read_changes(request: Request) -> dict[str, Any]:

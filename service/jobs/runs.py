@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainers import Resources, TrainSpec
+from trainers import Resources, TrainSpec, Workload
 
 
 class RunHandle(Protocol):
@@ -57,6 +57,9 @@ class Runs(Protocol):
 
     def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:
         """Raise SpecRejected if the model or the data do not allow the spec. Gives up once `is_wanted` says no."""
+
+    def count(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> Workload:
+        """What a worker of the spec has to do, counted. Raises SpecRejected, also once `is_wanted` says no."""
 
     def cluster_is_open(self, address: str) -> bool:
         """Whether the cluster at an address lets in whoever shows no token."""

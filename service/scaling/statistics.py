@@ -74,6 +74,15 @@ def difference(values: Seeds, others: Seeds) -> tuple[float, float] | None:
     return centre - reach, centre + reach
 
 
+def interval_of(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of a mean, Student's; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    seeds = Seeds.of(values)
+    reach = float(stdtrit(len(values) - 1, CONFIDENCE)) * math.sqrt(seeds.variance / len(values))
+    return seeds.mean - reach, seeds.mean + reach
+
+
 def _reach(s2: float, n: float, t2: float, m: float) -> float:
     """Half the width of Welch's interval, from two variances and the numbers of seeds."""
     a, b = s2 / n, t2 / m

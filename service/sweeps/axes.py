@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,16 @@ def _drawn(count: int, seed: int) -> Iterator[int]:
 
 def _check(spec: SweepSpec) -> None:
     """Each axis by itself, so that each error has the path of its axis."""
-    errors = []
+    errors: list[FieldError] = []
+    for name, fields in spec.variants.items():
+        errors += _wrong_fields(spec, name, fields)
     for axis, values in spec.axes.items():
         pointer = f"/axes/{escaped(axis)}"
+        if axis == "variant" and spec.variants:
+            errors += [
+                _no_variant(spec, pointer, index, one) for index, one in enumerate(values) if one not in spec.variants
+            ]
+            continue
         if not values:
             errors.append(FieldError(pointer=pointer, message="the axis is empty; give it at least one value"))
         for index, value in enumerate(values):
@@ -109,6 +116,21 @@ def _check(spec: SweepSpec) -> None:
         raise SpecInvalid(errors)
 
 
+def _wrong_fields(spec: SweepSpec, name: str, fields: Mapping[str, JsonValue]) -> Iterator[FieldError]:
+    """Each field of a variant by itself."""
+    for path, value in fields.items():
+        try:
+            job_with(spec.job, {path: value}, lenient=path != "batch")
+        except SpecInvalid as error:
+            message = "; ".join(dict.fromkeys(item.message for item in error.errors))
+            yield FieldError(pointer=f"/variants/{escaped(name)}/{escaped(path)}", message=message)
+
+
+def _no_variant(spec: SweepSpec, pointer: str, index: int, value: JsonValue) -> FieldError:
+    there = ", ".join(spec.variants)
+    return FieldError(pointer=f"{pointer}/{index}", message=f"there is no variant {value!r}, only {there}")
+
+
 def _over(count: int, limit: int) -> SpecInvalid:
     message = f"the grid has {count} configurations, limits.trials allows {limit}; take values away, or raise the limit"
     return SpecInvalid([FieldError(pointer="/axes", message=message)])
@@ -117,7 +139,8 @@ def _over(count: int, limit: int) -> SpecInvalid:
 def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configuration:
     """What one combination comes to. Raises SpecInvalid."""
     try:
-        job = folded(job_with(spec.job, settings))
+        fields = spec.fields(settings)
+        job = folded(job_with(spec.job, fields))
     except SpecInvalid as error:
         combination = ", ".join(f"{axis} {value}" for axis, value in settings.items())
         raise SpecInvalid(
@@ -126,7 +149,7 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
                 for item in error.errors
             ]
         ) from None
-    if "batch" in settings:
+    if "batch" in fields:
         _check_batch(job)
     return Configuration(settings, job, hashlib.sha256(job.train.model_dump_json().encode()).hexdigest()[:32])
 

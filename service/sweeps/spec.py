@@ -13,6 +13,7 @@ from pydantic import (
     JsonValue,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from service.errors import SpecInvalid
@@ -126,7 +127,10 @@ class SweepSpec(Part):
     axes: Axes
     """Axis -> its values. `batch`: examples an update; `multiple`: of `optimizer.lr`; `rule`: `scaling` by name;
     `warmup`: by name or as a section; any other is the path of a field of the job, such as `seed` or
-    `optimizer.momentum`."""
+    `optimizer.momentum`. `variant`: the names of `variants`; left out, all of them."""
+
+    variants: dict[str, dict[str, JsonValue]] = {}
+    """Name -> what that variant of the job has, as axes have it: `batch`, `rule`, or the path of a field -> value."""
 
     search: AnySearch = GridSearch()
     """`grid`, `random`, `asha` or `optuna`, by name alone or with options."""
@@ -139,6 +143,15 @@ class SweepSpec(Part):
 
     report: ReportSpec = ReportSpec()
     """What the report is asked."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _runs_all_variants(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(variants := data.get("variants"), dict) and variants:
+            axes = data.get("axes", {})
+            if isinstance(axes, dict) and "variant" not in axes:
+                return data | {"axes": {"variant": list(variants), **axes}}
+        return data
 
     @field_validator("axes")
     @classmethod
@@ -182,7 +195,16 @@ class SweepSpec(Part):
     def resolved(self, base: Path) -> "SweepSpec":
         """The same spec with every relative path taken from the folder `base`, those on axes too."""
         axes = {axis: tuple(_resolved(axis, value, base) for value in values) for axis, values in self.axes.items()}
-        return self.model_copy(update={"job": self.job.resolved(base), "axes": axes})
+        variants = {
+            name: {path: _resolved(path, value, base) for path, value in fields.items()}
+            for name, fields in self.variants.items()
+        }
+        return self.model_copy(update={"job": self.job.resolved(base), "axes": axes, "variants": variants})
+
+    def fields(self, settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """The settings of a trial with the fields of its variant in the variant's place."""
+        chosen = self.variants.get(str(settings.get("variant")), {})
+        return {**chosen, **{axis: value for axis, value in settings.items() if axis != "variant" or not self.variants}}
 
     def extended(self, axes: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> "SweepSpec":
         """The same sweep with more values on its axes, or more axes, and other limits.

@@ -32,8 +32,10 @@ WALKED = {
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
     "papers": {"The papers' experiments"},
+    "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed"},
     "plan": {"A plan"},
+    "scaling-tables": {"Run it"},
     "sweeps": {"A first sweep"},
     "elasticity": {"The same bits on any number of workers"},
     "guarantees": {"Shown by", "The standby of a shard"},
@@ -45,8 +47,9 @@ WALKED = {
     "storage": {"Copies of runs", "Backup"},
     "rest": {
         "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
-        "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Webhooks", "From Python",
+        "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Plans", "From Python",
     },
+    "webhooks": {"Made", "Checked"},
 }  # fmt: skip
 """The sections whose blocks the tests of this file run."""
 
@@ -243,6 +246,21 @@ def test_a_sweep_and_its_report(place: Place) -> None:
 
 
 @pytest.mark.timeout(420)
+def test_a_job_on_several_numbers_of_workers(place: Place) -> None:
+    told = place.shell("\n".join(blocks("scaling-tables", "bash")), within_s=400)
+    assert "Time to an error of 20.00 %" in told
+    found = json.loads((place.folder / "runs" / "scaling" / "digits-downpour" / "scaling.json").read_text())
+    assert [(row["workers"], row["state"]) for row in found["rows"]] == [(1, "SUCCEEDED"), (2, "SUCCEEDED")]
+    assert (place.folder / "scaling.png").stat().st_size
+
+
+def test_a_claim_of_the_papers(place: Place) -> None:
+    told = place.shell("\n".join(blocks("claims/index", "bash")), within_s=400)
+    assert "**The claim holds" in told
+    assert (place.folder / "runs" / "claims" / "shuffle-quick" / "claim.svg").exists()
+
+
+@pytest.mark.timeout(420)
 @needs_curl
 def test_a_service_for_others(place: Place) -> None:
     """Operations, what is kept, and REST: one after the other, on one server."""
@@ -296,13 +314,16 @@ def assert_rest(place: Place) -> None:
     assert "no figure is called 'lost'" in told
     assert (place.folder / "model.safetensors").stat().st_size > 0
     assert "idempotent-replayed: true" in told.lower()
+    assert '"algorithm":"downpour","per_worker":' in told
+    assert "no cluster has this name" in told
+    told = place.shell("\n".join(blocks("webhooks", "bash")))
     assert "169.254.169.254, which is not an address of the public network" in told
     secrets = [json.loads(line)["secret"] for line in re.findall(r'\{"id".*?"secret":"[^"]+"\}', told)]
     assert len(secrets) == 1
     schema = json.loads(place.shell("curl -sS http://127.0.0.1:8466/openapi.json"))
     assert addresses() == set(schema["paths"])
+    assert place.python("\n".join(blocks("webhooks", "python"))).startswith("not from us")
     told = place.python("\n".join(blocks("rest", "python")), within_s=60)
-    assert told.startswith("not from us")
     assert "the job needs 99 CPUs" in told
     assert "SUCCEEDED" in told
 

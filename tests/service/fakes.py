@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainers.cost.workload import LayerWork, Workload
 from trainers.errors import MillraceError, SpecRejected, TraceRefused
 from trainers.events import Event, State
 from trainers.runtime.cluster import Resources
@@ -121,6 +122,16 @@ def whole_run(run: FakeRun) -> None:
     run.succeed()
 
 
+WORK = Workload(
+    model="mlp",
+    example="one image",
+    layers=(LayerWork(name="a", parameters=100_000, forward_flops=200_000, backward_flops=400_000),),
+    variables=(90_000, 10_000),
+    num_states=1,
+    activities=1000,
+)
+
+
 @dataclass
 class FakeRuns:
     """A cluster of fake runs."""
@@ -134,6 +145,9 @@ class FakeRuns:
     """Names of runs in the order of their start."""
     start_error: Exception | None = None
     preflight_error: MillraceError | None = None
+    count_error: MillraceError | None = None
+    counted: list[str] = field(default_factory=list)
+    """Models, as they were counted."""
     is_open: bool = False
     may_start: threading.Event = field(default_factory=threading.Event)
 
@@ -172,6 +186,13 @@ class FakeRuns:
     def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:
         if self.preflight_error is not None:
             raise self.preflight_error
+
+    def count(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> Workload:
+        assert is_wanted()
+        self.counted.append(spec.model.name)
+        if self.count_error is not None:
+            raise self.count_error
+        return WORK
 
     def metrics_targets(self) -> list[str]:
         return ["192.0.2.1:8080"]

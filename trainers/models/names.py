@@ -15,6 +15,7 @@ OWN: dict[str, str] = {
     "mlp": "one hidden layer of 128; takes vectors too",
     "tabular": "rows of a table: embeddings of the categories beside the numbers, two hidden layers of 128",
     "alexnet_one_tower": "AlexNet with one tower, the network of paper 1; 61.8 M parameters on 224x224 in 1000 classes",
+    "resnet_cifar": "He et al. 2016, section 4.2: residual, with batch norm, for small images; depth 20 and width 16",
     "unet": "a small U-Net for the task segmentation: two poolings, width 16 by default",
     "gpt": "a small GPT for the task language_model: 4 layers, 4 heads, width 128 by default",
 }

@@ -15,6 +15,7 @@ from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.names import is_hugging_face
 from trainers.models.networks.gpt import Gpt
 from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.resnet_cifar import resnet_cifar
 from trainers.models.networks.small import ConvNet, LeNet5, Mlp
 from trainers.models.networks.tabular import Tabular
 from trainers.models.weights import initialise
@@ -28,6 +29,7 @@ _OWN: dict[str, Callable[..., nn.Module]] = {
     "mlp": Mlp,
     "tabular": Tabular,
     "alexnet_one_tower": OneTowerAlexNet,
+    "resnet_cifar": resnet_cifar,
 }
 
 

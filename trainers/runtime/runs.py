@@ -4,11 +4,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trainers.cost.workload import Workload
 from trainers.data.reading import OPENING
 from trainers.errors import SpecRejected, TraceRefused
 from trainers.events import StopReason
@@ -24,6 +25,8 @@ from trainers.runtime.nodes import ask_on, process_of
 from trainers.runtime.processes import kill_if_stopped, process_numbered
 from trainers.runtime.ray_data.blocks import named_datasets
 from trainers.spec import TrainSpec
+
+T = TypeVar("T")
 
 PREFLIGHT_LOOK_S = 0.5
 ANSWERS_WITHIN_S = 10
@@ -166,16 +169,38 @@ def preflight(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> 
     Raises:
         SpecRejected: With the field and the remedy.
     """
+    _once(_preflight, spec, is_wanted)
+
+
+def count(spec: TrainSpec, is_wanted: Callable[[], bool] = lambda: True) -> Workload:
+    """What a worker of this spec has to do, counted on the cluster; takes seconds and no CPU that others are given.
+
+    Args:
+        is_wanted: Asked again and again. Once it says no, the count is cancelled.
+
+    Raises:
+        SpecRejected: As in a run, for data, task or model; or it was not wanted any more.
+    """
+    found = _once(_count, spec, is_wanted)
+    if found is None:
+        raise SpecRejected("data: its first examples were not read in time to count the model; plan another")
+    return found
+
+
+def _once(task: Callable[[TrainSpec], T], spec: TrainSpec, is_wanted: Callable[[], bool]) -> T | None:
+    """What a process of the cluster returns or raises that imports torch and the user's code, and ends with it; None
+    if it was cancelled."""
     once = ray.remote(num_cpus=0, max_retries=0, max_calls=1, runtime_env=runtime_environment(spec))
-    checked = once(_preflight).remote(spec)
-    while not ray.wait([checked], timeout=PREFLIGHT_LOOK_S)[0]:
+    begun = once(task).remote(spec)
+    while not ray.wait([begun], timeout=PREFLIGHT_LOOK_S)[0]:
         if not is_wanted():
-            ray.cancel(checked, force=True)
-            return
+            ray.cancel(begun, force=True)
+            return None
     try:
-        ray.get(checked)
+        found: T = ray.get(begun)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
+    return found
 
 
 def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict[str, Any] | None:
@@ -190,6 +215,14 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
     if objects:
         code = (code or {}) | {"py_modules": package_objects(objects)}
     return fork_server.environment(code, spec.workers.threads)
+
+
+def _count(spec: TrainSpec) -> Workload:
+    from trainers.cost.counting import count_workload
+    from trainers.runtime.actors.base import use_code
+
+    use_code(spec.code is not None)
+    return count_workload(spec)
 
 
 def _preflight(spec: TrainSpec) -> None:

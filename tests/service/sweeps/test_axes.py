@@ -172,3 +172,24 @@ def test_the_baseline_is_the_base_batch_or_else_the_smallest() -> None:
     assert base_batch(spec({"batch": [32, 16]}, job=JOB | {"batch": 8})) == 16
     free = JOB | {"batch": 8}
     assert base_batch(spec({"batch": [8, 16]}, job=free, report={"base_batch": 16})) == 16
+
+
+def test_a_variant_is_several_fields_under_one_name(tmp_path: Path) -> None:
+    variants = {"small": {"optimizer.lr": 0.1}, "large": {"batch": 64, "rule": "linear", "code": "mine.py"}}
+    found = configurations(spec({"seed": [0, 1]}, variants=variants))
+    assert [(c.settings["variant"], c.job.optimizer.lr, c.job.update_batch, c.job.seed) for c in found] == [
+        ("small", 0.1, 8, 0), ("small", 0.1, 8, 1), ("large", 0.02, 64, 0), ("large", 0.02, 64, 1),
+    ]  # fmt: skip
+    assert found[2].job.scaling.name == "linear"
+    assert spec({"variant": ["large"]}, variants=variants).resolved(tmp_path).variants["large"]["code"] == str(
+        tmp_path / "mine.py"
+    )
+    assert len(configurations(spec({"variant": ["small"], "seed": [1]}, variants=variants))) == 1
+
+
+def test_a_wrong_variant_is_told_by_its_field() -> None:
+    variants = {"a": {"optimizer.lx": 1, "batch": 12}, "b": {"seed": 1}}
+    told = refused({"variant": ["b", "c"]}, variants=variants)
+    assert "there is no such field" in told["/variants/a/optimizer.lx"]
+    assert "8 examples" in told["/variants/a/batch"]
+    assert told["/axes/variant/1"] == "there is no variant 'c', only a, b"

@@ -1,0 +1,143 @@
+"""Whether a claim holds here: each expectation is held against the seeds, and the claim against its expectations.
+
+The variants share their seeds, which draw the initial weights and the order of the examples; so the difference of two
+variants is taken seed by seed, and its interval is Student's of the paired differences.
+"""
+
+import math
+from collections import defaultdict
+from typing import Literal
+
+from service.claims.claim import Claim, Expectation, NoWorse
+from service.scaling.cells import final_error, outcome
+from service.scaling.evidence import Evidence, ReportModel
+from service.scaling.metric import Metric
+from service.scaling.statistics import CONFIDENCE, Seeds, interval_of
+
+Answer = Literal["holds", "does not hold", "not shown"]
+Verdict = Literal["holds here", "holds in part", "does not hold here", "not shown"]
+
+
+class VariantResult(ReportModel):
+    """What the seeds of one variant came to."""
+
+    name: str
+    costs: dict[int, float]
+    """Seed -> cost, of those that were trained to their end."""
+    diverged: int
+    """Seeds whose loss was not finite, or that learned nothing."""
+    missing: int
+    """Seeds without a result: failed, cancelled, or not ended yet."""
+    mean: float | None
+    """None where a seed diverged: a model that has learned nothing has no place in a mean."""
+    std: float | None
+
+
+class Finding(ReportModel):
+    """One expectation, and what the seeds say of it."""
+
+    expected: str
+    """In words."""
+    low: float | None
+    """The mean difference over the seeds that both have is not less, with 95 % confidence; none: a seed diverged, or
+    fewer than two are common."""
+    high: float | None
+    """It is not more, likewise."""
+    answer: Answer
+
+
+class ClaimReport(ReportModel):
+    """A claim with its verdict."""
+
+    number: int
+    name: str
+    claim: str
+    source: str
+    differs: str
+    quick: bool
+    """A short run, whose verdict is only that the command works."""
+    metric: Metric
+    confidence: float = CONFIDENCE
+    """Of each side of an interval."""
+    verdict: Verdict
+    variants: list[VariantResult]
+    findings: list[Finding]
+
+
+def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> ClaimReport:
+    """What a sweep's trials, however few of them have ended, say of the claim."""
+    metric = evidence.question.metric
+    found = _results(claim, evidence)
+    findings = [_finding(one, found, metric) for one in claim.expect]
+    return ClaimReport(
+        **claim.model_dump(include={"number", "name", "claim", "source", "differs"}),
+        quick=quick,
+        metric=metric,
+        verdict=_verdict([finding.answer for finding in findings]),
+        variants=list(found.values()),
+        findings=findings,
+    )
+
+
+def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
+    costs: dict[str, dict[int, float]] = defaultdict(dict)
+    counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in claim.sweep.variants}
+    for trial in evidence.trials:
+        name, came_to, cost = str(trial.settings.get("variant")), outcome(trial), final_error(trial)
+        if name not in counts:
+            continue
+        if came_to == "diverged":
+            counts[name]["diverged"] += 1
+        elif came_to == "finished" and cost is not None:
+            costs[name][trial.seed] = cost
+        else:
+            counts[name]["missing"] += 1
+    return {name: _result(name, dict(sorted(costs[name].items())), **count) for name, count in counts.items()}
+
+
+def _result(name: str, costs: dict[int, float], diverged: int, missing: int) -> VariantResult:
+    seeds = Seeds.of(list(costs.values()))
+    has_mean = bool(costs) and not diverged
+    return VariantResult(
+        name=name,
+        costs=costs,
+        diverged=diverged,
+        missing=missing,
+        mean=seeds.mean if has_mean else None,
+        std=seeds.std if has_mean else None,
+    )
+
+
+def _finding(expected: Expectation, found: dict[str, VariantResult], metric: Metric) -> Finding:
+    ours, theirs = (found[name] for name in expected.variants)
+    common = sorted(ours.costs.keys() & theirs.costs.keys())
+    differences = [ours.costs[seed] - theirs.costs[seed] for seed in common]
+    interval = None if ours.diverged or theirs.diverged else interval_of(differences)
+    low, high = (-math.inf, math.inf) if interval is None else interval
+    if ours.diverged and not theirs.diverged:  # it is worse than anything that has learned
+        low = math.inf
+    if isinstance(expected, NoWorse):
+        answer = _answer(high < expected.within, low > expected.within)
+        words = f"{expected.no_worse} is no worse than {expected.than}, within {metric.gap(expected.within)}"
+    else:
+        answer = _answer(low > expected.by, high < expected.by)
+        more = f" by more than {metric.gap(expected.by)}" if expected.by else ""
+        words = f"{expected.worse} is worse than {expected.than}{more}"
+    return Finding(
+        expected=words,
+        low=None if interval is None else interval[0],
+        high=None if interval is None else interval[1],
+        answer=answer,
+    )
+
+
+def _answer(is_shown: bool, is_refuted: bool) -> Answer:
+    return "holds" if is_shown else "does not hold" if is_refuted else "not shown"
+
+
+def _verdict(answers: list[Answer]) -> Verdict:
+    if all(answer == "holds" for answer in answers):
+        return "holds here"
+    if "holds" in answers:
+        return "holds in part"
+    return "does not hold here" if "does not hold" in answers else "not shown"

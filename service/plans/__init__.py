@@ -1,0 +1,1 @@
+"""What more workers would bring a job, before it runs."""

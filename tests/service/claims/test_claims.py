@@ -1,0 +1,133 @@
+"""Claims: their files, and what seeds make of them."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import (
+    Claim,
+    ClaimReport,
+    SpecInvalid,
+    all_claims,
+    claim_of,
+    claim_page,
+    claim_picture,
+    claim_report,
+    configurations,
+)
+from service.claims.claim import Part
+from service.scaling.evidence import Evidence, Point, Question, Trial
+from service.scaling.statistics import interval_of
+
+REPOSITORY = Path(__file__).parents[3]
+SWEEP = {
+    "job": {"data": "digits", "workers": 1},
+    "variants": {"small": {"batch.per_worker": 8}, "large": {"batch.per_worker": 64}},
+    "axes": {"seed": [0, 1, 2]},
+}
+CLAIM = {
+    "number": 1, "name": "a-claim", "claim": "Large is worse.", "source": "a paper", "differs": "Everything.",
+    "minutes": 1, "sweep": SWEEP, "expect": [{"worse": "large", "than": "small", "by": 0.01}],
+}  # fmt: skip
+
+
+def claim(**fields: Any) -> Claim:
+    return Claim.model_validate(CLAIM | fields)
+
+
+def seen(**errors: list[float | str]) -> Evidence:
+    """Variant -> one error a seed, or `diverged`, or `failed`."""
+    trials = []
+    for variant, values in errors.items():
+        for seed, value in enumerate(values):
+            failed = isinstance(value, str)
+            reason = "LossNotFinite" if value == "diverged" else ""
+            points = () if failed else (Point(examples=10, epoch=1, seconds=1, test_error=float(value)),)
+            trials.append(
+                Trial(id=f"{variant}-{seed}", batch=8, rule="none", warmup="none", lr=0.1, seed=seed,
+                      state="FAILED" if failed else "SUCCEEDED", reason=reason,
+                      error=None if failed else float(value), points=points, settings={"variant": variant})
+            )  # fmt: skip
+    return Evidence(name="a-claim", question=Question(base_batch=8, base_lr=0.1), trials=tuple(trials))
+
+
+@pytest.mark.parametrize("name", list(all_claims()))
+def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
+    one = claim_of(name)
+    for quick in (False, True):
+        found = configurations(one.asked(quick))
+        asked = {trial.settings["variant"] for trial in found}
+        assert {name for expected in one.expect for name in expected.variants} <= asked
+        assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
+    assert all(trial.job.data.name == "digits" for trial in found)  # a quick run needs no data of its own
+    assert claim_of(str(one.number)) is one
+
+
+def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(SpecInvalid, match=r"there is no claim 'warm', only .*warm-up"):
+        claim_of("warm")
+    with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
+        claim(expect=[{"worse": "huge", "than": "small"}])
+    assert issubclass(Claim, Part)
+
+
+NO_WORSE = [{"no_worse": "large", "than": "small", "within": 0.01}]
+
+
+@pytest.mark.parametrize(
+    ("expect", "large", "answer"),
+    [
+        (CLAIM["expect"], [0.13, 0.14, 0.15], "holds here"),
+        (CLAIM["expect"], [0.10, 0.11, 0.12], "does not hold here"),
+        (CLAIM["expect"], [0.10, 0.11, 0.19], "not shown"),
+        (CLAIM["expect"], [0.13], "not shown"),
+        (CLAIM["expect"], ["diverged", 0.1, 0.1], "holds here"),
+        (NO_WORSE, [0.10, 0.11, 0.12], "holds here"),
+        (NO_WORSE, [0.13, 0.14, 0.15], "does not hold here"),
+        (NO_WORSE, ["diverged", 0.1, 0.1], "does not hold here"),
+        (NO_WORSE, ["failed", "failed", 0.1], "not shown"),
+        ([*CLAIM["expect"], *NO_WORSE], [0.13, 0.14, 0.15], "holds in part"),  # type: ignore[misc]
+    ],
+)
+def test_the_verdict_of_the_seeds(expect: Any, large: list[float | str], answer: str) -> None:
+    # The seeds differ by far more than the variants do: only the differences seed by seed tell.
+    report = claim_report(claim(expect=expect), seen(small=[0.10, 0.11, 0.12], large=large))
+    assert report.verdict == answer
+    if answer == "holds here" and len(report.findings) == 1 and not report.variants[1].diverged:
+        assert report.findings[0].low is not None
+
+
+def test_an_interval_is_students_of_the_paired_differences() -> None:
+    assert interval_of([1.0]) is None
+    assert interval_of([2.0, 2.0]) == (2.0, 2.0)
+    low, high = interval_of([1.0, 2.0, 3.0]) or (0.0, 0.0)
+    assert (low + high) / 2 == pytest.approx(2.0)
+    assert (high - low) / 2 == pytest.approx(2.919986 * 1.0 / math.sqrt(3), rel=1e-6)  # t at 0.95 of 2 degrees
+
+
+def test_a_page_and_a_picture() -> None:
+    evidence = seen(small=[0.10, 0.11, 0.12], large=["diverged", 0.14, "failed"])
+    report = claim_report(claim(), evidence)
+    text = claim_page(report, made=["commit abc"], picture="claim.svg")
+    assert "**The claim holds here**" in text
+    assert "| large | - | 1, 1 diverged, 1 without a result |" in text
+    assert "| small | 11.00 ± 1.00 % | 3 |" in text
+    assert "![What each variant came to, and its test curve](claim.svg)" in text
+    assert claim_picture(report, evidence)["png"].startswith(b"\x89PNG")
+    assert claim_picture(claim_report(claim(), seen()), seen())["svg"].startswith(
+        b"<?xml"
+    )  # before the first trial ends
+
+
+def test_the_guide_has_a_page_for_each_report_and_its_verdict() -> None:
+    folder = REPOSITORY / "docs" / "claims"
+    table = (folder / "index.md").read_text()
+    reports = [ClaimReport.model_validate_json(path.read_text()) for path in folder.glob("*.json")]
+    assert {path.stem for path in folder.glob("*.md")} - {"index"} == {report.name for report in reports}
+    for report in reports:
+        assert f"]({report.name}.md) | {report.verdict} |" in table
+        assert report.verdict in (folder / f"{report.name}.md").read_text()
+        assert report.claim == all_claims()[report.name].claim
+        assert not report.quick

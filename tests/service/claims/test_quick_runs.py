@@ -1,0 +1,19 @@
+"""Every claim's quick run, through to its verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from service import TrialStore, all_claims, claim_report, evidence, sweep
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", list(all_claims()))
+def test_a_quick_run_comes_to_a_verdict(name: str, tmp_path: Path) -> None:
+    claim = all_claims()[name]
+    done = sweep(claim.asked(quick=True), tmp_path)
+    assert done.state == "SUCCEEDED", done.message
+    report = claim_report(claim, evidence(TrialStore(tmp_path)), quick=True)
+    assert all(variant.costs and not variant.missing for variant in report.variants)
