@@ -87,7 +87,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
+    from service.plans.evidence import read_target as read_target
+    from service.plans.evidence import with_target as with_target
     from service.plans.planner import Planner as Planner
+    from service.plans.planner import make_plan as make_plan
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
@@ -99,6 +102,12 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.spec import parse_spec as parse_spec
     from service.spec import read_spec as read_spec
     from service.spec import read_spec_file as read_spec_file
+    from service.speedup.page import study_page as study_page
+    from service.speedup.page import study_tables as study_tables
+    from service.speedup.picture import study_picture as study_picture
+    from service.speedup.study import Study as Study
+    from service.speedup.study import study_of as study_of
+    from service.speedup.study import study_sweep as study_sweep
     from service.storage.checkpoints import CheckpointFile as CheckpointFile
     from service.storage.checkpoints import CheckpointView as CheckpointView
     from service.storage.checkpoints import chunks as chunks
@@ -132,6 +141,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.webhooks.webhook_store import Delivery as Delivery
     from service.webhooks.webhook_store import Webhook as Webhook
     from service.webhooks.webhook_store import Webhooks as Webhooks
+    from trainers import OPTION_HEADINGS as OPTION_HEADINGS
     from trainers import BitsReport as BitsReport
     from trainers import Cluster as Cluster
     from trainers import ClusterInfo as ClusterInfo
@@ -169,7 +179,6 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
-    from trainers import plan_work as plan_work
     from trainers import plot_plan as plot_plan
     from trainers import plot_timings as plot_timings
     from trainers import profile_model as profile_model

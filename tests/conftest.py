@@ -1,7 +1,8 @@
 """One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
 `make test` runs the tests in four processes. Those that have to do with a Ray are in three groups, each of which is
-done by one of them, one after the other; the proofs that need none go to the fourth, and come after them.
+done by one of them, one after the other, and those of the page in a fourth, so that one browser serves them all; the
+proofs that need neither come after them, to whoever is free.
 """
 
 import functools
@@ -26,7 +27,8 @@ from trainers import ClusterInfo
 Disk = Callable[[int], Path]
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
-WITH_RAY = {
+TOGETHER = {
+    "page": ("api/page",),
     "ray": ("runtime",),
     "faults": ("faults",),
     "ray of their own": (
@@ -34,14 +36,14 @@ WITH_RAY = {
         "examples", "faults/test_soak.py", "service/sweeps",
     ),
 }  # fmt: skip
-"""Beside those elsewhere that use their process's Ray, which are with the first."""
+"""Beside those elsewhere that use their process's Ray, which are with `ray`. Of two groups a file is in the later."""
 
 
 @functools.cache
 def group_of(path: Path) -> str | None:
     """Which of these groups a file's tests belong to."""
     within = path.relative_to(Path(__file__).parent).as_posix() + "/"
-    names = [name for name, parts in WITH_RAY.items() if within.startswith(tuple(f"{part}/" for part in parts))]
+    names = [name for name, parts in TOGETHER.items() if within.startswith(tuple(f"{part}/" for part in parts))]
     return names[-1] if names else None
 
 

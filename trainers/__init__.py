@@ -24,15 +24,17 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.plan import Plan as Plan
     from trainers.cost.plan import PlanRequest as PlanRequest
     from trainers.cost.plan import StepProfile as StepProfile
+    from trainers.cost.plan import TargetTime as TargetTime
     from trainers.cost.plan import read_profile as read_profile
     from trainers.cost.plan import worker_counts as worker_counts
     from trainers.cost.plan_plot import plot_plan as plot_plan
+    from trainers.cost.plan_table import OPTION_HEADINGS as OPTION_HEADINGS
     from trainers.cost.plan_table import PlanTable as PlanTable
-    from trainers.cost.planning import check_profile as check_profile
-    from trainers.cost.planning import counted_fields as counted_fields
-    from trainers.cost.planning import plan_spec as plan_spec
-    from trainers.cost.planning import plan_work as plan_work
+    from trainers.cost.planner import plan_spec as plan_spec
+    from trainers.cost.planner import plan_work as plan_work
     from trainers.cost.plot import plot_timings as plot_timings
+    from trainers.cost.profiled import check_profile as check_profile
+    from trainers.cost.profiled import counted_fields as counted_fields
     from trainers.cost.step_timing import profile_step as profile_step
     from trainers.cost.timing import time_layers as time_layers
     from trainers.cost.workload import Workload as Workload

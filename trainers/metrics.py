@@ -54,6 +54,12 @@ class StepCounters(BaseModel):
         return self.model_copy(update=sums)
 
 
+def _add_into(into: dict[Any, Any], more: dict[Any, Any]) -> None:
+    """Value by value, in place."""
+    for key, value in more.items():
+        into[key] = _sum(into[key], value) if key in into else value
+
+
 class StepMetrics(StepCounters):
     """What a worker's steps came to."""
 
@@ -75,6 +81,21 @@ class StepMetrics(StepCounters):
     """How many pushes were acknowledged at which staleness."""
     group_staleness: tuple[dict[int, int], ...] = ()
     """Likewise in each group of parameters, where there are several."""
+
+    def add(self, other: "StepMetrics") -> None:
+        """Add all of it in place. What is added up for many workers has many values of staleness, and a sum of its own
+        for each report would copy them all."""
+        mine = self.__dict__
+        for name, theirs in other.__dict__.items():
+            if isinstance(theirs, dict):
+                _add_into(mine[name], theirs)
+            elif theirs and isinstance(theirs, tuple) and mine[name]:
+                for own, more in zip(mine[name], theirs, strict=True):
+                    _add_into(own, more)
+            elif isinstance(theirs, tuple):
+                mine[name] = mine[name] or tuple(dict(each) for each in theirs)
+            else:
+                mine[name] += theirs
 
 
 def _sum(one: Any, other: Any) -> Any:

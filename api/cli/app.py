@@ -10,6 +10,7 @@ from api.cli.commands.claims import add_claims
 from api.cli.commands.edits import add_edits
 from api.cli.commands.jobs import add_jobs
 from api.cli.commands.local import add_local
+from api.cli.commands.scaling import add_scaling
 from api.cli.commands.serve import add_serve
 from api.cli.commands.sweeps import add_sweeps
 from api.cli.commands.verbs import add_verbs
@@ -29,6 +30,7 @@ def build(context: CliContext) -> typer.Typer:
     add_serve(app, context)
     add_jobs(app, context)
     add_sweeps(app, context)
+    add_scaling(app, context)
     add_claims(app, context)
     add_admin(app, context)
     add_verbs(app, context)

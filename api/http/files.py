@@ -4,7 +4,10 @@ import os
 from typing import BinaryIO
 
 from fastapi.responses import FileResponse
+from starlette.responses import MalformedRangeHeader, RangeNotSatisfiable
 from starlette.types import Receive, Scope, Send
+
+from api.http.problems import ProblemError
 
 
 class OpenFile(FileResponse):
@@ -22,3 +25,15 @@ class OpenFile(FileResponse):
         """Send it, and close it, also where the reader has gone."""
         with self.opened:
             await super().__call__(scope, receive, send)
+
+    @classmethod
+    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
+        """Starlette answers with plain text where this fails; we, as everywhere, with a problem."""
+        try:
+            return super()._parse_range_header(http_range, file_size)
+        except MalformedRangeHeader as error:
+            raise ProblemError(400, error.content, "/header/Range") from None
+        except RangeNotSatisfiable as error:
+            detail = f"the file has {error.max_size} bytes, and none of them is in the range {http_range}"
+            headers = {"Content-Range": f"bytes */{error.max_size}"}
+            raise ProblemError(416, detail, "/header/Range", headers=headers) from None

@@ -93,6 +93,7 @@ REMEDIES: dict[int, str] = {
     408: "send the whole body at once",
     413: "send less: shorten the spec, or name files instead of writing their contents out",
     415: "set Content-Type to one that the detail names",
+    416: "ask for bytes that the file has, or leave Range out",
     422: "change what `errors` points to",
     429: "wait as long as Retry-After says",
 }

@@ -5,6 +5,7 @@ import { compareView } from "./views/compare.js";
 import { el, dialog } from "./lib/dom.js";
 import { jobView } from "./views/job_detail.js";
 import { jobsView } from "./views/job_list.js";
+import { planView } from "./views/plan.js";
 import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";
@@ -15,6 +16,7 @@ const SECTIONS = [
   { key: "s", path: "sweeps", label: "Sweeps" },
   { key: "o", path: "compare", label: "Compare" },
   { key: "c", path: "cluster", label: "Cluster" },
+  { key: "p", path: "plan", label: "Plan" },
   { key: "n", path: "new", label: "New" },
 ];
 const VIEWS = [
@@ -24,10 +26,11 @@ const VIEWS = [
   [/^sweeps\/([^/]+)$/, sweepView],
   [/^compare$/, compareView],
   [/^cluster$/, clusterView],
+  [/^plan$/, planView],
   [/^new$/, submitView],
 ];
 const KEYS = [
-  ["j  s  o  c  n", "Jobs, Sweeps, Compare, Cluster, New"],
+  ["j  s  o  c  p  n", "Jobs, Sweeps, Compare, Cluster, Plan, New"],
   ["↓  ↑", "the next or the last row of a list"],
   ["Enter", "open the row"],
   ["Space", "take the row into the comparison"],

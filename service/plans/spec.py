@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from service.errors import SpecInvalid
+from service.plans.evidence import read_target
 from service.spec import JobSpec, checked
 from trainers import (
     Cluster,
@@ -19,7 +20,7 @@ from trainers import (
     worker_counts,
 )
 
-OWN = frozenset({"workers", "cluster", "profile", "price"})
+OWN = frozenset({"search", "workers", "cluster", "profile", "price"})
 FIELD = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_]+)*")
 POINTER = re.compile(r"(/\S*): (.*)", re.DOTALL)
 
@@ -43,6 +44,16 @@ class PlanSpec(PlanRequest):
     profile: StepProfile | None = None
     """How long a minibatch takes, as `millrace plan --profile` keeps it; null: as the cluster's device says, and
     without a cluster as a profile says that the service keeps."""
+
+    target: str | None = Field(default=None, max_length=200)
+    """What shall be reached, such as `test_accuracy=0.95`. Earlier runs of this job tell how long that takes."""
+
+    @field_validator("target")
+    @classmethod
+    def _is_one(cls, written: str | None) -> str | None:
+        if written is not None:
+            read_target(written)
+        return written
 
     @field_validator("workers", mode="before")
     @classmethod

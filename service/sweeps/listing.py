@@ -3,27 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from service.database.job_store import Query
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepSummary, summary
-from trainers import State
 
 
-class SweepQuery(BaseModel):
-    """Which sweeps to list."""
-
-    model_config = ConfigDict(frozen=True)
-
-    states: frozenset[State] = frozenset()
-    """Sweeps in any of these states; empty: in all."""
-    labels: tuple[tuple[str, str | None], ...] = ()
-    """Sweeps whose job has all of these labels; None: with any value."""
-    user: str | None = None
-    """Sweeps of this user; none: of all."""
-    limit: int = 50
-    before: str | None = None
-    """Only those that come after the page that had this token."""
+class SweepQuery(Query):
+    """Which sweeps to list. `labels` are those of the sweep's job, and `before` is the token of a page: those that come
+    after it."""
 
 
 class SweepPage(NamedTuple):

@@ -11,8 +11,10 @@ from service import PlanRequest
 from tests.api.conftest import Service, eventually
 from tests.cost.test_planning import SLOW, profile_of
 from tests.service.fakes import WORK
-from trainers.cost.planning import plan_work
+from trainers.cost.planner import plan_work
 from trainers.errors import SpecRejected
+from trainers.events import State
+from trainers.runtime.cluster import Resources
 from trainers.spec import TrainSpec
 
 SPEC = {"model": "mlp", "data": "digits", "workers": 8}
@@ -135,3 +137,46 @@ def test_it_is_described(shared: Service) -> None:
     assert make["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/PlanSpec")
     assert "switches" in described["components"]["schemas"]["DescribedCluster"]["properties"]
     assert "queued" in described["components"]["schemas"]["Cluster"]["properties"], "the one of Ray"
+
+
+def ended(service: Service, *accuracies: float, **fields: Any) -> str:
+    """A run with these accuracies at the ends of its epochs."""
+    job = service.client.submit(SPEC | {"epochs": len(accuracies)} | fields)
+    run = service.started(job.id)
+    run.state(State.RUNNING)
+    for epoch, accuracy in enumerate(accuracies, 1):
+        run.step(float(epoch))
+        run.evaluation(epoch, accuracy)
+    run.succeed()
+    assert service.client.wait(job.id).state is State.SUCCEEDED
+    return job.id
+
+
+def test_the_time_to_a_target_comes_from_runs_of_the_same_job(service: Service) -> None:
+    service.runs.total = Resources(cpus=64, gpus=0)
+    wanted = {"workers": [1, 8], "cluster": "ec2-g2", "target": "test_accuracy=0.9", "price": 2.0}
+    unknown = asked(service, **wanted)[1]["target"]
+    assert (unknown["epochs"], unknown["seconds"], unknown["jobs"]) == (None, {}, [])
+    (trial,) = unknown["trials"]
+    assert service.client.check(trial).workers.count == 8
+    jobs = [ended(service, 0.5, 0.8, 0.95, seed=1), ended(service, 0.5, 0.91, 0.95, 0.96, 0.97, seed=2)]
+    ended(service, 0.99, batch=8)  # another job
+    status, plan = asked(service, **wanted)
+    assert status == 200
+    found = plan["target"]
+    assert (sorted(found["jobs"]), found["epochs"], found["trials"]) == (sorted(jobs), 2.5, [])
+    rates = {str(each["workers"]): each["examples_per_s"] for each in plan["candidates"]}
+    examples = (3 * 5000 / 3 + 2 * 5000 / 5) / 2  # that a run of a fake says it has trained
+    assert found["seconds"] == pytest.approx({count: examples / rate for count, rate in rates.items()})
+    assert found["prices"]["8"] == pytest.approx(found["seconds"]["8"] / 3600 * 8 * 2)
+    assert pointers(service, **wanted | {"target": "test_accuracy=0.999"}) == ["/target"]
+    assert pointers(service, **wanted | {"target": "soon"}) == ["/target"]
+
+
+def test_asynchronous_runs_tell_of_as_many_workers(service: Service) -> None:
+    service.runs.total = Resources(cpus=64, gpus=0)
+    fields = {"algorithm": "downpour", "optimizer": "adagrad"}
+    ended(service, 0.8, 0.95, **fields)
+    _, plan = asked(service, spec=SPEC | fields, workers=[4, 8, 16], cluster="ec2-g2", target="test_accuracy=0.9")
+    assert list(plan["target"]["seconds"]) == ["8"]
+    assert [trial["workers"]["count"] for trial in plan["target"]["trials"]] == [4, 16]

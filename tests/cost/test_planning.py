@@ -6,7 +6,8 @@ import pytest
 
 from trainers.cost.clusters.cluster import Cluster, cluster_of, read_cluster
 from trainers.cost.plan import Plan, PlanRequest, StepProfile, Timed, worker_counts
-from trainers.cost.planning import plan_spec, profiled_fields
+from trainers.cost.planner import plan_spec
+from trainers.cost.profiled import profiled_fields
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
@@ -115,3 +116,58 @@ def test_hybrid_is_planned_with_its_head() -> None:
     plan = plan_spec(spec_of(model="lenet5", algorithm="hybrid"), PlanRequest(cluster=read_cluster("one-weird-trick")))
     assert {e.name for e in plan.of(8).exchanges} == {"activities", "gradients"}
     assert plan.of(8).sent_bytes > 0
+
+
+def test_the_interval_follows_the_measured_spread() -> None:
+    spec = spec_of()
+    steady = plan_spec(spec, PlanRequest(workers=(1, 2), profile=profile_of(spec)))
+    assert all(each.least_per_s == each.examples_per_s == each.most_per_s for each in steady.candidates)
+    uneven = {"forward": Timed(median_s=0.01, spread_s=0.001), "backward": Timed(median_s=0.02, spread_s=0.002)}
+    plan = plan_spec(spec, PlanRequest(workers=(1, 2), profile=profile_of(spec, **uneven)))
+    error = 1.645 * (1.5708 / 20 + 1 / 20) ** 0.5 * (0.001 + 0.002)
+    (one, two) = plan.candidates
+    assert one.least_per_s == pytest.approx(8 * 32 / (one.step_s + 8 * error))
+    assert two.least_per_s < two.examples_per_s < two.most_per_s  # type: ignore[operator]
+    assert planned(spec, 1).of(1).least_per_s is None
+
+
+def test_staleness_is_that_of_the_others_between_fetch_and_push() -> None:
+    def stale(workers: int, **algorithm: Any) -> Any:
+        return planned(spec_of(algorithm={"name": "downpour"} | algorithm), workers).of(workers).staleness
+
+    assert (stale(1).mean, stale(4).mean, stale(4).least, stale(4).most) == (0, 3, 3, 3)
+    assert stale(4, num_push=2, num_fetch=4).mean == pytest.approx((3 + (2 * 3 + 1)) / 2)
+    assert stale(8, max_staleness=0).most <= 8
+    assert planned(spec_of(), 4).of(4).staleness is None
+    spec = spec_of(algorithm="downpour")
+    uneven = profile_of(spec, forward=Timed(median_s=0.01, spread_s=0.003))
+    found = plan_spec(spec, PlanRequest(workers=(8,), profile=uneven)).of(8).staleness
+    assert found is not None
+    assert found.least < found.mean == 7 < found.most
+
+
+def test_the_fullest_shard_holds_two_versions_and_two_gradients_a_worker() -> None:
+    plan = planned(spec_of(algorithm="downpour", optimizer="adagrad", ps={"shards": 1}), 1, 4)
+    assert plan.of(1).shard_bytes == plan.parameters * 4 * (2 * 2 + 2)
+    assert plan.of(4).shard_bytes == plan.parameters * 4 * (2 * 2 + 8)
+    assert planned(spec_of(), 4).of(4).shard_bytes is None
+
+
+def test_the_regret_is_against_the_fastest_candidate() -> None:
+    plan = planned(spec_of(algorithm="downpour"))
+    best = max(each.examples_per_s for each in plan.candidates)
+    assert plan.regret == pytest.approx(1 - plan.of(plan.recommended).examples_per_s / best)
+
+
+def test_a_search_names_the_best_of_each_algorithm_and_minibatch() -> None:
+    plan = planned(spec_of(algorithm="downpour", optimizer="sgd"), 1, 2, 4, 8, search=True)
+    assert {option.algorithm for option in plan.options} >= {"downpour", "sync", "mixed", "parallel_sgd"}
+    assert {option.per_worker for option in plan.options} == {16, 32, 64, 128}
+    rates = [option.examples_per_s for option in plan.options]
+    assert rates == sorted(rates, reverse=True)
+    for n in (16, 32, 64, 128):
+        assert min(option.regret for option in plan.options if option.per_worker == n) == 0
+    own = next(o for o in plan.options if (o.algorithm, o.per_worker) == ("downpour", 32))
+    fixed = planned(spec_of(algorithm="downpour", optimizer="sgd", ps={"shards": own.shards}), 1, 2, 4, 8)
+    assert own.examples_per_s == pytest.approx(fixed.of(own.workers).examples_per_s)
+    assert planned(spec_of(), 1).options == ()

@@ -6,7 +6,7 @@ import torch
 from trainers.cost import step_timing
 from trainers.cost.link_timing import time_link
 from trainers.cost.plan import PlanRequest, Timed
-from trainers.cost.planning import plan_spec
+from trainers.cost.planner import plan_spec
 from trainers.spec import TrainSpec
 
 

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from trainers.cost import timing
 from trainers.cost.figures import TimingPlan, slope_words, work
 from trainers.cost.memory import free_bytes
-from trainers.cost.plot import plot_timings
 from trainers.cost.timing import check_memory, fit, make_pass, num_bytes, time_layers
 from trainers.errors import SpecRejected
 
@@ -98,6 +97,8 @@ def test_ratios_are_cpu_over_gpu() -> None:
 
 @pytest.mark.usefixtures("two_devices")
 def test_the_plot_is_a_png_with_a_row_more_for_the_ratios(tmp_path: Path) -> None:
+    from trainers.cost.plot import plot_timings
+
     both = time_layers(SMALL)
     plot_timings(both, tmp_path / "both.png")
     alone = both.model_copy(update={"curves": both.curves[::2], "ratios": ()})

@@ -35,6 +35,7 @@ WALKED = {
     "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed"},
     "plan": {"A plan"},
+    "scaling-tables": {"Run it"},
     "sweeps": {"A first sweep"},
     "elasticity": {"The same bits on any number of workers"},
     "guarantees": {"Shown by", "The standby of a shard"},
@@ -242,6 +243,15 @@ def test_a_sweep_and_its_report(place: Place) -> None:
     (variant,) = json.loads((report / "report.json").read_text())["variants"]
     assert variant["baseline"]["batch"] == 8
     assert variant["answer"][0] in told
+
+
+@pytest.mark.timeout(420)
+def test_a_job_on_several_numbers_of_workers(place: Place) -> None:
+    told = place.shell("\n".join(blocks("scaling-tables", "bash")), within_s=400)
+    assert "Time to an error of 20.00 %" in told
+    found = json.loads((place.folder / "runs" / "scaling" / "digits-downpour" / "scaling.json").read_text())
+    assert [(row["workers"], row["state"]) for row in found["rows"]] == [(1, "SUCCEEDED"), (2, "SUCCEEDED")]
+    assert (place.folder / "scaling.png").stat().st_size
 
 
 def test_a_claim_of_the_papers(place: Place) -> None:

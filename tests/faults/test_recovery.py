@@ -17,7 +17,7 @@ from trainers.runtime.actors.worker import GROUPS, Worker
 from trainers.runtime.cluster import NAMESPACE, default_cpus
 from trainers.runtime.control.actor_watch import ActorWatch
 from trainers.runtime.control.recovery import find_survivors
-from trainers.runtime.control.run_log import GOES_BACK, TAKES_OVER, LogSummary, summarise_log
+from trainers.runtime.control.run_log import GOES_BACK, STARTS_ANEW, LogSummary, summarise_log
 from trainers.runtime.messages import WorkerStatus
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import kill_process
@@ -45,7 +45,8 @@ def test_what_the_log_tells_of_the_time_since_the_run_began_again(tmp_path: Path
     epoch(2)
     epoch(3)
     state(State.RECOVERING, GOES_BACK[0])
-    state(State.RECOVERING, TAKES_OVER)
+    assert summarise_log(tmp_path).goes_back
+    state(State.RECOVERING, STARTS_ANEW)
     log.append("actors", {})
     epoch(2)
     state(State.PAUSING, "Pausing")

@@ -83,14 +83,14 @@ def test_a_resumed_run_counts_its_steps_from_the_beginning_of_the_training(tmp_p
 @pytest.mark.usefixtures("cluster")
 def test_asynchronous_workers_are_evaluated_by_the_updates_that_they_report(tmp_path: Path) -> None:
     """They do not stop for it: 29 minibatches an epoch, and each is an update."""
-    evaluate = {"every_epochs": 0, "every_steps": 100}
-    train = spec(algorithm="downpour", epochs=150, evaluate=evaluate, report_every_s=0.05)
+    evaluate = {"every_epochs": 0, "every_steps": 50}
+    train = spec(algorithm="downpour", epochs=50, evaluate=evaluate, report_every_s=0.05)
     run = finished("updates", train, tmp_path)
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
     places = [one["examples"] for one in run.of("evaluation")]
     assert places == sorted(places)
     assert len(places) > 1  # of which the last is that of the end
-    assert places[-1] == 150 * EXAMPLES
+    assert places[-1] == 50 * EXAMPLES
     assert all("step" not in one for one in run.of("evaluation"))
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torchmetrics.detection import MeanAveragePrecision
 
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
@@ -22,6 +21,8 @@ def spec(**fields: object) -> TrainSpec:
 
 
 def test_figures_are_those_of_torchmetrics_for_the_whole_set() -> None:
+    from torchmetrics.detection import MeanAveragePrecision
+
     task, draw = build_task(TaskSpec(name="detection"), "cross_entropy", FACTS), torch.Generator().manual_seed(0)
     assert isinstance(task, Detection)
     examples = []

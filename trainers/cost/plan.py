@@ -60,6 +60,24 @@ class PlanRequest(Figures):
     """How long a minibatch takes; null: as the cluster's device says."""
     price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Of one worker for an hour, in any currency."""
+    search: bool = False
+    """Whether to tell too what other algorithms, minibatches and numbers of shards would reach."""
+
+
+class Option(Figures):
+    """One algorithm with one minibatch, with the shards and workers at which it is fast."""
+
+    algorithm: str
+    """With its own options if it is that of the spec, else with the defaults."""
+    per_worker: int
+    """Examples of a minibatch."""
+    shards: int | None
+    """Null where it has none."""
+    workers: int
+    """The fewest that reach 95 % of its fastest rate."""
+    examples_per_s: float
+    regret: float = 0.0
+    """By how much the rate is below that of the fastest algorithm with this minibatch, as a share of it."""
 
 
 class PlannedExchange(Figures):
@@ -73,6 +91,16 @@ class PlannedExchange(Figures):
     """By the worker that sends most."""
 
 
+class Staleness(Figures):
+    """Updates of the parameters that a gradient does not know yet when a shard applies it."""
+
+    mean: float
+    least: float
+    """Of 95 % of the pushes at least this."""
+    most: float
+    """Of 95 % of the pushes at most this."""
+
+
 class Candidate(Figures):
     """One number of workers."""
 
@@ -80,6 +108,10 @@ class Candidate(Figures):
     nodes: int
     """Switches of the cluster on which they hang."""
     examples_per_s: float
+    least_per_s: float | None = None
+    """The rate lies between this and `most_per_s` in nine of ten runs, as far as the spread of the timed steps tells;
+    null without a profile."""
+    most_per_s: float | None = None
     speed_up: float
     """Against one worker that trains alone and exchanges nothing."""
     efficiency: float
@@ -95,6 +127,12 @@ class Candidate(Figures):
     without_bottleneck: float
     """Examples a second if it took no time."""
     next_bottleneck: str
+    """The longest part besides computing and that one."""
+    staleness: Staleness | None = None
+    """Null where all wait for all."""
+    shard_bytes: int | None = None
+    """What the fullest shard needs at least: two versions of parameters and state, two gradients for each worker; null
+    without shards, and where the optimizer's class decides."""
     price: float | None = None
     """Of a million examples, in the currency of the price an hour."""
 
@@ -112,6 +150,23 @@ class Candidate(Figures):
     def hidden_s(self) -> float:
         """What of the exchanges passes while the worker computes."""
         return sum(exchange.hidden_s for exchange in self.exchanges)
+
+
+class TargetTime(Figures):
+    """How long until a metric has a value, as far as runs of the same job tell."""
+
+    metric: str
+    value: float
+    jobs: tuple[str, ...]
+    """The runs that have reached it."""
+    epochs: float | None
+    """Median over these; null without any: then it is unknown, and `trials` would tell."""
+    seconds: dict[int, float]
+    """By the number of workers; those are missing of which no run tells."""
+    prices: dict[int, float]
+    """Likewise, in the currency of the price an hour; empty without one."""
+    trials: tuple[dict[str, Any], ...]
+    """Specs of jobs that would tell what is missing."""
 
 
 class Plan(Figures):
@@ -138,7 +193,13 @@ class Plan(Figures):
     5.2.1). Null without shards."""
     recommended: int
     """The fewest workers that reach 95 % of the fastest rate."""
+    regret: float = 0.0
+    """By how much the recommended rate is below the fastest, as a share of it."""
     reason: str
+    target: TargetTime | None = None
+    """Null where none was asked for."""
+    options: tuple[Option, ...] = ()
+    """The fastest first; empty unless they were asked for."""
     notes: tuple[str, ...] = ()
     """What this prediction leaves out for this spec."""
 
@@ -147,8 +208,8 @@ class Plan(Figures):
         return next(each for each in self.candidates if each.workers == workers)
 
 
-def recommended(candidates: tuple[Candidate, ...]) -> tuple[int, str]:
-    """The fewest workers close to the fastest, and why."""
+def recommended(candidates: tuple[Candidate, ...]) -> tuple[int, str, float]:
+    """The fewest workers close to the fastest, why, and the regret."""
     best = max(candidates, key=lambda each: each.examples_per_s)
     near = [each for each in candidates if each.examples_per_s >= CLOSE * best.examples_per_s]
     least = min(near, key=lambda each: each.workers)
@@ -157,7 +218,7 @@ def recommended(candidates: tuple[Candidate, ...]) -> tuple[int, str]:
         words += f", within 5 % of the {rate_words(best.examples_per_s)} of {best.workers}"
     if least.bottleneck:
         words += f"; held back by {least.bottleneck}"
-    return least.workers, words
+    return least.workers, words, 1 - least.examples_per_s / best.examples_per_s
 
 
 def rate_words(rate: float) -> str:

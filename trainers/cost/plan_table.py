@@ -1,14 +1,19 @@
 """A plan as Markdown. Imports no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainers.cost.plan import Candidate, Plan, rate_words
 
 HEADINGS = (
-    "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges", "hidden", "waits",
-    "MB sent", "held back by", "without it",
+    "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges",
+    "hidden", "waits", "MB sent", "held back by", "without it",
 )  # fmt: skip
+OPTION_HEADINGS = ("algorithm", "minibatch", "shards", "workers", "examples/s", "regret")
+OPTIONS_NOTE = (
+    "What else it could be is told by rates alone: a larger batch or staler gradients may need more epochs, and other "
+    "algorithms have their default options"
+)
 MANY = 12
 """Candidates from which on not all of them are shown."""
 
@@ -43,13 +48,25 @@ class PlanTable:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """Of the table; the price only where there is one."""
-        return (*HEADINGS, "price") if self.has_prices else HEADINGS
+        """Of the table; interval and price only where there are some."""
+        interval = ("9 runs of 10",) if self.plan.candidates[0].least_per_s is not None else ()
+        return (*HEADINGS, *interval, *(("price",) if self.has_prices else ()))
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """Of the table."""
         return [_cells(each) for each in self.shown]
+
+    @property
+    def option_rows(self) -> list[tuple[str, ...]]:
+        """Of the table of what else the job could be."""
+        return [
+            (
+                each.algorithm, f"{each.per_worker}", "" if each.shards is None else f"{each.shards}",
+                f"{each.workers}", rate_words(each.examples_per_s), f"{each.regret:.0%}",
+            )
+            for each in self.plan.options
+        ]  # fmt: skip
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -58,20 +75,38 @@ class PlanTable:
         yield f"Recommended: {plan.recommended} worker{'s' if plan.recommended > 1 else ''}: {plan.reason}."
         if plan.corner is not None:
             yield f"The shards are busy all the time from (T + tau)/tau = {plan.corner:,.4g} workers on."
+        best = plan.of(plan.recommended)
+        if best.bottleneck and best.next_bottleneck:
+            faster = f"{best.without_bottleneck / best.examples_per_s - 1:.0%}"
+            yield f"Without {best.bottleneck} it would be {faster} faster, and {best.next_bottleneck} would be next."
+        if best.staleness is not None:
+            late = best.staleness
+            spread = f"{late.least:,.3g} to {late.most:,.3g} of nine in ten"
+            yield f"A gradient is {late.mean:,.3g} updates behind in the mean, {spread}, when a shard applies it."
+        if best.shard_bytes is not None:
+            yield f"The fullest shard needs at least {best.shard_bytes / 1e6:,.1f} MB."
         if plan.memory_bytes is not None:
             has = "" if plan.device_bytes is None else f", and the device has {plan.device_bytes / 1e6:,.0f} MB"
             yield f"A worker needs at least {plan.memory_bytes / 1e6:,.1f} MB for vectors and activations{has}."
         if self.has_prices:
             yield "The price is that of a million examples."
+        if plan.options:
+            yield f"{OPTIONS_NOTE}."
         for note in plan.notes:
             yield f"Not counted, or assumed: {note}."
 
     @property
     def markdown(self) -> str:
         """All of it."""
-        rows = [self.headings, ["---"] * len(self.headings), *self.rows]
-        table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-        return "\n\n".join([f"# Plan\n\n{self.title}.", table, *self.sentences]) + "\n"
+        parts = [f"# Plan\n\n{self.title}.", _table(self.headings, self.rows), *self.sentences]
+        if self.plan.options:
+            parts += ["## What else it could be", _table(OPTION_HEADINGS, self.option_rows)]
+        return "\n\n".join(parts) + "\n"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _cells(each: Candidate) -> tuple[str, ...]:
@@ -81,4 +116,6 @@ def _cells(each: Candidate) -> tuple[str, ...]:
         *(f"{1000 * seconds:,.3g}" for seconds in (each.seen_s, each.hidden_s, each.waiting_s)),
         f"{each.sent_bytes / 1e6:,.3g}", each.bottleneck or "nothing", rate_words(each.without_bottleneck),
     )  # fmt: skip
+    if each.least_per_s is not None and each.most_per_s is not None:
+        told += (f"{rate_words(each.least_per_s)} to {rate_words(each.most_per_s)}",)
     return told if each.price is None else (*told, f"{each.price:.3g}")

@@ -13,13 +13,16 @@ from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, StepProfile, recommended
+from trainers.cost.plan import Candidate, Plan, PlannedExchange, StepProfile, recommended
+from trainers.cost.profiled import between, check_profile, machine_of, pace_of_profile
 from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step
-from trainers.cost.schedules.fleet import Fleet, Ints
+from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.hybrid import hybrid_step
 from trainers.cost.schedules.repairman import corner
+from trainers.cost.schedules.shares import fullest_share
 from trainers.cost.schedules.step import Step
 from trainers.cost.schedules.synchronous import admm_step, parallel_sgd_step, sync_step
+from trainers.cost.staleness import staleness_of
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload, pace_of
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec, field_errors
@@ -36,33 +39,10 @@ class Machines:
     pace: Pace
     basis: str
     """Where the pace comes from, in words."""
+    paces: tuple[Pace, Pace] | None = None
+    """The fastest and the slowest that nine of ten runs have; None where nothing was timed."""
     cores: int | None = None
     """Of each node, where workers share them."""
-
-
-def plan_spec(spec: TrainSpec, request: PlanRequest) -> Plan:
-    """Count the spec's model and plan it. The request has a cluster or a profile, or both.
-
-    Raises:
-        SpecRejected: As `make_plan`, and as in a run for data, task or model.
-    """
-    from trainers.cost.counting import count_workload  # torch
-
-    if request.profile is not None:
-        check_profile(spec, request.profile)  # before counting, which may take seconds
-    return plan_work(spec, count_workload(spec), request)
-
-
-def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
-    """Plan a spec whose model has been counted. Imports no torch.
-
-    Raises:
-        SpecRejected: As `make_plan`; or the request has neither a cluster nor a profile.
-    """
-    if request.cluster is None and request.profile is None:
-        raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
-    machines = machines_of(spec, work, request.cluster, request.profile)
-    return make_plan(spec, work, machines, request.workers or usual_counts(spec, machines), request.price)
 
 
 def usual_counts(spec: TrainSpec, machines: Machines) -> range:
@@ -87,7 +67,9 @@ def machines_of(spec: TrainSpec, work: Workload, cluster: Cluster | None, profil
     if cluster is None:
         assert profile is not None, "without a cluster there is a profile"
         cores = max(1, profile.cores // spec.workers.threads)
-        return Machines(machine_of(profile), pace_of_profile(profile), f"{profile.steps} steps timed", cores)
+        return Machines(
+            machine_of(profile), pace_of_profile(profile), f"{profile.steps} steps timed", between(profile), cores
+        )
     if profile is None:
         try:
             pace = pace_of(cluster.device, work, spec.batch.per_worker)
@@ -99,66 +81,7 @@ def machines_of(spec: TrainSpec, work: Workload, cluster: Cluster | None, profil
             f"profile: it is of device {profile.device}, and the cluster's is {cluster.device.name}; profile that, or "
             "leave the profile out"
         )
-    return Machines(cluster, pace_of_profile(profile), f"{profile.steps} steps timed")
-
-
-def profiled_fields(spec: TrainSpec) -> dict[str, object]:
-    """The fields of a spec that decide how long a minibatch takes."""
-    model = spec.model.model_dump(mode="json")
-    data = spec.data.model_dump(mode="json", exclude={"root", "download"})
-    return {
-        "task.name": spec.task.name,
-        "model.name": model.pop("name"),
-        "model": model,
-        "data.name": data.pop("name"),
-        "data": data,
-        "batch.per_worker": spec.batch.per_worker,
-        "optimizer.name": spec.optimizer.name,
-        "precision": spec.precision,
-        "workers.threads": spec.workers.threads,
-    }
-
-
-def counted_fields(spec: TrainSpec) -> dict[str, object]:
-    """The fields of a spec that decide what is counted of it: on equal ones `count_workload` finds the same."""
-    sections = {name: getattr(spec, name).model_dump(mode="json") for name in ("task", "model", "data", "optimizer")}
-    traits = {"algorithm": spec.algorithm.name, "split": getattr(spec.algorithm, "split", None)}
-    return sections | traits | {"loss": spec.loss, "seed": spec.seed, "code": spec.code}
-
-
-def check_profile(spec: TrainSpec, profile: StepProfile) -> None:
-    """Raises SpecRejected: it is of another spec's minibatch, with the first field that differs."""
-    for name, mine in profiled_fields(spec).items():
-        theirs = profile.of.get(name)
-        if theirs != mine:
-            both = f"{theirs}, and the spec has {mine}" if not isinstance(mine, dict) else "another, in some option"
-            raise SpecRejected(f"profile: it is of {name} {both}; make another, or leave it out")
-
-
-def pace_of_profile(profile: StepProfile) -> Pace:
-    """The same seconds, as the schedules take them."""
-    passes = profile.forward.median_s + profile.backward.median_s
-    spread = (profile.forward.spread_s**2 + profile.backward.spread_s**2) ** 0.5
-    return Pace(
-        forward_s=profile.forward.median_s,
-        backward_s=profile.backward.median_s,
-        update_s=profile.update.median_s,
-        data_s=profile.data.median_s,
-        spread=spread / passes if passes else 0.0,
-    )
-
-
-def machine_of(profile: StepProfile) -> Cluster:
-    """The machine of a profile as a cluster of one node that has room for any number of workers."""
-    return Cluster.model_validate(
-        {
-            "name": "this machine",
-            "device": {"name": profile.device},
-            "links": {"memory": {"latency": profile.link_latency_s, "bandwidth": profile.link_bytes_per_s}},
-            "switches": [{"devices": 4096}],
-            "inside": "memory",
-        }
-    )
+    return Machines(cluster, pace_of_profile(profile), f"{profile.steps} steps timed", between(profile))
 
 
 def fleet_of(spec: TrainSpec, machines: Machines, workers: Sequence[int]) -> Fleet:
@@ -215,8 +138,22 @@ def make_plan(
     fleet = fleet_of(spec, machines, counts)
     step = step_of(spec, work, machines.pace, fleet)
     alone = _alone(spec, work, machines)
-    found = tuple(_candidate(step, fleet, i, alone, price) for i in range(len(counts)))
-    best, reason = recommended(found)
+    paces = machines.paces or ()
+    rates = np.stack([step.rate, *(step_of(spec, work, pace, fleet).rate for pace in paces)])
+    bounds = (rates.min(0), rates.max(0)) if paces else None
+    held = shard_bytes(spec, work, fleet)
+    found = tuple(
+        _candidate(step, fleet, i, alone, price).model_copy(
+            update={
+                "staleness": staleness_of(spec, counts[i], machines.pace.spread),
+                "shard_bytes": None if held is None else int(held[i]),
+                "least_per_s": None if bounds is None else float(bounds[0][i]),
+                "most_per_s": None if bounds is None else float(bounds[1][i]),
+            }
+        )
+        for i in range(len(counts))
+    )
+    best, reason, regret = recommended(found)
     vector, traits = bytes_a_parameter(spec), spec.algorithm.traits
     activities = FLOAT_BYTES * work.activities * spec.batch.per_worker
     memory = machines.cluster.device.memory
@@ -235,6 +172,7 @@ def make_plan(
         candidates=found,
         corner=_corner(spec, work, machines),
         recommended=best,
+        regret=regret,
         reason=reason,
         notes=tuple(notes_of(spec, machines)),
     )
@@ -265,6 +203,15 @@ def candidates_of(spec: TrainSpec, cluster: Cluster, workers: Sequence[int]) -> 
     if not found:
         raise SpecRejected(f"workers: {refused}")
     return found
+
+
+def shard_bytes(spec: TrainSpec, work: Workload, fleet: Fleet) -> Floats | None:
+    """Of the fullest shard, for each number of workers: two versions of its slice of parameters and optimizer state,
+    and two gradients that each worker may have under way; (C,)."""
+    if not spec.algorithm.traits.uses_parameter_server or spec.optimizer.num_states is None:
+        return None
+    share = fullest_share(spec, work.variables, fleet.shards)
+    return share * work.num_bytes * (2 * (1 + work.num_states) + 2 * fleet.workers)
 
 
 def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:

@@ -13,7 +13,7 @@ from trainers import user_code
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.link_timing import time_link
 from trainers.cost.plan import StepProfile, Timed
-from trainers.cost.planning import profiled_fields
+from trainers.cost.profiled import profiled_fields
 from trainers.cost.timing import hardware_of, wait_for
 from trainers.data.batches import Batch
 from trainers.models.products.measure import choose

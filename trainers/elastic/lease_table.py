@@ -158,6 +158,7 @@ class LeaseDispatcher:
         """groups: The workers of each, by number."""
         self.table = table
         self.group_of: dict[int, int] = {}  # by worker
+        self.members: dict[int, Sequence[int]] = {}  # by group, those that have any
         self.pending: dict[int, deque[Lease | None]] = {}  # by worker: what its group has got and it has not
         for group, workers in enumerate(groups):
             self.form(group, workers)
@@ -165,10 +166,21 @@ class LeaseDispatcher:
     def form(self, group: int, workers: Sequence[int]) -> None:
         """These are the group from now on. What it had leased before and not got applied is leased again."""
         self.table.release(group)
-        self.group_of = {worker: other for worker, other in self.group_of.items() if other != group}
+        left = [*self.members.get(group, ()), *(worker for worker in workers if worker in self.group_of)]
+        for worker in dict.fromkeys(left):
+            self._leave(worker)
+        if workers:
+            self.members[group] = tuple(workers)
         self.group_of |= dict.fromkeys(workers, group)
-        self.pending = {worker: leases for worker, leases in self.pending.items() if worker in self.group_of}
         self.pending |= {worker: deque() for worker in workers}
+
+    def _leave(self, worker: int) -> None:
+        """A worker belongs to no group for now."""
+        del self.pending[worker]
+        group = self.group_of.pop(worker)
+        rest = tuple(member for member in self.members.pop(group) if member != worker)
+        if rest:
+            self.members[group] = rest
 
     def lease(self, worker: int, closed: bool = False) -> Lease | None:
         """The next minibatches for a worker's group. None is the end: everything is leased, or the run is `closed`, and
@@ -177,10 +189,9 @@ class LeaseDispatcher:
             return None  # it was given up, and asks a last time
         if not self.pending[worker]:
             group = self.group_of[worker]
-            lease = None if closed else self.table.lease(group, len(set(self.group_of.values())))
-            for member, pending in self.pending.items():
-                if self.group_of[member] == group:
-                    pending.append(lease)
+            lease = None if closed else self.table.lease(group, len(self.members))
+            for member in self.members[group]:
+                self.pending[member].append(lease)
         return self.pending[worker].popleft()
 
     def applied(self, worker: int, done: Lease) -> None:

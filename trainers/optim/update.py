@@ -74,6 +74,8 @@ class SliceUpdate:
             self.pieces = _whole(optimizer, numel)
         else:
             self.pieces = _chunks(optimizer, numel, CHUNK if device.type == "cpu" else max(numel, 1))
+        self.shares_passes = not isinstance(optimizer.rule, ParameterRule)
+        """Whether several contributions in one call cost less than one call for each."""
         longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
         self.scratch = torch.empty(longest, device=device)
         rules = [(g.rule, g.weight_decay) for g in optimizer.by_group(numel)]

@@ -11,6 +11,7 @@ What the kernel holds of a mapped file survives the process, though not the node
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +131,8 @@ def num_words(num_workers: int) -> int:
 
 def packed(record: Record) -> list[int]:
     """A record in so many words of 8 bytes, or fewer."""
-    words = [len(record.members), *_words(record.newest), *_words(record.before)]
-    for member in record.members:
-        words += (member.worker, member.clock, member.is_admitted)
-    return words
+    members = chain.from_iterable(record.members)  # as many as there are workers: this is done at every update
+    return [len(record.members), *_words(record.newest), *_words(record.before), *members]
 
 
 def unpacked(words: list[int]) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trainers.parameter_server.push_identity import PushIdentity
 
@@ -25,8 +25,7 @@ class SliceVersion:
     """Rows of the log with the identities that are applied in it."""
 
 
-@dataclass(frozen=True)
-class WorkerRecord:
+class WorkerRecord(NamedTuple):
     """A live worker."""
 
     worker: int

@@ -56,7 +56,8 @@ class Server(ABC, Generic[Channel]):
         self.listener = listener
         self.pieces = pieces
         self.channels: dict[int, Channel] = {}  # worker -> its connection
-        self.fetching: dict[tuple[int, int], tuple[int, int]] = {}  # (worker, group) -> the clock it waits for, serial
+        # (worker, group) -> the clock it waits for, serial, and `taken` once the worker's own pushes are in the version
+        self.fetching: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.answered: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # likewise -> serial, row, and the answer
         self.missing: set[int] = set()
         """Workers of the process before this one that have not come back."""
@@ -115,7 +116,7 @@ class Server(ABC, Generic[Channel]):
         """
         try:
             while not self.closing:
-                ready = [key.fileobj for key, _ in self.selector.select(LOOK_S if self.missing else None)]
+                ready = [key.fileobj for key, _ in self.selector.select(self._wait_s())]
                 self._give_up_the_dead()
                 while ready:  # all that has come, so that pushes which arrive together share one pass over the slice
                     for connection in ready:
@@ -127,6 +128,12 @@ class Server(ABC, Generic[Channel]):
             raise
         finally:
             self._end()
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for messages: not at all while there are updates to make, which nobody tells again."""
+        if any(piece.shard.ripe for piece in self.pieces.values()):
+            return 0.0
+        return LOOK_S if self.missing else None
 
     def at_version(self, version: int, action: Callable[[Shard], None]) -> None:
         """Have the serving thread call `action` with the first group's shard between two updates, when exactly so many
@@ -243,7 +250,7 @@ class Server(ABC, Generic[Channel]):
         if answer is not None and answer[0] == serial:
             self._send_version(worker, group, *answer[1:])
         else:
-            self.fetching[worker, group] = min_clock, serial
+            self.fetching[worker, group] = min_clock, serial, self.pieces[group].shard.last_of.get(worker, 0)
 
     def _leave(self, worker: int) -> None:
         for piece in self.pieces.values():
@@ -276,21 +283,29 @@ class Server(ABC, Generic[Channel]):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
+        """One pass over each piece, and what can be answered then."""
         self._run_due()
         for piece in self.pieces.values():
-            while piece.shard.ripe:
-                limit = self._updates_until_due() if piece is self.first else None
-                for applied in piece.shard.apply(limit):
+            if piece.shard.ripe:
+                for applied in piece.shard.apply(self._most_updates(piece)):
                     self._acknowledge(applied)
                 self._run_due()
-        for (worker, group), (min_clock, serial) in list(self.fetching.items()):
-            shard = self.pieces[group].shard
-            if shard.may_fetch(min_clock):
+        ready = {group: (piece.shard.taken, piece.shard.floor) for group, piece in self.pieces.items()}
+        for (worker, group), (min_clock, serial, after) in list(self.fetching.items()):
+            taken, floor = ready[group]
+            if after <= taken and min_clock <= floor:
                 del self.fetching[worker, group]
+                shard = self.pieces[group].shard
                 row = shard.pin(worker)
                 message = reply(SNAPSHOT, group, row, shard.examples, shard.version, serial)
                 self.answered[worker, group] = serial, row, message
                 self._send_version(worker, group, row, message)
+
+    def _most_updates(self, piece: GroupSlice) -> int | None:
+        """How many updates share the next pass over a piece. One, where a pass would read everything again for each:
+        then no worker waits for pushes that came after its own, and those that came together do not stay together."""
+        limit = self._updates_until_due() if piece is self.first else None
+        return limit if piece.shard.config.update.shares_passes else 1
 
     def _updates_until_due(self) -> int | None:
         """How many updates may share a pass before an action is due."""

@@ -3,9 +3,11 @@
 It is told of pushes and fetches by one thread and touches no machine; a transport carries them to it.
 """
 
-from collections import Counter, defaultdict
+import math
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from torch import Tensor
 
@@ -100,7 +102,9 @@ class Shard:
         self.clocks: dict[int, int] = {}  # live worker -> minibatches it has pushed
         self.applied = IdentitySet()
         self.staleness: Counter[int] = Counter()  # of what this process applied
-        self.ripe: list[list[ReceivedPush]] = []  # pushes that make an update each
+        self.ripe: deque[list[ReceivedPush]] = deque()  # pushes that make an update each
+        self.taken = 0  # how many were ripe and are no more
+        self.last_of: dict[int, int] = {}  # live worker -> `taken` when its last push will be
         self.parts: dict[tuple[int, int], dict[Node, list[ReceivedPush]]] = defaultdict(dict)  # of a step not complete
         self.backup_quorum: BackupQuorum[ReceivedPush] | None = (
             BackupQuorum(config.quorum, config.backup) if config.backup else None
@@ -133,6 +137,7 @@ class Shard:
     def leave(self, worker: int) -> None:
         """Wait for this worker no longer."""
         known = self.clocks.pop(worker, None)
+        self.last_of.pop(worker, None)
         if self.pinned.pop(worker, None) is not None:
             self.journal.unpin(worker)
         if self.backup_quorum is not None:
@@ -159,9 +164,14 @@ class Shard:
     def may_fetch(self, min_clock: int) -> bool:
         """Whether every live worker has pushed up to `min_clock`; with backup workers, whether so many steps are
         made."""
+        return self.floor >= min_clock
+
+    @property
+    def floor(self) -> float:
+        """The largest `min_clock` that may be fetched now."""
         if self.backup_quorum is not None:
-            return self.version >= min_clock
-        return min(self.clocks.values(), default=min_clock) >= min_clock
+            return self.version
+        return min(self.clocks.values(), default=math.inf)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -193,6 +203,7 @@ class Shard:
         assert self.backup_quorum is None or push.identity in self.applied, "a push that comes after its step"
         if not self.config.quorum or push.identity in self.applied:
             self.ripe.append([push])
+            self.last_of[push.worker] = self.taken + len(self.ripe)
             return
         step = push.identity.epoch, push.identity.first // self.config.quorum
         lo = push.identity.first % self.config.quorum
@@ -216,7 +227,8 @@ class Shard:
         answers, version, before = [], self.version, self._newest()
         added: list[PushIdentity] = []
         while self.ripe and version - self.version != limit:
-            group = self.ripe.pop(0)
+            group = self.ripe.popleft()
+            self.taken += 1
             fresh = {push.identity: push for push in reversed(group) if push.identity not in self.applied}
             answers += [AppliedPush(push, version, 0) for push in group if fresh.get(push.identity) is not push]
             if not fresh and not self._is_step(group, version):
@@ -331,6 +343,7 @@ class Shard:
                 self.applied.discard(identity)
             self.before, self.latest = None, []
         self.ripe.clear()
+        self.last_of.clear()
         self.parts.clear()
         self.clocks.clear()
         for reader in self.pinned:
@@ -354,7 +367,10 @@ class Shard:
         return SliceVersion(*where, self.examples, self.learning_rate, self.logged)
 
     def _members(self) -> tuple[WorkerRecord, ...]:
-        admitted = self.backup_quorum.admitted_to(self.version) if self.backup_quorum is not None else set()
+        if self.backup_quorum is None:
+            fields = zip(self.clocks, self.clocks.values(), repeat(False))
+            return tuple(map(tuple.__new__, repeat(WorkerRecord), fields))
+        admitted = self.backup_quorum.admitted_to(self.version)
         return tuple(WorkerRecord(worker, clock, worker in admitted) for worker, clock in self.clocks.items())
 
     def _commit(self, only: SliceVersion | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -55,15 +56,15 @@ class MetricsAggregator:
         self.last_s = time.monotonic()
         if report.number in self.reached:
             self.reached[report.number] = max(self.reached[report.number], report.reached)
-            self.examples = max(self.reached.values())
+            self.examples = max(self.examples, report.reached)
         if self.first_s is None:
             self.first_s, self.first_examples = self.last_s, self.examples
         if report.updates >= self.updates:
             self.learning_rate = report.learning_rate or self.learning_rate
         self.updates = max(self.updates, report.updates)
-        self.total += report.metrics
+        self.total.add(report.metrics)
         if report.metrics.steps:
-            self.recent += report.metrics
+            self.recent.add(report.metrics)
             self.recent_reports.append(report)
 
     def metrics(self) -> Metrics | None:
@@ -94,11 +95,12 @@ class MetricsAggregator:
     def _pace(self, reports: list[WorkerReport]) -> float:
         """Examples a second of all workers. Each worker's are divided by the time that they took: by the time between
         two events they would jump by whole reports, up and down."""
-        now_s = time.monotonic()
-        for number in {report.number for report in reports}:
-            own = [report for report in reports if report.number == number]
-            seconds = max(sum(report.seconds for report in own), 1e-9)
-            self.paces[number] = Pace(sum(report.metrics.examples for report in own) / seconds, now_s + seconds)
+        now_s, own = time.monotonic(), defaultdict[int, list[WorkerReport]](list)
+        for report in reports:
+            own[report.number].append(report)
+        for number, mine in own.items():
+            seconds = max(sum(report.seconds for report in mine), 1e-9)
+            self.paces[number] = Pace(sum(report.metrics.examples for report in mine) / seconds, now_s + seconds)
         trains = [pace for number, pace in self.paces.items() if number in self.reached or not self.reached]
         return sum(pace.examples_per_s for pace in trains if pace.counts_until_s >= now_s)
 
@@ -109,7 +111,8 @@ class MetricsAggregator:
 
     def epoch_is_done(self, epoch: int) -> bool:
         """Whether all workers of a synchronous run have reported that every example of an epoch is trained."""
-        return bool(self.reached) and min(self.reached.values()) >= (epoch + 1) * self.num_examples
+        least = (epoch + 1) * self.num_examples  # asked at every report: mostly nobody is there
+        return self.examples >= least and bool(self.reached) and min(self.reached.values()) >= least
 
     def train_loss(self, epoch: int) -> float | None:
         """Mean over an epoch, as far as it got."""

@@ -16,6 +16,7 @@ from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
 from service import (
+    OPTION_HEADINGS,
     JobSpec,
     MillraceError,
     Plan,
@@ -37,6 +38,7 @@ class PlanOptions:
     profile: Path | None
     price: float | None
     plot: Path | None
+    search: bool = False
 
 
 def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
@@ -65,6 +67,7 @@ def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
         workers=None if options.workers is None else worker_counts(options.workers),
         cluster=None if options.cluster is None else read_cluster(options.cluster),
         price=options.price,
+        search=options.search,
     )
     if request.cluster is None or options.profile is not None:
         request = request.model_copy(update={"profile": _profile(spec, options.profile)})
@@ -104,11 +107,22 @@ def _show(plan: Plan, plot: Path | None) -> None:
     for row in text.rows:
         table.add_row(*map(Text, row), style="bold" if row[0] == str(plan.recommended) else "")
     wide_console().print(table)
+    if text.plan.options:
+        wide_console().print(_options(text))
     typer.echo("")
     for sentence in text.sentences:
         typer.echo(sentence)
     if plot is not None:
         typer.echo(f"The plot is in {plot}")
+
+
+def _options(text: PlanTable) -> Table:
+    table = Table(title="what else it could be", title_justify="left", box=None)
+    for heading in OPTION_HEADINGS:
+        table.add_column(heading, justify="right")
+    for row in text.option_rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _as_option(message: str, spec_file: Path) -> str:

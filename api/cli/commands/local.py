@@ -142,12 +142,13 @@ def _add_plan(app: typer.Typer) -> None:
         ] = None,
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
+        search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
         output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
     ) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
         from api.cli.actions.plan import PlanOptions, print_plan
 
-        print_plan(spec_file, sets or [], PlanOptions(workers, cluster, profile, price, plot), output.value)
+        print_plan(spec_file, sets or [], PlanOptions(workers, cluster, profile, price, plot, search), output.value)
 
 
 def _add_export(app: typer.Typer, context: CliContext) -> None:

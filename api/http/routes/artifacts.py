@@ -58,7 +58,7 @@ def router(manager: JobManager) -> APIRouter:
     @routes.get(
         "/jobs/{job_id}/checkpoints/{step}/{file}",
         response_class=FileResponse,
-        responses={**FILE, **answers(404, 502, 503)},
+        responses={**FILE, **answers(400, 404, 416, 502, 503)},
     )
     async def download(job_id: str, step: str, file: str) -> FileResponse:
         """One file of a checkpoint: `model.safetensors`, `optimizer.safetensors`, `position.json` ..."""
@@ -66,7 +66,9 @@ def router(manager: JobManager) -> APIRouter:
         kind = "application/json" if file.endswith(".json") else "application/octet-stream"
         return OpenFile(opened, f"{step}-{file}", kind)
 
-    @routes.get("/jobs/{job_id}/model", response_class=FileResponse, responses={**FILE, **answers(404, 422, 502, 503)})
+    @routes.get(
+        "/jobs/{job_id}/model", response_class=FileResponse, responses={**FILE, **answers(400, 404, 416, 422, 502, 503)}
+    )
     async def model(job_id: str, which: Which = "model") -> FileResponse:
         """The finished model, or another that the run has left, as safetensors; with a `Range`, a part of it."""
         return OpenFile(await manager.model_file(job_id, which), f"{job_id}-{which}.safetensors")

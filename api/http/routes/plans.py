@@ -10,7 +10,18 @@ from api.http.body import read_plan_spec
 from api.http.exact import Direct
 from api.http.fair_process import FairProcess
 from api.http.problems import ProblemError, answers
-from service import FieldError, JobManager, Plan, Planner, SpecRejected, as_field_error, own_code, plan_work
+from service import (
+    FieldError,
+    JobManager,
+    Plan,
+    Planner,
+    SpecRejected,
+    as_field_error,
+    make_plan,
+    own_code,
+    read_target,
+    with_target,
+)
 
 EXAMPLE = {"spec": {"algorithm": "downpour"}, "workers": "1..16", "cluster": "ec2-g2"}
 BODY: dict[str, Any] = {
@@ -38,11 +49,13 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
         reading: FairProcess = request.app.state.reading
         async with reading.turns.place(user) as turn:
             try:
-                plan = await reading.run(turn, plan_work, spec.train, work, wanted)
+                plan = await reading.run(turn, make_plan, spec.train, work, wanted)
             except SpecRejected as error:
                 raise as_field_error(error) from None
             except BrokenExecutor:
                 raise ProblemError(503, "the process that makes plans was ended, twice; try again later") from None
+        if asked.target is not None:
+            plan = await with_target(manager, spec, plan, read_target(asked.target), asked.price)
         return Response(plan.model_dump_json(), media_type="application/json")
 
     routes.add_api_route(

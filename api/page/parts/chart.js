@@ -189,7 +189,7 @@ export class Chart {
     return el(
       "ul",
       { class: "legend" },
-      lines.map(({ label }, i) => el("li", { "data-line": i + 1 }, label, " ", this.values[i])),
+      lines.map(({ label, tint }, i) => el("li", { "data-line": (tint ?? i) + 1 }, label, " ", this.values[i])),
     );
   }
 

@@ -7,6 +7,7 @@ import { api, events, sleep } from "../lib/http.js";
 import { actorsPanel } from "../parts/actors.js";
 import { checkpointsPanel } from "../parts/checkpoints.js";
 import { logPanel } from "../parts/log.js";
+import { predictedPanel } from "../parts/predicted.js";
 import { tracesPanel } from "../parts/traces.js";
 import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { AXES, Curves } from "../lib/metric_series.js";
@@ -84,6 +85,7 @@ class JobPage {
     this.actors = actorsPanel();
     this.checkpoints = checkpointsPanel(id);
     this.log = logPanel();
+    this.predicted = predictedPanel(signal);
     this.happened = el("ol", { class: "happened" });
     this.axis = this.#axisChoice();
     this.charts = PLOTS.map((plot) => this.#chart(plot));
@@ -109,10 +111,12 @@ class JobPage {
           el("h2", {}, "Curves"),
           this.axis,
           link(`#/compare?jobs=${id}`, "Compare with others"),
+          link(`#/plan?job=${id}`, "Plan more workers"),
         ),
         this.happened,
         this.chartList,
       ),
+      this.predicted.element,
       section("Traces", this.traces.element),
       el(
         "div",
@@ -148,7 +152,10 @@ class JobPage {
   async look() {
     const job = await api(`v1/jobs/${encodeURIComponent(this.id)}`, { signal: this.signal });
     if (this.job && this.job.state !== job.state) announce(`${job.name} is ${job.state}: ${job.message}`);
-    if (!this.job) setText(this.spec, JSON.stringify(job.spec, null, 2));
+    if (!this.job) {
+      setText(this.spec, JSON.stringify(job.spec, null, 2));
+      this.predicted.ask(job.spec);
+    }
     this.job = job;
     document.title = `${job.name} ${job.state} · Millrace`;
     setText(this.title, job.name);
@@ -205,6 +212,7 @@ class JobPage {
   #take(event) {
     this.curves.add(event);
     this.log.add(event);
+    if (event.type === "step") this.predicted.add(event);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
@@ -262,6 +270,7 @@ class JobPage {
       chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
+    this.predicted.draw();
     this.#showProgress();
   }
 

@@ -4,6 +4,7 @@ import { announce, el, setText } from "../lib/dom.js";
 import { count } from "../lib/format.js";
 import { Editor } from "../parts/editor.js";
 import { api, newKey } from "../lib/http.js";
+import { mayPlan, planOf } from "../lib/planning.js";
 import { heading, section } from "../parts/widgets.js";
 
 const CHECK_AFTER_MS = 250;
@@ -54,6 +55,7 @@ class SpecForm {
       () => this.submit(),
     );
     this.verdict = el("p", { class: "verdict", role: "status" }, "…");
+    this.predicted = el("p", { class: "note", role: "status" });
     this.problems = el("ul", { class: "problems", id: "problems" });
     this.resolved = el("pre", { tabindex: 0, role: "region", "aria-label": "The spec in full" });
     this.button = el("button", { type: "submit", class: "main" }, "Submit");
@@ -67,6 +69,7 @@ class SpecForm {
       heading("New", el("label", { class: "check" }, "begin with ", this.start)),
       this.editor.element,
       el("div", { class: "buttons" }, this.button, this.verdict),
+      this.predicted,
       this.problems,
       el("details", {}, el("summary", {}, "The spec in full, as it would run"), section("", this.resolved)),
     );
@@ -143,11 +146,31 @@ class SpecForm {
         `${job.workers.count} workers, ${job.epochs} epochs.`,
     );
     setText(this.resolved, JSON.stringify(spec, null, 2));
+    if (found.trials === undefined) this.#predict(job, this.latest);
+    else setText(this.predicted, "");
+  }
+
+  /** The rate of a job, where the service knows enough for it. */
+  async #predict(spec, number) {
+    let text = "";
+    try {
+      this.plans ??= await mayPlan(this.signal);
+      if (!this.plans) return;
+      const plan = await planOf(JSON.stringify(spec), { workers: `[${spec.workers.count}]` }, this.signal);
+      const [{ examples_per_s: rate, least_per_s: least, most_per_s: most }] = plan.candidates;
+      const range = least === null ? "" : `, nine runs of ten between ${count(least)} and ${count(most)}`;
+      text = `Predicted: ${count(rate)} examples a second${range}.`;
+    } catch (error) {
+      const isUnknown = error.errors?.some(({ pointer }) => pointer === "/profile");
+      text = isUnknown ? "How fast it would be is not known: the service keeps no profile of this minibatch." : "";
+    }
+    if (number === this.latest) setText(this.predicted, text);
   }
 
   #refused(error) {
     const found = error.errors?.length ? error.errors : [{ pointer: "", message: error.message }];
     const errors = found.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0));
+    setText(this.predicted, "");
     delete this.verdict.dataset.good;
     setText(this.verdict, errors.length === 1 ? "One thing is wrong." : `${errors.length} things are wrong.`);
     this.editor.show(errors);

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,17 +77,23 @@ class Visit:
         assert {urlsplit(url).scheme for url in others} <= {"data", "blob"}
 
 
-@pytest.fixture
-def visit(browser: Browser, service: Service) -> Iterator[Callable[..., Visit]]:
-    """Opens visitors, each with a profile of its own, and checks them at the end."""
+@contextmanager
+def visitors(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
+    """Opens visitors of a service, each with a profile of its own, and checks them at the end."""
     visits = []
 
     def enter(**options: Any) -> Visit:
         context = browser.new_context(**options)
-        visits.append(Visit(context.new_page(), service.url))
+        visits.append(Visit(context.new_page(), url))
         return visits[-1]
 
     yield enter
     for one in visits:
         one.page.context.close()
         one.check()
+
+
+@pytest.fixture
+def visit(browser: Browser, service: Service) -> Iterator[Callable[..., Visit]]:
+    with visitors(browser, service.url) as enter:
+        yield enter

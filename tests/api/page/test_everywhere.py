@@ -18,7 +18,7 @@ from tests.api.page.sweep import shown
 Enter = Callable[..., Visit]
 STYLE = (Path(api.__file__).parent / "page" / "style.css").read_text()
 PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "has_touch": True}
-VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "sweeps/sweep-1", "cluster", "new", "nowhere")
+VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "sweeps/sweep-1", "cluster", "plan", "new", "nowhere")
 WCAG_AA = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
 
 
@@ -63,7 +63,7 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("p", "Plan"), ("n", "New"), ("j", "Jobs")):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")

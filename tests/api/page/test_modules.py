@@ -1,23 +1,24 @@
 """The page's modules by themselves: figures, curves, and how many lines come onto one axis."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from tests.api.page.conftest import Visit
+from tests.api.conftest import Service
+from tests.api.page.conftest import Visit, visitors
 from tests.api.page.runs import step
 from trainers.events import State
 
-Enter = Callable[..., Visit]
 NOTHING = "\N{EN DASH}"
 
 
-@pytest.fixture
-def one(visit: Enter) -> Visit:
-    found = visit()
-    expect(found.go().get_by_role("heading", level=1)).to_be_visible()
-    return found
+@pytest.fixture(scope="module")
+def one(browser: Browser, shared: Service) -> Iterator[Visit]:
+    with visitors(browser, shared.url) as enter:
+        found = enter()
+        expect(found.go().get_by_role("heading", level=1)).to_be_visible()
+        yield found
 
 
 def test_the_page_knows_the_states_that_there_are(one: Visit) -> None:

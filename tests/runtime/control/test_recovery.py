@@ -9,6 +9,7 @@ from tests.runtime.control.fakes import EXAMPLES, MINIBATCH, FakeRun, play, prep
 from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.controller import RunPhase
+from trainers.runtime.control.judges.divergence import PATIENCE
 from trainers.runtime.control.recovery import can_go_on
 from trainers.runtime.control.run_events import Survivors
 from trainers.runtime.control.run_log import LogSummary
@@ -42,6 +43,42 @@ def test_it_goes_on_with_the_workers_that_are_left_from_the_newest_version(tmp_p
         start = run.actor(0).called("train")[0][0]
         assert (start.root, start.position.step, start.incarnation) == (1, 2, 2)
         assert not run.log.of("fault"), "all workers live on"
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
+@pytest.mark.parametrize(
+    ("goes_back", "reason", "message"),
+    [(False, "CoordinatorDied", "going on with the actors that survived"), (True, "GoesBack", "the last checkpoint")],
+)
+def test_it_says_why_it_is_there(tmp_path: Path, goes_back: bool, reason: str, message: str) -> None:
+    """A coordinator that ended since data or shards are lost has not died, and nothing of it goes on."""
+
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(goes_back=goes_back)
+        await run.begins()
+        first = run.log.of("state")[0]
+        assert (first["state"], first["reason"]) == ("RECOVERING", reason)
+        assert message in first["message"]
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
+@pytest.mark.parametrize(("loss", "diverges"), [(4.0, False), (6.0, True)])
+def test_the_loss_is_still_held_against_that_of_the_first_step(tmp_path: Path, loss: float, diverges: bool) -> None:
+    """Which the coordinator before was told: 2.5, of which twice as much is too much, and not what it is told first."""
+
+    async def scenario(run: FakeRun) -> None:
+        run.controller.before = LogSummary(losses=((MINIBATCH, 2.5), (2 * MINIBATCH, 9.0)))
+        await run.begins()
+        watch = run.training.progress.divergence
+        watch.chance = 0.0
+        watch.begins(loss)
+        examples, total = watch.examples, watch.before
+        for _ in range(PATIENCE):
+            examples, total = examples + round(watch.stretch), (total[0] + loss, total[1] + 1.0)
+            watch.look(examples, total, 1.0, False)
+        assert (watch.warning is not None) == diverges
 
     play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
 

@@ -4,8 +4,6 @@ import math
 import random
 
 import pytest
-from scipy.stats import ttest_ind
-from sklearn.isotonic import IsotonicRegression
 
 from service.scaling.statistics import Seeds, mean, rising, std
 from service.scaling.statistics import difference as apart
@@ -33,6 +31,8 @@ def drawn(centre: float, spread: float, count: int, dice: random.Random) -> list
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_interval_is_welchs(seed: int) -> None:
+    from scipy.stats import ttest_ind
+
     dice = random.Random(seed)
     one = drawn(0.1, 10 ** dice.uniform(-6, -1), dice.randint(2, 6), dice)
     two = drawn(0.11, 10 ** dice.uniform(-6, -1), dice.randint(2, 6), dice)
@@ -129,6 +129,8 @@ def test_a_sequence_that_never_falls() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_sequence_that_never_falls_is_the_nearest(seed: int) -> None:
+    from sklearn.isotonic import IsotonicRegression
+
     dice = random.Random(seed)
     values, weights = [dice.gauss(i / 3, 1) for i in range(9)], [dice.randint(1, 5) for _ in range(9)]
     expected = IsotonicRegression().fit_transform(list(range(9)), values, sample_weight=weights)

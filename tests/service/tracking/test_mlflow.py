@@ -5,14 +5,11 @@ import queue
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
-
-from mlflow import MlflowClient
 
 from service.spec import JobSpec
 from service.tracking.mirror import TrackedJob, mirror
@@ -22,7 +19,11 @@ from tests.service.conftest import Managed, eventually, reached, started
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
 from trainers.events import State
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 pytestmark = [
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="the extra `mlflow` is not installed"),
     pytest.mark.filterwarnings("ignore"),  # MLflow's own
     pytest.mark.timeout(120),
 ]
@@ -34,12 +35,14 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def client(uri: str) -> MlflowClient:
+def client(uri: str) -> "MlflowClient":
+    from mlflow import MlflowClient
+
     return MlflowClient(tracking_uri=uri)
 
 
 @pytest.fixture
-def experiment(client: MlflowClient, request: pytest.FixtureRequest) -> str:
+def experiment(client: "MlflowClient", request: pytest.FixtureRequest) -> str:
     return str(client.create_experiment(request.node.name))
 
 
@@ -53,17 +56,17 @@ def job(tmp_path: Path) -> Iterator[tuple[TrackedJob, FakeRun]]:
         run.die()
 
 
-def history(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, float]]:
+def history(client: "MlflowClient", run_id: str, name: str) -> list[tuple[int, float]]:
     return [(metric.step, metric.value) for metric in client.get_metric_history(run_id, name)]
 
 
-def only(client: MlflowClient, experiment: str) -> Any:
+def only(client: "MlflowClient", experiment: str) -> Any:
     (run,) = client.search_runs([experiment])
     return run
 
 
 def test_a_job_is_one_run_with_its_spec_and_figures(
-    client: MlflowClient, experiment: str, job: tuple[TrackedJob, FakeRun]
+    client: "MlflowClient", experiment: str, job: tuple[TrackedJob, FakeRun]
 ) -> None:
     tracked, run = job
     whole_run(run)
@@ -79,7 +82,7 @@ def test_a_job_is_one_run_with_its_spec_and_figures(
 
 @pytest.mark.parametrize("lost", ["nothing", "a batch that was logged", "the end"])
 def test_one_run_and_nothing_twice_after_a_restart(
-    client: MlflowClient, experiment: str, job: tuple[TrackedJob, FakeRun], lost: str
+    client: "MlflowClient", experiment: str, job: tuple[TrackedJob, FakeRun], lost: str
 ) -> None:
     tracked, run = job
     run.state(State.RUNNING)
@@ -103,7 +106,7 @@ def test_one_run_and_nothing_twice_after_a_restart(
 
 
 def test_a_run_that_ended_while_nobody_looked_is_seen_to_its_end(
-    client: MlflowClient, experiment: str, job: tuple[TrackedJob, FakeRun]
+    client: "MlflowClient", experiment: str, job: tuple[TrackedJob, FakeRun]
 ) -> None:
     tracked, run = job
     run.state(State.RUNNING)
@@ -120,7 +123,7 @@ def test_a_run_that_ended_while_nobody_looked_is_seen_to_its_end(
 
 
 def test_mlflow_may_be_away_for_a_while(
-    client: MlflowClient, experiment: str, job: tuple[TrackedJob, FakeRun], monkeypatch: pytest.MonkeyPatch
+    client: "MlflowClient", experiment: str, job: tuple[TrackedJob, FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracked, run = job
     whole_run(run)
@@ -137,7 +140,7 @@ def test_mlflow_may_be_away_for_a_while(
 
 @pytest.mark.slow
 def test_the_service_has_its_jobs_mirrored_by_a_process_that_may_die(
-    client: MlflowClient, experiment: str, uri: str, managed: Managed, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
+    client: "MlflowClient", experiment: str, uri: str, managed: Managed, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.tracking.tracker.START_AGAIN_S", 0.0)
     name = client.get_experiment(experiment).name

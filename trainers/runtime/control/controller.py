@@ -22,7 +22,7 @@ from trainers.runtime.control.ending import (
 from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.recovery import Recovery, can_go_on
-from trainers.runtime.control.run_log import TAKES_OVER, LogSummary
+from trainers.runtime.control.run_log import LogSummary
 from trainers.runtime.control.run_progress import RunPhase, RunProgress
 from trainers.runtime.control.snapshots import Measured, Snapshot
 from trainers.runtime.control.training import Training
@@ -120,7 +120,7 @@ class RunController:
             self.parts.log.state(State.STARTING, "Starting", "starting workers")
             self._start(self.parts.config.spec.workers.count)
             return
-        self.parts.log.state(State.RECOVERING, TAKES_OVER, "going on with the actors that survived")
+        self.parts.log.state(State.RECOVERING, *self.before.succession)
         self.parts.tracing.take_over(self.before.trace)
         self.stops_as = self.before.stops_as
         self.scaler.want(self.before.wanted or self.scaler.wanted)
@@ -241,7 +241,7 @@ class RunController:
             training.progress.skip_epochs(self.before.epochs)
         if self.before.furthest or spec.checkpoint.resume is None:
             training.progress.log_epochs_after(self.before.furthest)
-        training.progress.losses.restore(self.before.losses)
+        training.progress.restore_losses(self.before.losses)
         training.progress.skipped.found.update(self.before.skipped)
         training.progress.skipped.note(started.prepared.skipped)
         parts.log.state(State.RUNNING, "Training", who_trains(len(parts.pool.workers)))

@@ -19,6 +19,8 @@ GOES_BACK = ("ShardLost", "DataLost")
 """The reason of a coordinator's last state if the next one has to go on from the last checkpoint."""
 TAKES_OVER = "CoordinatorDied"
 """The reason of a coordinator's first state if it replaces one that died."""
+STARTS_ANEW = "GoesBack"
+"""The same if it replaces one that had to end, for one of these reasons."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class LogSummary:
     has_trained: bool = False
     """Whether a step was reported."""
     deaths: int = 0
-    """How many coordinators have died."""
+    """How many coordinators have died, or had to end."""
     skipped: tuple[int, ...] = ()
     """Training examples that were skipped."""
     losses: tuple[tuple[int, float], ...] = ()
@@ -51,6 +53,15 @@ class LogSummary:
     """By which the rows of the Ray Datasets are known again that were executed last."""
     trace: dict[str, Any] | None = None
     """What was last said of a trace that is not over."""
+    goes_back: bool = False
+    """Whether the coordinator before has ended because the run has to go back to a checkpoint."""
+
+    @property
+    def succession(self) -> tuple[str, str]:
+        """Reason and message with which the next coordinator begins."""
+        if self.goes_back:
+            return STARTS_ANEW, "starting everything anew, from the last checkpoint"
+        return TAKES_OVER, "going on with the actors that survived"
 
 
 def summarise_log(run_dir: Path) -> LogSummary:
@@ -58,13 +69,14 @@ def summarise_log(run_dir: Path) -> LogSummary:
     events = list(EventLogReader(run_dir).read())
     states = [State(event.data["state"]) for event in events if event.type == "state"]
     last = states[-1] if states else State.STARTING
+    reason = next((event.data["reason"] for event in reversed(events) if event.type == "state"), "")
     stops = {State.CANCELLING: State.CANCELLED, State.PAUSING: State.PAUSED}
     begin = max((i for i, event in enumerate(events) if event.type == "actors"), default=0)
     epochs = max((e.data["epoch"] for e in events[begin:] if e.type == "epoch"), default=0)
     evaluations = [event.data for event in events[begin:] if event.type == "evaluation"]
     furthest = max((event.data["epoch"] for event in events if event.type == "epoch"), default=0)
     has_trained = any(event.type == "step" for event in events)
-    deaths = sum(event.type == "state" and event.data["reason"] == TAKES_OVER for event in events)
+    deaths = sum(event.type == "state" and event.data["reason"] in (TAKES_OVER, STARTS_ANEW) for event in events)
     skipped = tuple(e.data["example"] for e in events if e.type == "log" and "example" in e.data)
     went_back = 0
     for event in events:
@@ -79,7 +91,7 @@ def summarise_log(run_dir: Path) -> LogSummary:
     return LogSummary(
         is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped,
         tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back,
-        wanted[-1] if wanted else None, tuple(executed), None if is_traced else last_trace,
+        wanted[-1] if wanted else None, tuple(executed), None if is_traced else last_trace, reason in GOES_BACK,
     )  # fmt: skip
 
 

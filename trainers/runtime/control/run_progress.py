@@ -77,6 +77,12 @@ class RunProgress:
         self.divergence = DivergenceWatch(prepared.chance_loss, stretch, self.metrics.examples)
         self.losses = LossWatch(stretch, prepared.chance_loss > 0)
 
+    def restore_losses(self, losses: Sequence[tuple[int, float]]) -> None:
+        """What was reported before another coordinator took over: the examples trained by then, and the loss."""
+        self.losses.restore(losses)
+        if losses:
+            self.divergence.begins(losses[0][1])
+
     # -- what workers did -----------------------------------------------------------------------------------------
 
     def add(self, report: WorkerReport) -> None:

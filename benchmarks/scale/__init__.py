@@ -1,0 +1,1 @@
+"""Real coordinator, shards, leases and event log under many workers that sleep instead of computing."""

@@ -1,0 +1,131 @@
+"""Time to a target: the epochs that runs of the same job have needed, and what a plan makes of them."""
+
+import contextlib
+import re
+import statistics
+from typing import Any, NamedTuple
+
+from service.database.job_store import Query
+from service.errors import SpecInvalid
+from service.jobs.manager import JobManager
+from service.jobs.views import JobView
+from service.spec import JobSpec
+from trainers import FieldError, Plan, SpecRejected, TargetTime, counted_fields
+
+NEWEST = 50
+"""Jobs that are looked at."""
+POINTS = 10_000
+MOST_TRIALS = 8
+TARGET = re.compile(r"((?:test|validation)_\w+) *= *(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
+LOWER = ("loss", "error", "error_median", "perplexity")
+"""Ends of the names of metrics of which less is better."""
+
+
+class Target(NamedTuple):
+    """A value that a metric shall reach."""
+
+    metric: str
+    value: float
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether less is better."""
+        return self.metric.endswith(LOWER)
+
+    def is_reached(self, value: float) -> bool:
+        """Whether this is as good."""
+        return value <= self.value if self.is_lower else value >= self.value
+
+
+def read_target(text: str) -> Target:
+    """`test_accuracy=0.95`. Raises ValueError."""
+    if (match := TARGET.fullmatch(text.strip())) is None:
+        raise ValueError(f"{text[:100]!r} is no target; write for instance test_accuracy=0.95")
+    return Target(match[1], float(match[2]))
+
+
+async def with_target(manager: JobManager, spec: JobSpec, plan: Plan, target: Target, price: float | None) -> Plan:
+    """The plan with the time to the target at each number of workers for which a run tells the epochs.
+
+    The epochs depend on what a step trains: of a synchronous job that is the same on any number of workers, of another
+    one its runs on as many workers count. Runs differ from the job in nothing else than seed, name and how long they
+    train.
+
+    Raises:
+        SpecInvalid: There are such runs, and none has reached it.
+    """
+    runs = [run for run in await _runs(manager) if _kind(run.spec) == _kind(spec)]
+    reached, best = dict[int, list[tuple[str, float, float]]](), list[float]()
+    for run in runs:
+        line = await manager.line(run.id, target.metric, "epoch", POINTS)
+        best += [value for _, value in line.points]
+        epochs = next((epoch for epoch, value in line.points if target.is_reached(value)), None)
+        if epochs is not None and run.result.epochs:
+            examples = run.result.examples / run.result.epochs * epochs
+            reached.setdefault(_size(run.spec), []).append((run.id, epochs, examples))
+    if best and not reached:
+        closest = min(best) if target.is_lower else max(best)
+        message = f"none of {len(runs)} runs of this job has reached it; the closest had {closest:g}"
+        raise SpecInvalid([FieldError(pointer="/target", message=f"{target.metric} {target.value:g}: {message}")])
+    return plan.model_copy(update={"target": _told(spec, plan, target, reached, price)})
+
+
+def _told(
+    spec: JobSpec,
+    plan: Plan,
+    target: Target,
+    reached: dict[int, list[tuple[str, float, float]]],
+    price: float | None,
+) -> TargetTime:
+    seconds, missing = dict[int, float](), list[int]()
+    for each in plan.candidates:
+        found = reached.get(_size(spec, each.workers))
+        if found:
+            seconds[each.workers] = statistics.median(examples for _, _, examples in found) / each.examples_per_s
+        else:
+            missing.append(each.workers)
+    used = [run for runs in reached.values() for run in runs]
+    return TargetTime(
+        metric=target.metric,
+        value=target.value,
+        jobs=tuple(job for job, _, _ in used),
+        epochs=statistics.median(epochs for _, epochs, _ in used) if used else None,
+        seconds=seconds,
+        prices={} if price is None else {count: s / 3600 * count * price for count, s in seconds.items()},
+        trials=_trials(spec, missing),
+    )
+
+
+def _trials(spec: JobSpec, missing: list[int]) -> tuple[dict[str, Any], ...]:
+    """Jobs that would tell what is missing: each can be posted to /v1/jobs."""
+    if not missing:
+        return ()
+    if _is_fixed(spec):
+        return (spec.model_dump(mode="json", exclude_defaults=True),)
+    found = list[dict[str, Any]]()
+    for count in missing[:MOST_TRIALS]:
+        with contextlib.suppress(SpecRejected):  # it cannot have so many
+            found.append(spec.with_workers(count).model_dump(mode="json", exclude_defaults=True))
+    return tuple(found)
+
+
+def _is_fixed(spec: JobSpec) -> bool:
+    """Whether what a step trains does not depend on the number of workers."""
+    return spec.algorithm.traits.is_synchronous and not spec.scales_batch
+
+
+def _size(spec: JobSpec, workers: int | None = None) -> int:
+    return spec.workers.num_virtual if _is_fixed(spec) else workers or spec.workers.count
+
+
+def _kind(spec: JobSpec) -> dict[str, object]:
+    names = ("algorithm", "batch", "scaling", "schedule", "warmup")
+    shaped = {name: getattr(spec, name).model_dump(mode="json") for name in names}
+    data = spec.data.model_dump(mode="json", exclude={"root", "download"})  # where it lies changes nothing
+    fields = {**counted_fields(spec.train), **shaped, "data": data, "elastic": spec.elastic.mode}
+    return {name: value for name, value in fields.items() if name != "seed"}
+
+
+async def _runs(manager: JobManager) -> list[JobView]:
+    page = await manager.page(Query(limit=NEWEST))
+    return [await manager.show(job.id) for job in page.jobs if job.state.is_terminal]
