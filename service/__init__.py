@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.database.identity import Identity as Identity
     from service.database.identity import Requester as Requester
     from service.database.identity import Role as Role
-    from service.database.job_store import Query as Query
+    from service.database.job_changes import JobChanges as JobChanges
+    from service.database.job_query import Query as Query
     from service.database.job_store import Store as Store
     from service.database.tokens import Token as Token
     from service.database.tokens import Tokens as Tokens
@@ -89,6 +90,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.evidence import read_target as read_target
     from service.plans.evidence import with_target as with_target
     from service.plans.planner import Planner as Planner
+    from service.plans.planner import make_plan as make_plan
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
@@ -177,7 +179,6 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
-    from trainers import plan_work as plan_work
     from trainers import plot_plan as plot_plan
     from trainers import plot_timings as plot_timings
     from trainers import profile_model as profile_model

@@ -14,6 +14,8 @@ class JobSummary(BaseModel):
     """Who submitted it."""
     labels: dict[str, str]
     priority: int
+    archived: bool = False
+    """Whether lists leave it out unless they are asked for it."""
     algorithm: str
     state: State
     reason: str

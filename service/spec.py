@@ -75,12 +75,7 @@ class JobSpec(TrainSpec):
     @classmethod
     def _short(cls, labels: dict[str, str]) -> dict[str, str]:
         for key, value in labels.items():
-            if not LABEL_KEY.match(key):
-                raise ValueError(f"{key!r} is no key: use letters, digits, dots, dashes, slashes; at most 63")
-            if len(value) > LABEL_LENGTH:
-                raise ValueError(f"the value of {key!r} has {len(value)} characters; use at most {LABEL_LENGTH}")
-            if not is_text(value):
-                raise ValueError(f"the value of {key!r} is no text that can be kept; leave out NUL and lone surrogates")
+            check_label(key, value)
         return labels
 
     @property
@@ -217,6 +212,16 @@ def read_spec_file(path: Path, overrides: list[str] | None = None) -> JobSpec:
     except OSError as error:
         raise SpecInvalid([FieldError(pointer="", message=f"cannot be read: {error.strerror}")]) from None
     return read_spec(text, overrides)
+
+
+def check_label(key: str, value: str) -> None:
+    """Raise ValueError unless both can be kept."""
+    if not LABEL_KEY.match(key):
+        raise ValueError(f"{key!r} is no key: use letters, digits, dots, dashes, slashes; at most 63")
+    if len(value) > LABEL_LENGTH:
+        raise ValueError(f"the value of {key!r} has {len(value)} characters; use at most {LABEL_LENGTH}")
+    if not is_text(value):
+        raise ValueError(f"the value of {key!r} is no text that can be kept; leave out NUL and lone surrogates")
 
 
 def is_text(value: str) -> bool:

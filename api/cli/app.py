@@ -7,6 +7,7 @@ import typer
 
 from api.cli.commands.admin import add_admin
 from api.cli.commands.claims import add_claims
+from api.cli.commands.edits import add_edits
 from api.cli.commands.jobs import add_jobs
 from api.cli.commands.local import add_local
 from api.cli.commands.scaling import add_scaling
@@ -33,6 +34,7 @@ def build(context: CliContext) -> typer.Typer:
     add_claims(app, context)
     add_admin(app, context)
     add_verbs(app, context)
+    add_edits(app, context)
     return app
 
 

@@ -71,20 +71,24 @@ class AsyncClient:
         return await self._do(calls.plan(spec, asked))
 
     async def list(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> AsyncIterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first."""
-        page = await self._do(calls.jobs(states, labels, None))
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones."""
+        page = await self._do(calls.jobs(states, labels, None, archived))
         for job in page.jobs:
             yield job
         while page.next_page_token is not None:
-            page = await self._do(calls.jobs(states, labels, page.next_page_token))
+            page = await self._do(calls.jobs(states, labels, page.next_page_token, archived))
             for job in page.jobs:
                 yield job
 
     async def get(self, job_id: str) -> service.JobView:
         """One job, as it is now."""
         return await self._do(calls.job(job_id))
+
+    async def edit(self, job_id: str, **changes: Any) -> service.JobView:
+        """Change a job's `name`, `labels` (None takes one away), `notes` or `priority`, or whether it is `archived`."""
+        return await self._do(calls.edit(job_id, changes))
 
     async def cancel(self, job_id: str) -> service.JobView:
         """Stop a job cleanly; returns before it has stopped."""

@@ -109,13 +109,16 @@ def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
     return Call("POST", "/v1/plans", _one(service.Plan), {"json": {"spec": _absolute(spec), **told}}, True)
 
 
-def jobs(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[JobsPage]:
+def jobs(
+    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool = False
+) -> Call[JobsPage]:
     """GET /v1/jobs."""
 
     def read(response: httpx2.Response) -> JobsPage:
         return JobsPage(_many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token)})
+    asked = {"archived": True} if archived else {}
+    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token) | asked})
 
 
 def _wanted(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> dict[str, Any]:
@@ -127,6 +130,11 @@ def _wanted(states: tuple[service.State, ...], labels: tuple[str, ...], page_tok
 def job(job_id: str) -> Call[service.JobView]:
     """GET /v1/jobs/{id}."""
     return Call("GET", f"/v1/jobs/{job_id}", _one(service.JobView))
+
+
+def edit(job_id: str, changes: dict[str, Any]) -> Call[service.JobView]:
+    """PATCH /v1/jobs/{id}."""
+    return Call("PATCH", f"/v1/jobs/{job_id}", _one(service.JobView), {"json": changes}, True)
 
 
 def scale(job_id: str, workers: int) -> Call[service.JobView]:

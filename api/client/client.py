@@ -77,18 +77,22 @@ class Client:
         return self._do(calls.plan(spec, asked))
 
     def list(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> Iterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first."""
-        page = self._do(calls.jobs(states, labels, None))
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones."""
+        page = self._do(calls.jobs(states, labels, None, archived))
         yield from page.jobs
         while page.next_page_token is not None:
-            page = self._do(calls.jobs(states, labels, page.next_page_token))
+            page = self._do(calls.jobs(states, labels, page.next_page_token, archived))
             yield from page.jobs
 
     def get(self, job_id: str) -> service.JobView:
         """One job, as it is now."""
         return self._do(calls.job(job_id))
+
+    def edit(self, job_id: str, **changes: Any) -> service.JobView:
+        """Change a job's `name`, `labels` (None takes one away), `notes` or `priority`, or whether it is `archived`."""
+        return self._do(calls.edit(job_id, changes))
 
     def cancel(self, job_id: str) -> service.JobView:
         """Stop a job cleanly; returns before it has stopped."""

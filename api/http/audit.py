@@ -14,14 +14,14 @@ from api.http.auth import READING
 from service import Act, Audit, Requester
 
 CHANGED = frozenset({201, 202, 204})
-"""A dry run is answered with 200."""
+"""A dry run is answered with 200, and so is an edit."""
 REFUSED = 403
 REQUEST_ID = "x-request-id"
 PLAIN = re.compile(r"^[A-Za-z0-9._-]{1,64}\Z")
 NEW = {"webhooks": "create"}
 """What it is called to make one, where that is not `submit`."""
-VERBS = {"traces": "trace"}
-"""What it is called to make one of what belongs to a job."""
+VERBS = {"traces": "trace", "patch": "edit"}
+"""What it is called to make one of what belongs to a job, or to change it."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ def _is_written_down(scope: Scope, status: int, headers: MutableHeaders) -> bool
     state = scope["state"]
     if scope["method"] in READING or "identity" not in state:
         return False
-    is_change = status in CHANGED and "idempotent-replayed" not in headers and "is_recorded" not in state
+    is_done = status in CHANGED or (scope["method"] == "PATCH" and status == 200)
+    is_change = is_done and "idempotent-replayed" not in headers and "is_recorded" not in state
     return is_change or status == REFUSED
 
 

@@ -64,19 +64,31 @@ def service_memory(pid: int) -> dict[str, int]:
 
 
 def own_service_memory() -> dict[str, int]:
-    """The same of `millrace serve` with a cluster and a state of its own, once it answers; both end afterwards.
+    """The same of a service of its own, once it answers.
 
     Raises:
         MeasurementError: It did not start.
     """
-    state, port = Path(tempfile.mkdtemp(prefix="millrace-bench-")), free_port()
+    with own_service(free_port()) as (service, _):
+        time.sleep(SETTLE_S)
+        return service_memory(service.pid)
+
+
+@contextmanager
+def own_service(port: int) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+    """`millrace serve` with a cluster and a state of its own that answers, and the folder of its state; both end
+    afterwards.
+
+    Raises:
+        MeasurementError: It did not start.
+    """
+    state = Path(tempfile.mkdtemp(prefix="millrace-bench-"))
     millrace = [sys.executable, "-m", "deploy.main", "serve", "--state-dir", str(state)]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": REPOSITORY}
     try:
         with _ended(subprocess.Popen([*millrace, "--port", str(port)], **quiet)) as service:
             _wait_until_ready(service, f"http://127.0.0.1:{port}/healthz")
-            time.sleep(SETTLE_S)
-            return service_memory(service.pid)
+            yield service, state
     finally:
         subprocess.run([*millrace, "--stop-cluster"], **quiet, timeout=60, check=False)
         shutil.rmtree(state, ignore_errors=True)

@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session, selectinload
 from service.database.audit import Act, Audit, insert_entry
 from service.database.connection import Writer, connect, hold, migrate, release
 from service.database.identity import Requester
+from service.database.job_changes import JobChanges, apply_changes
+from service.database.job_query import Query
 from service.database.tables import JobRow, LabelRow, SweptRow
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.ids import new_job_id
@@ -55,6 +57,8 @@ class Job(BaseModel):
     """The progress of an ended job, as JSON."""
     user: str
     forked_from: str | None
+    notes: str = ""
+    archived: bool = False
 
     @property
     def status(self) -> Status:
@@ -101,22 +105,6 @@ class Added(NamedTuple):
     is_new: bool
     first: Event | None = None
     """The first event of a new job's log, if that could be written."""
-
-
-class Query(BaseModel):
-    """Which jobs to list."""
-
-    model_config = ConfigDict(frozen=True)
-
-    states: frozenset[State] = frozenset()
-    """Jobs in any of these states; empty: in all."""
-    labels: tuple[tuple[str, str | None], ...] = ()
-    """Jobs with all of these labels; None: with any value."""
-    user: str | None = None
-    """Jobs of this user; none: of all."""
-    limit: int = 50
-    before: str | None = None
-    """Only jobs older than this one."""
 
 
 class Store:
@@ -222,7 +210,7 @@ class Store:
         texts = (query.user, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
-        statement = _SELECT.order_by(JobRow.id.desc()).limit(query.limit)
+        statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
         if query.states:
             statement = statement.where(JobRow.state.in_(query.states))
         if query.user is not None:
@@ -260,6 +248,10 @@ class Store:
     def respecify(self, job_id: str, from_states: Collection[State], spec: JobSpec) -> bool:
         """Replace the spec of a job that is in one of `from_states`. Returns whether it was."""
         return self._update(job_id, from_states, {"spec": spec.model_dump(mode="json")})
+
+    def edit(self, job_id: str, changes: JobChanges) -> None:
+        """Change what is said of a job. Raises SpecInvalid if it would have too many labels."""
+        self.writer.submit(lambda connection: apply_changes(connection, (_JOBS, _LABELS), job_id, changes)).result()
 
     def set_run_dir(self, job_id: str, run_dir: Path) -> None:
         """Change the run directory of a job."""
@@ -383,4 +375,6 @@ def _new_job(new: Submission, runs_dir: Path) -> Job:
 
 def _job(row: JobRow) -> Job:
     fields = {name: getattr(row, name) for name in _COLUMNS}
-    return Job(**fields, labels={label.key: label.value for label in row.labels})
+    labels = {label.key: label.value for label in row.labels}
+    fields["spec"] = {**row.spec, "name": row.name, "labels": labels, "priority": row.priority}  # as they are by now
+    return Job(**fields, labels=labels)

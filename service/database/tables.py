@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -46,6 +46,9 @@ class JobRow(Base):
     """`<job>/<step>`: the checkpoint that it began from."""
     ttl_s: Mapped[float | None]
     """How long it is kept once it has ended; none: as long as the service keeps jobs."""
+    notes: Mapped[str] = mapped_column(server_default="")
+    archived: Mapped[bool] = mapped_column(server_default=false())
+    """Whether lists leave it out unless they are asked for it."""
     labels: Mapped[list[LabelRow]] = relationship(lazy="raise", cascade="all, delete-orphan")
 
 

@@ -77,9 +77,9 @@ class Admission:
                 break
             is_trial = claim.job_id in self.lifecycle.active.trials  # whose sweep says in which state it is
             if is_trial or await self.lifecycle.move(claim.job_id, (State.QUEUED,), ADMITTED):
-                self._start(claim)
+                self._start(queue.waiting.get(claim.job_id, claim))  # its priority may have changed in the meantime
                 await queue.measure()
-            if queue.waiting.get(claim.job_id) is claim:  # it has not come back in the meantime
+            if claim.job_id in queue.held or queue.waiting.get(claim.job_id) is claim:  # it has not come back
                 queue.remove(claim.job_id)
         self._check_next()
         return bool(queue.waiting)

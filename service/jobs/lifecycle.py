@@ -25,7 +25,7 @@ from service.jobs.runs import RunHandle, Runs
 from service.status import Status, append_status
 from service.storage.run_dirs import RunDirs
 from service.tracking.tracker import Tracking
-from trainers import RETRYING, Event, EventLog, State
+from trainers import NO_ROOM, RETRYING, Event, EventLog, State
 
 LOSSES = 2
 """How often a job that loses its coordinator, with its node or the whole cluster, goes on from its last checkpoint
@@ -320,6 +320,13 @@ def final_status(job: Job, progress: Progress) -> Status:
     if progress.state is State.CANCELLED and job.reason == DEADLINE:
         return Status(State.CANCELLED, DEADLINE, job.message)
     return progress.status
+
+
+def deadline_message(job: Job) -> str:
+    """What is said of a job that its deadline has stopped."""
+    passed = f"its deadline, {job.spec['deadline_s']:g} s after its submission, has passed"
+    awaited = f"; it still {job.message}" if job.reason == NO_ROOM else ""
+    return f"stopped, with a checkpoint if it had begun: {passed}{awaited}"
 
 
 def begin_log(job: Job, by: Requester | None = None) -> Event | None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from service.database.identity import Requester
+from service.database.job_changes import JobChanges
 from service.database.job_store import Job, Submission
 from service.errors import NeverFits, StateConflict
 from service.ids import new_job_id
 from service.jobs.admission import Admission
 from service.jobs.fork import choose, forked_spec
-from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log
+from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
 from service.jobs.queueing.claims import Claim, Quotas
 from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.preemption import Preemption
@@ -30,7 +31,7 @@ from service.spec import JobSpec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView, give
 from service.storage.mirror import Mirror
-from trainers import NO_ROOM, Resources, State, TraceRefused
+from trainers import Resources, State, TraceRefused
 
 CANCEL = "CancelRequested"
 PAUSE = "PauseRequested"
@@ -270,6 +271,20 @@ class JobManager(JobReader):
         self.preemption.resized(job_id, workers)
         return await self.show(job_id)
 
+    async def edit(self, job_id: str, changes: JobChanges, by: Requester | None = None) -> JobView:
+        """Change a job's name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+        job = await asyncio.to_thread(self.store.get, job_id)
+        given = changes.given
+        if "priority" in given and (job.state.is_terminal or job_id in self.trials):
+            raise StateConflict(f"job {job_id} has no place in the queue: it has ended, or its sweep starts it")
+        if changes.archived and not job.state.is_terminal:
+            raise StateConflict(f"job {job_id} is {job.state}; only one that has ended can be archived")
+        await asyncio.to_thread(self.store.edit, job_id, changes)
+        if "priority" in given:
+            self.queue.reprioritise(job_id, changes.priority)
+        await self.lifecycle.note(job_id, "job.edit", by, **changes.told)
+        return await self.show(job_id)
+
     async def trace(self, job_id: str, steps: int, worker: int | None = None, by: Requester | None = None) -> int:
         """Have a worker of a running job, or its first, record its next steps; the number of the event that says so.
 
@@ -382,10 +397,3 @@ class JobManager(JobReader):
 def _digest(key: str | None, spec: JobSpec, *more: str) -> str:
     """Equal for two submissions under one key that ask for the same."""
     return "" if key is None else hashlib.sha256("\n".join((spec.model_dump_json(), *more)).encode()).hexdigest()
-
-
-def deadline_message(job: Job) -> str:
-    """What is said of a job that its deadline has stopped."""
-    passed = f"its deadline, {job.spec['deadline_s']:g} s after its submission, has passed"
-    awaited = f"; it still {job.message}" if job.reason == NO_ROOM else ""
-    return f"stopped, with a checkpoint if it had begun: {passed}{awaited}"

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from service.database.job_store import Job, Query
+from service.database.job_query import Query
+from service.database.job_store import Job
 from service.job_summary import JobSummary
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status

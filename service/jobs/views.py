@@ -17,7 +17,9 @@ class JobView(JobSummary):
     """A job with everything that is known of it now."""
 
     spec: JobSpec
-    """As submitted, with every default filled in and every path absolute."""
+    """As submitted, with every default filled in and every path absolute; name, labels and priority as they are now."""
+    notes: str = ""
+    """What its user says of it."""
     forked_from: str | None
     """`<job>/<step>`: the checkpoint of another job that this one began from."""
     retries: int
@@ -55,6 +57,7 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
         **_summary(job, progress, outlook),
         spec=spec or job.job_spec,
         forked_from=job.forked_from,
+        notes=job.notes,
         retries=progress.retries,
         metrics=progress.metrics,
         evaluation=progress.evaluation,
@@ -71,7 +74,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         why = {"reason": outlook.reason, "message": outlook.message}
         why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
     headline = progress.headline
-    kept = {"id", "name", "user", "labels", "priority", "state", "created", "finished"}
+    kept = {"id", "name", "user", "labels", "priority", "archived", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
         **why,

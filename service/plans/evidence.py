@@ -5,7 +5,7 @@ import re
 import statistics
 from typing import Any, NamedTuple
 
-from service.database.job_store import Query
+from service.database.job_query import Query
 from service.errors import SpecInvalid
 from service.jobs.manager import JobManager
 from service.jobs.views import JobView

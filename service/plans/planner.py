@@ -11,7 +11,17 @@ from service.jobs.runs import Runs
 from service.plans.spec import PlanSpec, as_field_error
 from service.spec import JobSpec
 from service.turns import Turns
-from trainers import PlanRequest, SpecRejected, StepProfile, Workload, check_profile, counted_fields, read_profile
+from trainers import (
+    Plan,
+    PlanRequest,
+    SpecRejected,
+    StepProfile,
+    TrainSpec,
+    Workload,
+    check_profile,
+    counted_fields,
+    read_profile,
+)
 
 MOST_IN_FLIGHT = 8
 """Plans that one user may have asked for at once: each may hold a process on the cluster, in turn."""
@@ -23,6 +33,13 @@ PROFILES = 500
 """That are looked at for one of a minibatch."""
 
 logger = logging.getLogger(__name__)
+
+
+def make_plan(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
+    """The plan, made in a process that may import torch, as the service itself must not. Raises SpecRejected."""
+    from trainers import plan_work
+
+    return plan_work(spec, work, request)
 
 
 class Planner:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from service.database.job_store import Query
+from service.database.job_query import Query
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepSummary, summary
 

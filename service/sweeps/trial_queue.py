@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from service.jobs.lifecycle import DEADLINE
-from service.jobs.manager import JobManager, deadline_message
+from service.jobs.lifecycle import DEADLINE, deadline_message
+from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Claim
 from service.sweeps.trial_store import Ending, TrialProgress, TrialState, TrialStore
 from service.sweeps.turns import Turns

@@ -10,7 +10,8 @@ import pytest
 
 from service.database.audit import Act, AuditQuery
 from service.database.identity import Requester, Role
-from service.database.job_store import Query, Store, Submission
+from service.database.job_query import Query
+from service.database.job_store import Store, Submission
 from service.errors import StorageFull
 from service.jobs.assembly import build_manager
 from service.jobs.manager import JobManager, ManagerConfig

@@ -54,10 +54,10 @@ def print_logs(client: Client, job_id: str, wanted: service.LogFilter, follow: b
     return OK
 
 
-def print_list(client: Client, wanted: tuple[list[str], list[str], int], as_json: bool) -> None:
-    """Print a table of jobs, or one JSON object. wanted: states, labels, and how many at most."""
-    states, labels, limit = wanted
-    found = client.list(known_states(states), tuple(labels))
+def print_list(client: Client, wanted: tuple[list[str], list[str], bool, int], as_json: bool) -> None:
+    """Print a table of jobs, or one JSON object. wanted: states, labels, whether archived, and how many at most."""
+    states, labels, archived, limit = wanted
+    found = client.list(known_states(states), tuple(labels), archived)
     jobs = [job for job, _ in zip(found, range(limit), strict=False)]
     if as_json:
         typer.echo(json.dumps({"jobs": [job.model_dump(mode="json") for job in jobs]}))
@@ -91,6 +91,8 @@ def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) 
         "job": job.id,
         "name": job.name,
         "labels": ", ".join(f"{key}={value}" for key, value in job.labels.items()),
+        "notes": job.notes,
+        "priority": str(job.priority),
         "state": f"{job.state} ({job.reason}) {job.message}",
         "progress": f"{job.progress:.0%}" + ("" if job.eta_s is None else f", {duration(job.eta_s)} left"),
         "workers": str(job.workers),

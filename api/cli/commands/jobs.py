@@ -95,6 +95,7 @@ def _add_views(app: typer.Typer, context: CliContext) -> None:
         state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
         label: Annotated[list[str] | None, typer.Option(help="Only jobs with this KEY=VALUE or KEY.")] = None,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+        archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
@@ -103,7 +104,7 @@ def _add_views(app: typer.Typer, context: CliContext) -> None:
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            print_list(client, (state or [], label or [], limit), output is Output.json)
+            print_list(client, (state or [], label or [], archived, limit), output is Output.json)
 
     @app.command()
     def show(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:

@@ -115,13 +115,14 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        archived: Annotated[bool, Query(description="The archived ones, which are left out else.")] = False,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9a-z]{12}$")] = None,
     ) -> JobPage:
         """Jobs, newest first."""
         states = frozenset(state or ())
-        query = JobQuery(states=states, labels=pairs(label), user=user, limit=page_size, before=page_token)
-        page = await manager.page(query)
+        wanted = {"states": states, "labels": pairs(label), "user": user, "archived": archived}
+        page = await manager.page(JobQuery(**wanted, limit=page_size, before=page_token))
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)
 
     @routes.get("/{job_id}", responses=answers(404))

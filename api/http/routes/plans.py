@@ -17,8 +17,8 @@ from service import (
     Planner,
     SpecRejected,
     as_field_error,
+    make_plan,
     own_code,
-    plan_work,
     read_target,
     with_target,
 )
@@ -49,7 +49,7 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
         reading: FairProcess = request.app.state.reading
         async with reading.turns.place(user) as turn:
             try:
-                plan = await reading.run(turn, plan_work, spec.train, work, wanted)
+                plan = await reading.run(turn, make_plan, spec.train, work, wanted)
             except SpecRejected as error:
                 raise as_field_error(error) from None
             except BrokenExecutor:

@@ -1,4 +1,4 @@
-"""/v1/jobs/{id}/pause, scale, resume and fork: what can be done with a job beside cancelling it."""
+"""PATCH /v1/jobs/{id}, and pause, scale, resume and fork: what can be done with a job beside cancelling it."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from api.http.body import read_changes
 from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import PARAMETERS, asked, tell_where
-from service import JobManager, JobSpec, JobView, SpecRejected, own_code
+from service import JobChanges, JobManager, JobSpec, JobView, SpecRejected, own_code
 
 CHANGES: dict[str, Any] = {
     "requestBody": {
@@ -43,6 +43,7 @@ Checkpoint = Annotated[
 def router(manager: JobManager, access: Access) -> APIRouter:
     """The routes over one manager."""
     routes = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Exact)
+    _add_edit(routes, manager)
 
     @routes.post("/{job_id}/pause", status_code=202, responses=answers(404, 409, 503))
     async def pause(request: Request, job_id: str) -> JobView:
@@ -95,3 +96,13 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         return job
 
     return routes
+
+
+def _add_edit(routes: APIRouter, manager: JobManager) -> None:
+    @routes.patch("/{job_id}", responses=answers(404, 409, 422))
+    async def edit(request: Request, job_id: str, changes: JobChanges) -> JobView:
+        """Change a job's name, labels, notes or priority, or archive it. Only the fields that are sent change, and of
+        two who change the same one the last wins."""
+        told(request, **changes.told)
+        check_owner(request, await manager.show(job_id))
+        return await manager.edit(job_id, changes, caller(request))

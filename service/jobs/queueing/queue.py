@@ -4,6 +4,7 @@ import asyncio
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection
+from dataclasses import replace
 
 from service.database.job_store import Job
 from service.jobs.active_jobs import ActiveJobs
@@ -55,6 +56,15 @@ class JobQueue:
         insort(self.line, claim, key=_rank)
         if self.blocked is None or claim.rank <= self.blocked:
             self.changed.set()
+
+    def reprioritise(self, job_id: str, priority: int) -> None:
+        """Move a waiting job in the line; a running one gives way to others than before."""
+        if (claim := self.waiting.get(job_id)) is not None:
+            self.add(replace(claim, priority=priority))
+        if (claim := self.held.get(job_id)) is not None:
+            self.held[job_id] = replace(claim, priority=priority)
+        self.outlooks_s = 0.0
+        self.changed.set()  # also where the job that the others wait for went behind them
 
     def remove(self, job_id: str) -> None:
         """The job does not wait any more."""

@@ -47,6 +47,30 @@ def test_pause_and_resume(service: Service, trained: str) -> None:
         assert refused(service.http.post(f"/v1/jobs/nosuchjob/{verb}"), 404) == []
 
 
+def test_a_job_is_changed_after_its_submission(service: Service, trained: str, tmp_path: Path) -> None:
+    path = f"/v1/jobs/{trained}"
+    changes = {"name": "renamed", "labels": {"team": "vision", "draft": None}, "notes": "a note", "priority": 3}
+    answer = service.http.patch(path, json=changes)
+    assert answer.status_code == 200
+    job = answer.json()
+    assert (job["name"], job["labels"], job["notes"], job["priority"]) == ("renamed", {"team": "vision"}, "a note", 3)
+    assert (job["spec"]["name"], job["spec"]["priority"]) == ("renamed", 3)
+    assert service.client.edit(trained, notes="").labels == {"team": "vision"}
+    assert refused(service.http.patch(path, json={"priority": 101}), 422) == ["/priority"]
+    assert refused(service.http.patch(path, json={"state": "FAILED"}), 422) == ["/state"]
+    assert refused(service.http.patch(path, json={"archived": True}), 409) == []
+    assert refused(service.http.patch("/v1/jobs/nosuchjob", json={}), 404) == []
+    assert any(event.data.get("action") == "job.edit" for event in service.client.events_so_far(trained))
+    service.started(trained).succeed()
+    eventually(lambda: service.client.get(trained).finished is not None)
+    app = build(cli_context(service.runs, tmp_path / "runs", service.url))
+    for words in (["label", trained, "team-", "kept=yes"], ["archive", trained]):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert list(service.client.list()) == []
+    assert [(one.id, one.labels) for one in service.client.list(archived=True)] == [(trained, {"kept": "yes"})]
+    assert refused(service.http.patch(path, json={"priority": 1}), 409) == []
+
+
 def test_scale(service: Service, trained: str) -> None:
     path = f"/v1/jobs/{trained}/scale"
     assert service.http.post(path, json={"workers": 1}).status_code == 202

@@ -1,12 +1,13 @@
 """Whom the watch ends, and what it leaves for the log. Without Ray."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.runtime.control.fakes import prepared
 from tests.runtime.runs import spec
-from trainers.elastic.heartbeat import Heartbeat, HeartbeatHistory
+from trainers.elastic.heartbeat import DEAF_S, Heartbeat, HeartbeatHistory
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control import actor_watch
@@ -45,3 +46,27 @@ def test_a_long_start_names_who_does_something_and_not_who_waits_for_it() -> Non
         assert one.worker is not None
         one.worker.prepared = prepared(one.worker.number)
     assert watch.what_is_awaited() is None
+
+
+def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray starts as many at a time as the machine has cores: of 256 actors the last begin minutes later."""
+    ended: list[Any] = []
+    process = ProcessId("a", 7, 1.0)
+    monkeypatch.setattr(actor_watch, "do_on", lambda *arguments: ended.append(arguments))
+    monkeypatch.setattr(actor_watch, "process_of", lambda actor: ("a", 7))
+    monkeypatch.setattr(actor_watch, "ask_on", lambda node, function, *arguments: process)
+    watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print), 2 * DEAF_S
+    watch.clock.read = lambda: now_s  # type: ignore[method-assign]
+    one = WatchedActor("actor", "", HeartbeatHistory(0.0, 0.0), looking=None)
+    asyncio.run(watch._find(one))
+    assert one.process == process
+    monkeypatch.setattr(watch, "_look", lambda *_: asyncio.sleep(0))
+
+    async def judge() -> None:
+        watch._judge(one)
+
+    asyncio.run(judge())
+    assert (one.fault, ended) == (None, [])
+    now_s += DEAF_S
+    asyncio.run(judge())
+    assert one.fault == f"did not answer for {3 * DEAF_S:.1f} s, nor use CPU time"

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from service.database.job_store import Job, Query, Store, Submission
+from service.database.job_query import Query
+from service.database.job_store import Job, Store, Submission
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.ids import new_job_id
 from service.spec import parse_spec

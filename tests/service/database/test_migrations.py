@@ -8,7 +8,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from service.database.connection import connect
-from service.database.job_store import Query, Store, Submission
+from service.database.job_query import Query
+from service.database.job_store import Store, Submission
 from service.database.tables import Base, TokenRow
 from service.errors import DatabaseBusy, DatabaseDamaged, DatabaseNewer, KeyReused
 from service.spec import parse_spec

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from service.database.job_store import Query, Store, Submission
+from service.database.job_query import Query
+from service.database.job_store import Store, Submission
 from service.errors import StorageFull
 from service.jobs import lifecycle
 from service.spec import parse_spec

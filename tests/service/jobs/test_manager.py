@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.database.job_store import Query
+from service.database.job_query import Query
 from service.errors import JobNotFound, KeyReused, NeverFits, StateConflict
 from service.jobs.manager import JobManager
 from service.jobs.progress import LogFilter

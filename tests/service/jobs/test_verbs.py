@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from service.database.job_store import Job, Query
+from service.database.job_query import Query
+from service.database.job_store import Job
 from service.errors import CheckpointNotFound, JobNotFound, NeverFits, SpecInvalid, StateConflict, TooManyWaiting
 from service.jobs.fork import forked_spec
 from service.jobs.manager import JobManager

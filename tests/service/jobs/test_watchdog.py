@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.database.job_store import Query
+from service.database.job_query import Query
 from service.errors import SpecUnreadable
 from service.jobs.manager import JobManager, JobView
 from service.spec import parse_spec

@@ -161,6 +161,8 @@ class ActorWatch:
             if (where := await asyncio.to_thread(process_of, one.actor)) is not None:
                 node, pid = where
                 one.process = one.process or await asyncio.to_thread(ask_on, node, process_numbered, node, pid)
+                # Ray starts few at a time: what it waited until there was a process is no silence of that.
+                one.history.busy_s = self.clock.read()
         one.looking = None
 
     def _activity(self, one: WatchedActor, now_s: float) -> tuple[str, float]:
