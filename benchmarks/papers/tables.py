@@ -324,14 +324,22 @@ def _repairman(workers: int, think_s: float, service_s: float) -> float:
 # -- how fast the model itself is -------------------------------------------------------------------------------------
 
 
+def some_work() -> Workload:
+    """A model of 50 equal layers."""
+    layer = LayerWork(name="l", parameters=100_000, forward_flops=10**8, backward_flops=2 * 10**8)
+    return Workload(model="m", example="e", layers=(layer,) * 50, variables=(100_000,) * 50)
+
+
+def some_cluster() -> Cluster:
+    """Paper 4's, with 125 of its machines."""
+    found = read_cluster("big-basin")
+    return found.model_copy(update={"switches": (found.switches[0].model_copy(update={"count": 125}),)})
+
+
 def many_candidates(count: int = 10_000) -> Callable[[], None]:
     """Predicts so many candidates of Downpour, and of sync in buckets, when called: 1 to 1,000 workers, 1 to 10
     shards."""
-    layer = LayerWork(name="l", parameters=100_000, forward_flops=10**8, backward_flops=2 * 10**8)
-    work = Workload(model="m", example="e", layers=(layer,) * 50, variables=(100_000,) * 50)
-    cluster = read_cluster("big-basin").model_copy(
-        update={"switches": (read_cluster("big-basin").switches[0].model_copy(update={"count": 125}),)}
-    )
+    work, cluster = some_work(), some_cluster()
     workers = np.tile(np.arange(1, 1001), count // 1000)
     fleet = Fleet(cluster, workers, workers, np.repeat(np.arange(1, count // 1000 + 1), 1000))
     pace = pace_of(cluster.device, work, 32)

@@ -24,7 +24,7 @@ def test_papers_1_and_4_are_within_their_bounds() -> None:
 
 def test_a_missed_bound_is_said() -> None:
     table = PaperTable("t", "h", (Row("a", 1.0, 1.5, "c"), Row("b", 1.0, 1.0)), 0.04, 0.02)
-    text = markdown([table], 2.0)
+    text = markdown([table], 2.0, 1.0)
     assert "**missed**: at most 4%, and it is 50.0%; a median of 2%, and it is 25.0%" in text
     assert "| a | 1 | 1.5 | +50.0% | c |" in text
     assert "at most 1 s: **missed**" in text

@@ -1,12 +1,15 @@
 """Makes a plan: the closed forms of a spec's algorithm, over all numbers of workers at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from trainers.algorithms.admm.config import AdmmConfig
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.mixed.config import MixedConfig
@@ -21,7 +24,7 @@ from trainers.cost.schedules.hybrid import hybrid_step
 from trainers.cost.schedules.repairman import corner
 from trainers.cost.schedules.shares import fullest_share
 from trainers.cost.schedules.step import Step
-from trainers.cost.schedules.synchronous import admm_step, parallel_sgd_step, sync_step
+from trainers.cost.schedules.synchronous import admm_step, diloco_step, parallel_sgd_step, sync_step
 from trainers.cost.staleness import staleness_of
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload, pace_of
 from trainers.errors import SpecRejected
@@ -29,6 +32,18 @@ from trainers.spec import TrainSpec, field_errors
 from trainers.spec.memory import bytes_a_parameter
 
 MOST_BY_DEFAULT = 64
+
+
+SCHEDULES: dict[type[AlgorithmConfig], Callable[[TrainSpec, Any, Workload, Pace, Fleet], Step]] = {
+    SyncConfig: sync_step,
+    DownpourConfig: downpour_step,
+    MixedConfig: mixed_step,
+    HybridConfig: hybrid_step,
+    ParallelSgdConfig: parallel_sgd_step,
+    DilocoConfig: diloco_step,
+    AdmmConfig: admm_step,
+}
+"""The closed forms of each algorithm."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +118,10 @@ def step_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     Raises:
         SpecRejected: The model does not cover it.
     """
-    match spec.algorithm:
-        case SyncConfig() as config:
-            return sync_step(spec, config, work, pace, fleet)
-        case DownpourConfig() as config:
-            return downpour_step(spec, config, work, pace, fleet)
-        case MixedConfig() as config:
-            return mixed_step(spec, config, work, pace, fleet)
-        case HybridConfig() as config:
-            return hybrid_step(spec, config, work, pace, fleet)
-        case ParallelSgdConfig() as config:
-            return parallel_sgd_step(spec, config, work, pace, fleet)
-        case AdmmConfig() as config:
-            return admm_step(spec, config, work, pace, fleet)
-    raise SpecRejected(f"algorithm.name: the cost model does not know {spec.algorithm.name}; plan another")
+    schedule = SCHEDULES.get(type(spec.algorithm))
+    if schedule is None:
+        raise SpecRejected(f"algorithm.name: the cost model does not know {spec.algorithm.name}; plan another")
+    return schedule(spec, spec.algorithm, work, pace, fleet)
 
 
 def make_plan(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from trainers.algorithms.admm.config import STEPS, AdmmConfig
+from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical
@@ -22,8 +23,19 @@ def synchronous(
     exchanges: tuple[Exchange, ...],
     update_s: Floats | float,
     backup: int = 0,
+    every: float = 1.0,
 ) -> Step:
-    """A step in which all wait for the slowest. update_s: of all parameters that a worker updates in it."""
+    """A step in which all wait for the slowest.
+
+    Args:
+        fleet: The candidates.
+        pace: Of a worker.
+        per_worker: Examples of a minibatch.
+        exchanges: Of a step.
+        update_s: Of all parameters that a worker updates in it.
+        backup: Workers that are not waited for.
+        every: Steps from one meeting of all workers to the next; what each is late in them evens out.
+    """
     minibatches = fleet.minibatches.astype(float)
     passes = minibatches * pace.passes_s * fleet.crowding
     late = slowest(fleet.workers, fleet.workers - backup)
@@ -31,7 +43,7 @@ def synchronous(
         examples=(fleet.virtual - backup) * float(per_worker),
         computing_s=passes + update_s * fleet.crowding,
         data_s=minibatches * pace.data_s * fleet.crowding,
-        waiting_s=late * pace.spread * pace.passes_s * np.sqrt(minibatches),
+        waiting_s=late * pace.spread * pace.passes_s * fleet.crowding * np.sqrt(minibatches / every),
         exchanges=exchanges,
     )
 
@@ -59,16 +71,26 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
     is taken to be so large that the average costs nothing."""
     every = math.inf if config.average_every == "round" else float(config.average_every)
     average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes, every)
-    return synchronous(fleet, pace, spec.batch.per_worker, (average,), pace.update_s * fleet.minibatches)
+    updates = pace.update_s * fleet.minibatches
+    return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+
+
+def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Each virtual worker makes H steps by itself; then the parameters alone are averaged, and each worker updates them
+    once more."""
+    every = float(config.average_every)
+    average = canonical("averages", fleet, work.num_bytes, every)
+    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
 def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Averages of parameters and optimizer state after each minibatch; in consensus form of x + u, every H of them."""
-    if config.form == "averaging":
-        average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes)
-    else:
-        average = canonical("averages", fleet, work.num_bytes, float(config.steps or STEPS))
-    return synchronous(fleet, pace, spec.batch.per_worker, (average,), pace.update_s * fleet.minibatches)
+    every = float(config.steps or STEPS) if config.form == "consensus" else 1.0
+    vectors = 1 if config.form == "consensus" else 1 + work.num_states
+    average = canonical("averages", fleet, vectors * work.num_bytes, every)
+    updates = pace.update_s * fleet.minibatches
+    return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
 def _updated(fleet: Fleet) -> Floats:

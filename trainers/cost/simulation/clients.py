@@ -58,7 +58,8 @@ def run(clients: Clients, pace: Pace, steps: int, rng: np.random.Generator) -> R
     count, members = clients.slowness.shape
     drawn = passes(pace, (steps, count, members), clients.slowness, rng).max(axis=2)  # a group waits for its slowest
     ran = Ran([], 0.0, Counter())
-    workers = [env.process(_client(env, clients, shards, drawn[:, k], k, ran)) for k in range(count)]
+    phases = rng.random(count) * float(drawn[0].mean())  # who begins together without a spread stays together for ever
+    workers = [env.process(_client(env, clients, shards, drawn[:, k], k, ran, phases[k])) for k in range(count)]
     env.run(until=env.any_of(workers))
     ran.waiting_s = shards.waited_s / max(1, len(ran.ends_s))
     return ran
@@ -102,9 +103,10 @@ class _Shards:
 
 
 def _client(
-    env: Environment, clients: Clients, shards: _Shards, drawn: Floats, own: int, ran: Ran
+    env: Environment, clients: Clients, shards: _Shards, drawn: Floats, own: int, ran: Ran, phase_s: float
 ) -> Generator[Event, Any, None]:
-    """Dean et al. 2012: fetch every num_fetch minibatches, compute, push every num_push."""
+    """Dean et al. 2012: fetch every num_fetch minibatches, compute, push every num_push. phase_s: Until it begins."""
+    yield env.timeout(phase_s)
     seen, shown = 0, 0.0 if own < clients.free else 1 - clients.hidden
     for clock, computing in enumerate(drawn.tolist()):
         fetches, pushes = clock % clients.num_fetch == 0, (clock + 1) % clients.num_push == 0

@@ -4,6 +4,7 @@ import numpy as np
 
 from trainers.algorithms.admm.config import STEPS as ADMM_STEPS
 from trainers.algorithms.admm.config import AdmmConfig
+from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
@@ -71,8 +72,8 @@ def rounds_of(
             name, in_flight = config.all_reduce or "auto", config.in_flight or IN_FLIGHT
             seconds = [float(bucket_s(fleet, name, size, in_flight)[0]) for size in sizes]
             buckets, seen = tuple(zip(ready.tolist(), seconds, strict=True)), 0.0
-        case ParallelSgdConfig():
-            every = STEPS if config.average_every == "round" else int(config.average_every)
+        case ParallelSgdConfig() | DilocoConfig():
+            every = STEPS if config.average_every == "round" else config.average_every
         case AdmmConfig(form="consensus"):
             every = config.steps or ADMM_STEPS
     return by_rounds.Rounds(
