@@ -112,9 +112,7 @@ def _simulation(each: Candidate, found: Simulated) -> str:
     rates = f"{rate_words(found.examples_per_s)} examples/s ({rate_words(found.low)} to {rate_words(found.high)})"
     stale = f", a gradient is {found.mean_staleness:,.3g} updates behind" if found.staleness else ""
     closed = f"the closed forms say {rate_words(each.examples_per_s)}"
-    return (
-        f"Simulated, {each.workers} workers: {rates}, waiting {1000 * found.waiting_s:,.3g} ms a step{stale}; {closed}."
-    )
+    return f"Simulated, {each.workers} worker{'s' if each.workers > 1 else ''}: {rates}, waiting {1000 * found.waiting_s:,.3g} ms a step{stale}; {closed}."
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
