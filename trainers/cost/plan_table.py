@@ -112,7 +112,9 @@ def _simulation(each: Candidate, found: Simulated) -> str:
     rates = f"{rate_words(found.examples_per_s)} examples/s ({rate_words(found.low)} to {rate_words(found.high)})"
     stale = f", a gradient is {found.mean_staleness:,.3g} updates behind" if found.staleness else ""
     closed = f"the closed forms say {rate_words(each.examples_per_s)}"
-    return f"Simulated, {each.workers} worker{'s' if each.workers > 1 else ''}: {rates}, waiting {1000 * found.waiting_s:,.3g} ms a step{stale}; {closed}."
+    who = f"{each.workers} worker{'s' if each.workers > 1 else ''}"
+    waits = f"waiting {1000 * found.waiting_s:,.3g} ms a step"
+    return f"Simulated, {who}: {rates}, {waits}{stale}; {closed}."
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
