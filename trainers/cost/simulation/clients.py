@@ -58,7 +58,9 @@ def run(clients: Clients, pace: Pace, steps: int, rng: np.random.Generator) -> R
     count, members = clients.slowness.shape
     drawn = passes(pace, (steps, count, members), clients.slowness, rng).max(axis=2)  # a group waits for its slowest
     ran = Ran([], 0.0, Counter())
-    phases = rng.random(count) * float(drawn[0].mean())  # who begins together without a spread stays together for ever
+    phases = (
+        rng.random(count) * drawn[0].mean()
+    ).tolist()  # who begins together without a spread stays together for ever
     workers = [env.process(_client(env, clients, shards, drawn[:, k], k, ran, phases[k])) for k in range(count)]
     env.run(until=env.any_of(workers))
     ran.waiting_s = shards.waited_s / max(1, len(ran.ends_s))
