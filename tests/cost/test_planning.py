@@ -171,3 +171,12 @@ def test_a_search_names_the_best_of_each_algorithm_and_minibatch() -> None:
     fixed = planned(spec_of(algorithm="downpour", optimizer="sgd", ps={"shards": own.shards}), 1, 2, 4, 8)
     assert own.examples_per_s == pytest.approx(fixed.of(own.workers).examples_per_s)
     assert planned(spec_of(), 1).options == ()
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "mixed", "sync"])
+def test_a_profile_that_spreads_wildly_still_has_an_interval(algorithm: str) -> None:
+    """As of a machine that was busy with something else for half of five steps."""
+    spec = spec_of(algorithm=algorithm)
+    wild = profile_of(spec, steps=5, **{part: Timed(median_s=0.01, spread_s=0.5) for part in ("forward", "backward")})
+    for each in plan_spec(spec, PlanRequest(profile=wild)).candidates:
+        assert 0 < (each.least_per_s or 0) < each.examples_per_s < (each.most_per_s or 0)

@@ -9,6 +9,8 @@ from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
 NINE_OF_TEN = 1.645
+LEAST = 0.1
+"""Of its median: no part is taken to be quicker, however widely few steps have spread."""
 """Standard deviations of a normal distribution on either side of its mean that hold so many."""
 
 
@@ -71,7 +73,10 @@ def between(profile: StepProfile) -> tuple[Pace, Pace]:
     parts |= {"data_s": profile.data}
 
     def moved(way: int) -> Pace:
-        seconds = {name: max(0.0, part.median_s + way * error * part.spread_s) for name, part in parts.items()}
+        seconds = {
+            name: max(LEAST * part.median_s, part.median_s + way * error * part.spread_s)
+            for name, part in parts.items()
+        }
         return replace(pace, **seconds)
 
     return moved(-1), moved(1)
