@@ -47,6 +47,7 @@ WALKED = {
     "storage": {"Copies of runs", "Backup"},
     "rest": {
         "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
+        "Changes after the submission",
         "Pause, scale, resume, fork", "Checkpoints", "Figures over time", "Plans", "From Python",
     },
     "webhooks": {"Made", "Checked"},
