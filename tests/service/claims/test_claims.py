@@ -17,7 +17,6 @@ from service import (
     claim_report,
     configurations,
 )
-from service.claims.claim import Part
 from service.scaling.evidence import Evidence, Point, Question, Trial
 from service.scaling.statistics import interval_of
 
@@ -70,7 +69,6 @@ def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
         claim_of("warm")
     with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
         claim(expect=[{"worse": "huge", "than": "small"}])
-    assert issubclass(Claim, Part)
 
 
 NO_WORSE = [{"no_worse": "large", "than": "small", "within": 0.01}]

@@ -17,10 +17,3 @@ def passes(pace: Pace, shape: tuple[int, ...], slowness: Floats, rng: np.random.
     drawn = 1 + pace.spread * rng.standard_normal(shape)
     found: Floats = pace.passes_s * slowness * np.maximum(drawn, LEAST)
     return found
-
-
-def slowness_of(workers: int, crowding: float, straggler: float) -> Floats:
-    """How many times as long each of so many workers takes, (K,): all by crowding, the last one by `straggler` too."""
-    found: Floats = np.full(workers, crowding)
-    found[-1] *= straggler
-    return found

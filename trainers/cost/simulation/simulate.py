@@ -15,7 +15,6 @@ from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.step import Step
 from trainers.cost.simulation import clients as by_events
 from trainers.cost.simulation import rounds as by_rounds
-from trainers.cost.simulation.draws import slowness_of
 from trainers.cost.simulation.simulated import BLOCKS, STEPS, WARM_UP, Simulated
 from trainers.cost.workload import Pace, Workload
 from trainers.spec import TrainSpec
@@ -27,7 +26,6 @@ def simulate(
     pace: Pace,
     fleet: Fleet,
     step: Step,
-    straggler: float = 1.0,
     seed: int = 0,
     steps: int = STEPS,
 ) -> Simulated:
@@ -39,23 +37,20 @@ def simulate(
         pace: Of a worker that nobody disturbs.
         fleet: One candidate.
         step: What the closed forms say of it: what nothing disturbs is taken from there.
-        straggler: How many times as long one of the workers computes as the others.
         seed: Of the draws.
         steps: To count.
     """
     rng = np.random.default_rng(seed)
     all_steps = steps + int(WARM_UP * steps)
     if isinstance(spec.algorithm, DownpourConfig | MixedConfig):
-        return _by_events(spec, work, pace, fleet, step, straggler, rng, all_steps, seed)
-    rounds = rounds_of(spec, work, pace, fleet, step, straggler)
+        return _by_events(spec, work, pace, fleet, step, rng, all_steps, seed)
+    rounds = rounds_of(spec, work, pace, fleet, step)
     seconds, waiting = by_rounds.run(rounds, pace, all_steps, rng)
     rates = float(step.examples[0]) / _blocks(np.cumsum(seconds), len(seconds))
     return _simulated(rates, waiting, {}, steps, seed)
 
 
-def rounds_of(
-    spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step, straggler: float
-) -> by_rounds.Rounds:
+def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step) -> by_rounds.Rounds:
     """What a synchronous algorithm does between two meetings."""
     workers, virtual = int(fleet.workers[0]), int(fleet.virtual[0])
     minibatches = np.array([virtual // workers + (rank < virtual % workers) for rank in range(workers)], float)
@@ -78,7 +73,7 @@ def rounds_of(
             every = config.steps or ADMM_STEPS
     return by_rounds.Rounds(
         minibatches=minibatches,
-        slowness=slowness_of(workers, crowding, straggler),
+        slowness=np.full(workers, crowding),
         every=min(every, STEPS),
         backup=backup,
         fixed_s=float(step.computing_s[0]) - passes + float(np.broadcast_to(step.data_s, 1)[0]) + seen,
@@ -86,9 +81,7 @@ def rounds_of(
     )
 
 
-def clients_of(
-    spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step, straggler: float
-) -> by_events.Clients:
+def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step) -> by_events.Clients:
     """What an asynchronous algorithm's clients do, a minibatch."""
     config = spec.algorithm
     assert isinstance(config, DownpourConfig | MixedConfig)
@@ -101,7 +94,7 @@ def clients_of(
     inner = float(step.exchanges[0].seen_s[0]) if isinstance(config, MixedConfig) else 0.0
     crowding = float(fleet.crowding[0])
     return by_events.Clients(
-        slowness=slowness_of(count * members, crowding, straggler).reshape(count, members),
+        slowness=np.full((count, members), crowding),
         fixed_s=(local_s + pace.data_s) * crowding + inner,
         fetch_s=float(visits.fetch_s[0]) * elsewhere,
         push_s=float(visits.push_s[0]) * elsewhere,
@@ -115,10 +108,10 @@ def clients_of(
 
 
 def _by_events(
-    spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step, straggler: float,
+    spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step,
     rng: np.random.Generator, steps: int, seed: int,
 ) -> Simulated:  # fmt: skip
-    clients = clients_of(spec, work, pace, fleet, step, straggler)
+    clients = clients_of(spec, work, pace, fleet, step)
     ran = by_events.run(clients, pace, steps, rng)
     examples = spec.batch.per_worker * clients.slowness.shape[1]
     rates = examples / _blocks(np.sort(ran.ends_s), len(ran.ends_s))
