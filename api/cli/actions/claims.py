@@ -1,7 +1,6 @@
 """What `millrace claims` does, once its arguments are read."""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,27 +8,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from api.cli.actions.sweeps import SweepLines
+from api.cli.actions.sweep_here import SweepHere
 from api.cli.connection import complain
-from api.cli.context import BAD_INPUT, FAILED, OK, CliContext
+from api.cli.context import BAD_INPUT, OK, CliContext
 from api.cli.display import wide_console
-from api.cli.interrupts import Interrupts
 from service import (
     Claim,
-    LocalSweep,
-    MillraceError,
-    NeverFits,
     SpecInvalid,
-    State,
     SweepSpec,
     TrialStore,
     all_claims,
-    check_fits,
     claim_of,
     claim_page,
     claim_report,
     evidence,
-    trial_needs,
 )
 
 
@@ -105,25 +97,12 @@ def run_claims(context: CliContext, request: ClaimsRequest) -> int:
 
 def _run(context: CliContext, request: ClaimsRequest, spec: SweepSpec, folder: Path) -> int:
     """One claim's sweep, from where it is. Returns the exit status."""
-    lines = SweepLines(sys.stderr)
-    try:
-        with Interrupts() as interrupts, context.cluster(request.address, trial_needs(spec), request.num_cpus):
-            growth = context.growth(request.address)
-            check_fits(spec, context.runs().total_resources(), growth)
-            interrupts.install()
-            interrupts.run = found = LocalSweep.open(spec, folder, growth)
-            lines.say(f"Claim {spec.name}: {len(found.store.trials())} trials, in {folder}")
-            done = found.run(lines.show)
-    except SpecInvalid as error:
-        complain(f"{error}; another --claims-dir begins anew")
-        return BAD_INPUT
-    except NeverFits as error:
-        complain(f"{error}")
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        complain("Ended. The same command goes on with it.")
-        return FAILED
-    except MillraceError as error:
-        complain(str(error))
-        return FAILED
-    return OK if done.state is State.SUCCEEDED else FAILED
+    return SweepHere(
+        spec,
+        folder,
+        request.address,
+        request.num_cpus,
+        title=lambda trials: f"Claim {spec.name}: {trials} trials",
+        refused=lambda error: f"{error}; another --claims-dir begins anew",
+        too_large=str,
+    ).run(context)

@@ -13,25 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from api.cli.actions.specs import read_job
-from api.cli.actions.sweeps import SweepLines
+from api.cli.actions.sweep_here import SweepHere
 from api.cli.connection import complain
-from api.cli.context import BAD_INPUT, FAILED, OK, CliContext
+from api.cli.context import BAD_INPUT, OK, CliContext
 from api.cli.display import wide_console
-from api.cli.interrupts import Interrupts
 from service import (
     JobSpec,
-    LocalSweep,
     MillraceError,
-    NeverFits,
     Plan,
     PlanRequest,
     SpecInvalid,
-    State,
     StepProfile,
     Study,
     SweepSpec,
     TrialStore,
-    check_fits,
     read_profile,
     study_of,
     study_page,
@@ -129,28 +124,15 @@ def _profile(job: JobSpec, kept: Path) -> StepProfile:
 
 def _measure(context: CliContext, request: ScalingRequest, sweep: SweepSpec, folder: Path) -> int:
     """Run what has not been run yet. Returns the exit status."""
-    lines = SweepLines(sys.stderr)
-    try:
-        with Interrupts() as interrupts, context.cluster(request.address, trial_needs(sweep), request.num_cpus):
-            growth = context.growth(request.address)
-            check_fits(sweep, context.runs().total_resources(), growth)
-            interrupts.install()
-            interrupts.run = found = LocalSweep.open(sweep, folder, growth)
-            lines.say(f"{len(found.store.trials())} numbers of workers, one after the other, in {folder}")
-            done = found.run(lines.show)
-    except SpecInvalid as error:
-        complain(_as_options(error, request))
-        return BAD_INPUT
-    except NeverFits as error:
-        complain(f"--workers: {error}")
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        complain("Ended. The same command goes on with it.")
-        return FAILED
-    except MillraceError as error:
-        complain(str(error))
-        return FAILED
-    return OK if done.state is State.SUCCEEDED else FAILED
+    return SweepHere(
+        sweep,
+        folder,
+        request.address,
+        request.num_cpus,
+        title=lambda trials: f"{trials} numbers of workers, one after the other",
+        refused=lambda error: _as_options(error, request),
+        too_large=lambda error: f"--workers: {error}",
+    ).run(context)
 
 
 def _show(study: Study, request: ScalingRequest) -> int:
