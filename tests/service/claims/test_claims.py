@@ -57,10 +57,13 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
     one = claim_of(name)
     for quick in (False, True):
         found = configurations(one.asked(quick))
+        before = one.asked_before(quick)
+        assert before is None or {trial.job.seed for trial in configurations(before)} >= {t.job.seed for t in found}
         asked = {trial.settings["variant"] for trial in found}
         assert {name for expected in one.expect for name in expected.variants} <= asked
         assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
-    assert all(trial.job.data.name == "digits" for trial in found)  # a quick run needs no data of its own
+    # a quick run needs no data of its own
+    assert all(trial.job.data.name == "digits" or trial.job.data.name.startswith("pictures:") for trial in found)
     assert claim_of(str(one.number)) is one
 
 
@@ -69,6 +72,20 @@ def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
         claim_of("warm")
     with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
         claim(expect=[{"worse": "huge", "than": "small"}])
+
+
+def test_a_sweep_starts_from_the_models_of_the_one_before_with_its_own_seeds(tmp_path: Path) -> None:
+    sweep = SWEEP | {"variants": {"small": {"model.weights": "before/narrow-{seed}.safetensors"}, "large": {}}}
+    before = SWEEP | {"variants": {"narrow": {}}}
+    one = claim(sweep=sweep, before=before, quick={"before.job.epochs": 2, "job.batch": 4})
+    weights = [trial.job.model.weights for trial in configurations(one.asked(folder=tmp_path))]
+    assert weights == [*(str(tmp_path / f"before/narrow-{seed}.safetensors") for seed in (0, 1, 2)), *[None] * 3]
+    found = one.asked_before(True, ["job.data.root=here", "before.job.batch=16"])
+    assert found is not None
+    assert (found.job.epochs, found.job.batch.per_worker, found.job.data.root) == (2, 16, "here")
+    assert one.asked(True).job.batch.per_worker == 4
+    with pytest.raises(SpecInvalid, match="a-claim runs nothing before its sweep"):
+        claim().asked_before(overrides=["before.job.epochs=1"])
 
 
 NO_WORSE = [{"no_worse": "large", "than": "small", "within": 0.01}]
