@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +63,21 @@ def _sentence(text: str) -> str:
 Sentence = Annotated[str, AfterValidator(_sentence), Field(min_length=1)]
 
 
+def variant_name(settings: Mapping[str, JsonValue]) -> str:
+    """Of a trial, by its settings: of a sweep without variants, the values of its axes, as `64, linear`."""
+    if "variant" in settings:
+        return str(settings["variant"])
+    return ", ".join(str(value) for axis, value in settings.items() if axis != "seed")
+
+
+def variants_of(sweep: SweepSpec) -> list[str]:
+    """The names of all that a sweep may compare."""
+    if sweep.variants:
+        return list(sweep.variants)
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return [variant_name(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+
+
 class Claim(Part):
     """One claim."""
 
@@ -84,7 +100,7 @@ class Claim(Part):
     @field_validator("expect")
     @classmethod
     def _knows_the_variants(cls, expect: tuple[Expectation, ...], info: ValidationInfo) -> tuple[Expectation, ...]:
-        variants = info.data["sweep"].variants if "sweep" in info.data else {}
+        variants = variants_of(info.data["sweep"]) if "sweep" in info.data else []
         for one in expect:
             if unknown := [name for name in one.variants if name not in variants]:
                 raise ValueError(f"there is no variant {unknown[0]!r}, only {', '.join(variants)}")
