@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +66,21 @@ def _sentence(text: str) -> str:
 Sentence = Annotated[str, AfterValidator(_sentence), Field(min_length=1)]
 
 
+def variant_name(settings: Mapping[str, JsonValue]) -> str:
+    """Of a trial, by its settings: of a sweep without variants, the values of its axes, as `64, linear`."""
+    if "variant" in settings:
+        return str(settings["variant"])
+    return ", ".join(str(value) for axis, value in settings.items() if axis != "seed")
+
+
+def variants_of(sweep: SweepSpec) -> list[str]:
+    """The names of all that a sweep may compare."""
+    if sweep.variants:
+        return list(sweep.variants)
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return [variant_name(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+
+
 class Claim(Part):
     """One claim."""
 
@@ -82,7 +98,6 @@ class Claim(Part):
     """Runs first. The jobs of `sweep` start from its finished models: `before/VARIANT-{seed}.safetensors` as their
     `model.weights` is that of a variant with the trial's own seed. It reads its data where `sweep` does."""
     sweep: SweepSpec
-    """Its `job.code` lies beside the claim's file."""
     quick: dict[str, JsonValue] = {}
     """Paths of the sweep's spec -> values, for a run of at most three minutes that needs no data of its own; those of
     `before` begin with that."""
@@ -92,7 +107,7 @@ class Claim(Part):
     @field_validator("expect")
     @classmethod
     def _knows_the_variants(cls, expect: tuple[Expectation, ...], info: ValidationInfo) -> tuple[Expectation, ...]:
-        variants = info.data["sweep"].variants if "sweep" in info.data else {}
+        variants = variants_of(info.data["sweep"]) if "sweep" in info.data else []
         for one in expect:
             if unknown := [name for name in one.variants if name not in variants]:
                 raise ValueError(f"there is no variant {unknown[0]!r}, only {', '.join(variants)}")
@@ -119,12 +134,10 @@ class Claim(Part):
 
 
 def _changed(sweep: SweepSpec, fields: Mapping[str, JsonValue], overrides: list[str]) -> Any:
-    """The sweep's spec as plain data, with other values, and with its code where it lies."""
+    """The sweep's spec as plain data, with other values."""
     data: Any = sweep.model_dump(mode="json")
     for path, value in fields.items():
         data = with_field(data, path.split("."), value)
-    if sweep.job.code is not None:
-        data = with_field(data, ["job", "code"], str(SPECS / sweep.job.code))
     return apply_overrides(data, overrides)
 
 
