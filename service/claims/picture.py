@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from service.claims.verdict import ClaimReport, VariantResult
+from service.scaling.counted import Quantity
 from service.scaling.drawing import LEGEND, band, files, log_axis, panels
 from service.scaling.evidence import Evidence, Trial
 from service.scaling.statistics import mean, std
@@ -16,29 +17,51 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def claim_picture(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
-    """`png` and `svg`: what the variants came to, and their curves by epochs."""
-    _, (left, right) = panels(2, 6.0, 0.8 + 0.45 * max(6, len(report.variants)))
-    _results(left, report)
-    _curves(right, report, evidence)
-    figure = left.figure
-    assert figure is not None
-    return files(figure)  # type: ignore[arg-type]  # not a part of another figure
+    """`png` and `svg`: what the variants came to, each quantity that is judged, and their curves by epochs."""
+    quantities = list(report.variants[0].quantities)
+    has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
+    count = len(quantities) + 2 * has_metric
+    figure, found = panels(count, 6.0 if count < 3 else 5.2, 0.8 + 0.45 * max(6, len(report.variants)))
+    for axes, of in zip(found[has_metric:], quantities, strict=False):
+        _quantity(axes, report, of)
+    if has_metric:
+        _results(found[0], report)
+        _curves(found[-1], report, evidence)
+    return files(figure)
+
+
+def _quantity(axes: Axes, report: ClaimReport, of: Quantity) -> None:
+    for place, variant in enumerate(report.variants):
+        values = list(variant.quantities[of].values())
+        _dots(axes, place, values, has_mean=bool(values))
+    _rows(axes, report)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(of)
+
+
+def _dots(axes: Axes, place: int, values: list[float], has_mean: bool) -> None:
+    """A dot for each seed, and a bar for their mean."""
+    colour = PALETTE[place % len(PALETTE)]
+    axes.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.55, markersize=6)
+    if has_mean:
+        axes.plot([mean(values)] * 2, [place - 0.28, place + 0.28], color=colour, linewidth=2.5)
 
 
 def _results(axes: Axes, report: ClaimReport) -> None:
     factor = report.metric.factor
     for place, variant in enumerate(report.variants):
-        colour = PALETTE[place % len(PALETTE)]
-        values = [factor * cost for cost in variant.costs.values()]
-        axes.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.55, markersize=6)
-        if variant.mean is not None:
-            axes.plot([factor * variant.mean] * 2, [place - 0.28, place + 0.28], color=colour, linewidth=2.5)
+        _dots(axes, place, [factor * cost for cost in variant.costs.values()], has_mean=variant.mean is not None)
         if variant.diverged:
             where = (1.0, place)
             axes.annotate(f"{variant.diverged} diverged", where, xycoords=("axes fraction", "data"), ha="right")
+    _rows(axes, report)
+    axes.set_xlabel(_label(report))
+
+
+def _rows(axes: Axes, report: ClaimReport) -> None:
+    """A row a variant."""
     axes.set_yticks(range(len(report.variants)), [variant.name for variant in report.variants])
     axes.set_ylim(len(report.variants) - 0.5, -0.5)
-    axes.set_xlabel(_label(report))
 
 
 def _curves(axes: Axes, report: ClaimReport, evidence: Evidence) -> None:
