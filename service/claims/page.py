@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from textwrap import wrap
 
 from service.claims.verdict import ClaimReport, Finding
@@ -36,6 +37,11 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
     lines += [
         *wrap(f"{READING} {report.confidence:.0%} confidence.", WIDTH),
         "",
+    ]
+    if report.breaking:
+        items = [wrap(f"- {sentence}", WIDTH, subsequent_indent="  ") for sentence in report.breaking]
+        lines += ["## Where each rule breaks", "", *chain.from_iterable(items), ""]
+    lines += [
         "## What differs from the paper",
         "",
         *wrap(report.differs, WIDTH),

@@ -11,11 +11,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse
+from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
 from service.scaling.cells import final_error, outcome
 from service.scaling.counted import Quantity
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
+from service.scaling.report import scaling_report
 from service.scaling.statistics import CONFIDENCE, Seeds, interval_of
 
 Answer = Literal["holds", "does not hold", "not shown"]
@@ -70,6 +71,8 @@ class ClaimReport(ReportModel):
     verdict: Verdict
     variants: list[VariantResult]
     findings: list[Finding]
+    breaking: tuple[str, ...] = ()
+    """Of a sweep of rules over batches: how far each of them carries, in the words of the scaling report."""
 
 
 def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> ClaimReport:
@@ -84,15 +87,22 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
         verdict=_verdict([finding.answer for finding in findings]),
         variants=list(found.values()),
         findings=findings,
+        breaking=_breaking(evidence) if "rule" in claim.sweep.axes else (),
     )
+
+
+def _breaking(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(sentence for part in scaling_report(evidence).variants for sentence in part.answer)
 
 
 def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
     costs: dict[str, dict[int, float]] = defaultdict(dict)
     counted: dict[str, dict[Quantity, dict[int, float]]] = defaultdict(lambda: {of: {} for of in claim.quantities})
-    counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in claim.sweep.variants}
+    asked = claim.sweep.variants or [variant_name(trial.settings) for trial in evidence.trials]
+    expected = [name for one in claim.expect for name in one.variants]
+    counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in (*asked, *expected)}
     for trial in evidence.trials:
-        name, came_to, cost = str(trial.settings.get("variant")), outcome(trial), final_error(trial)
+        name, came_to, cost = variant_name(trial.settings), outcome(trial), final_error(trial)
         if name not in counts:
             continue
         if trial.state == "SUCCEEDED":
