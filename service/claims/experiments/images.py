@@ -21,15 +21,21 @@ NOISE = 16  # levels, either way
 
 def garments(root: str, train: int = 5_000, test: int = 2_000) -> Halves:
     """The first images of Fashion-MNIST's two sets, in colour. Raises ValueError where `root` does not hold it."""
-    folder = Path(root) / "FashionMNIST" / "raw"
+    images, labels, test_images, test_labels = grey(root, "FashionMNIST")
+    return (
+        composed(images[:train], seed=0), labels[:train],
+        composed(test_images[:test], seed=1), test_labels[:test],
+    )  # fmt: skip
+
+
+def grey(root: str, name: str) -> Halves:
+    """`FashionMNIST` or `MNIST` as it is, images (N, 28, 28). Raises ValueError where `root` does not hold it."""
+    folder = Path(root) / name / "raw"
     if not folder.is_dir():
-        raise ValueError(f"data.root: {root} holds no FashionMNIST/raw, which is where torchvision puts Fashion-MNIST")
+        raise ValueError(f"data.root: {root} holds no {name}/raw, which is where torchvision puts {name}")
     parts = [_idx(folder, f"{half}-{kind}") for half in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     images, labels, test_images, test_labels = parts
-    return (
-        composed(images[:train], seed=0), labels[:train].astype(np.int64),
-        composed(test_images[:test], seed=1), test_labels[:test].astype(np.int64),
-    )  # fmt: skip
+    return images, labels.astype(np.int64), test_images, test_labels.astype(np.int64)
 
 
 def digits(root: str = "", train: int = 1_400) -> Halves:

@@ -58,6 +58,8 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
     one = claim_of(name)
     for quick in (False, True):
         found = configurations(one.asked(quick))
+        before = one.asked_before(quick)
+        assert before is None or {trial.job.seed for trial in configurations(before)} >= {t.job.seed for t in found}
         asked = {variant_name(trial.settings) for trial in found}
         assert {name for expected in one.expect for name in expected.variants} <= asked
         assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
@@ -70,6 +72,20 @@ def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
         claim_of("warm")
     with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
         claim(expect=[{"worse": "huge", "than": "small"}])
+
+
+def test_a_sweep_starts_from_the_models_of_the_one_before_with_its_own_seeds(tmp_path: Path) -> None:
+    sweep = SWEEP | {"variants": {"small": {"model.weights": "before/narrow-{seed}.safetensors"}, "large": {}}}
+    before = SWEEP | {"variants": {"narrow": {}}}
+    one = claim(sweep=sweep, before=before, quick={"before.job.epochs": 2, "job.batch": 4})
+    weights = [trial.job.model.weights for trial in configurations(one.asked(folder=tmp_path))]
+    assert weights == [*(str(tmp_path / f"before/narrow-{seed}.safetensors") for seed in (0, 1, 2)), *[None] * 3]
+    found = one.asked_before(True, ["job.data.root=here", "before.job.batch=16"])
+    assert found is not None
+    assert (found.job.epochs, found.job.batch.per_worker, found.job.data.root) == (2, 16, "here")
+    assert one.asked(True).job.batch.per_worker == 4
+    with pytest.raises(SpecInvalid, match="a-claim runs nothing before its sweep"):
+        claim().asked_before(overrides=["before.job.epochs=1"])
 
 
 NO_WORSE = [{"no_worse": "large", "than": "small", "within": 0.01}]
@@ -104,6 +120,36 @@ def test_an_interval_is_students_of_the_paired_differences() -> None:
     low, high = interval_of([1.0, 2.0, 3.0]) or (0.0, 0.0)
     assert (low + high) / 2 == pytest.approx(2.0)
     assert (high - low) / 2 == pytest.approx(2.919986 * 1.0 / math.sqrt(3), rel=1e-6)  # t at 0.95 of 2 degrees
+
+
+COUNTED = "bytes sent an example"
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer"),
+    [
+        ({"more": "large", "than": "small", "times": 3}, "holds here"),
+        ({"more": "large", "than": "small", "times": 5}, "does not hold here"),
+        ({"more": "small", "than": "large", "times": 4}, "does not hold here"),
+        ({"no_more": "large", "than": "small", "times": 4.5}, "holds here"),
+        ({"no_more": "large", "than": "small", "times": 3.5}, "does not hold here"),
+    ],
+)
+def test_the_verdict_on_what_was_counted(expect: Any, answer: str) -> None:
+    evidence = seen(small=[0.1, 0.1], large=[0.1, "failed"])
+    sent = {"small-0": 100.0, "small-1": 200.0, "large-0": 400.0, "large-1": 90.0}
+    known = [trial.model_copy(update={"quantities": {COUNTED: sent[trial.id]}}) for trial in evidence.trials]
+    one = claim(expect=[{**expect, "of": COUNTED}])
+    assert one.quantities == (COUNTED,)
+    assert not one.judges_metric
+    few = claim_report(one, evidence.model_copy(update={"trials": tuple(known)}))
+    assert few.verdict == "not shown"  # the seed that failed counts for nothing, and one is left
+    known[-1] = known[-1].model_copy(update={"quantities": {COUNTED: 800.0}, "state": "SUCCEEDED", "reason": ""})
+    found = claim_report(one, Evidence(**evidence.model_dump(exclude={"trials"}), trials=tuple(known)))
+    assert found.verdict == answer
+    assert "| 4 to 4 times |" in claim_page(found) or "| 0.25 to 0.25 times |" in claim_page(found)
+    assert "| large | 10.00 % | 600 ± 283 | 1 |" in claim_page(found)
+    assert claim_picture(found, evidence)["svg"].startswith(b"<?xml")
 
 
 def test_a_page_and_a_picture() -> None:
