@@ -48,6 +48,12 @@ def small_images(root: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return images[:12], labels[:12], images[12:], labels[12:]
 
 
+def one_class_to_test(root: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same, and all that is held out is of class 0."""
+    images, labels, held_out, _ = small_images(root)
+    return images, labels, held_out, np.zeros(len(held_out), np.int64)
+
+
 class Framed:
     """A bright square or a bright bar on noise, 1 x 24 x 20, and the box around it."""
 

@@ -24,6 +24,15 @@ def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
     return evaluate
 
 
+def knows_classes(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
+    """Raises ValueError where a part of the classes is evaluated, of a task that has none or measures by itself."""
+    task = info.data.get("task")
+    if evaluate.classes is not None and task is not None and task.name != "classification":
+        why = "measures what its `metrics` says" if ":" in task.name else "does not tell classes of examples apart"
+        raise ValueError(f"classes is for task: classification, and {task.name} {why}; leave it out")
+    return evaluate
+
+
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
     """Data as the model and the algorithm take them. Raises ValueError where they do not."""
     algorithm = info.data.get("algorithm")

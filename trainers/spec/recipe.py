@@ -231,6 +231,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
     formula, source = PRECISIONS[spec.precision]
     statistics = f"computed anew on {count} minibatches" if count else "running averages"
     return {
+        **_evaluated(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
         "compile": Quantity(
@@ -241,6 +242,16 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         "zero_gamma": Quantity(value=str(model.zero_gamma).lower(), source=paper if model.zero_gamma else ""),
         "statistics": Quantity(value=statistics, source="paper 4, figure 4" if count else paper),
     }
+
+
+def _evaluated(spec: TrainSpec) -> dict[str, Quantity]:
+    """The classes that are evaluated, where they are a part of all."""
+    classes = spec.evaluate.classes
+    if classes is None:
+        return {}
+    formula = "examples of other classes are left out, the logits of those classes masked"
+    value = f"{len(classes)} classes: {', '.join(map(str, classes))}"
+    return {"evaluated": Quantity(value=value, formula=formula, source="paper 4, section 5.3")}
 
 
 def _wire(spec: TrainSpec) -> Quantity:

@@ -46,6 +46,7 @@ from trainers.spec.habits import (
     has_one_size,
     has_whole_parameters,
     is_called_whole,
+    knows_classes,
     sends_gradients,
     suits_device_and_algorithm,
     with_its_others,
@@ -134,7 +135,7 @@ class TrainSpec(Section):
     elastic: ElasticSpec = ElasticSpec()
     """How the run adapts when machines come and go."""
 
-    evaluate: Annotated[EvaluateSpec, AfterValidator(counts_steps)] = EvaluateSpec()
+    evaluate: Annotated[EvaluateSpec, AfterValidator(counts_steps), AfterValidator(knows_classes)] = EvaluateSpec()
     """When to evaluate."""
 
     checkpoint: CheckpointSpec = CheckpointSpec()

@@ -1,16 +1,18 @@
 """Labels from inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
+from trainers.errors import SpecRejected
 from trainers.models.losses import LabelLoss, loss_at_chance
 from trainers.models.names import LossName
 from trainers.models.objective import Loss, Model, shape_of
 from trainers.tasks.base import Task
+from trainers.tasks.class_part import ClassPart
 from trainers.tasks.class_weights import GivenWeights, weigh_classes
 from trainers.tasks.measures import Mean, Measure
 
@@ -23,6 +25,8 @@ class Classification(LabelLoss, Task):
 
     headline: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    evaluated: ClassPart | None = None
+    """The classes that are evaluated; none: all."""
 
     def __init__(
         self, loss: LossName = "cross_entropy", label_smoothing: float = 0.0, class_weight: GivenWeights = None
@@ -53,10 +57,23 @@ class Classification(LabelLoss, Task):
             raise ValueError(f"the model gives {found} for {wanted[0]} examples; it must give logits of shape {wanted}")
         return super().loss_of(outputs, data)
 
+    def evaluate_only(self, classes: Sequence[int]) -> None:
+        """Measure a part of the classes. Raises SpecRejected where one is none of the data's."""
+        try:
+            self.evaluated = ClassPart(classes, self.facts.classes)
+        except ValueError as error:
+            raise SpecRejected(f"evaluate.classes: {error}") from error
+        self.told = (*self.told, self.evaluated.told)
+
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
+        part = self.evaluated
+        data = data if part is None else part.examples(data)
         labels: Tensor = data[1]
-        logits = model(self.inputs(data))
         count = len(labels)
+        if not count:
+            return {}
+        logits = model(self.inputs(data))
+        logits = logits if part is None else part.logits(logits)
         plain = LabelLoss(self.name).loss_of(logits, data)
         right = int((logits.argmax(1) == labels).sum())
         found: dict[str, Measure] = {"loss": Mean(float(plain.total), count), "accuracy": Mean(right, count)}

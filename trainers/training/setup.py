@@ -37,6 +37,7 @@ from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
 from trainers.tasks.base import Task
+from trainers.tasks.classification import Classification
 from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
@@ -270,6 +271,9 @@ def set_up(
     dataset = open_data(spec.data, spec.seed, folder, device, note, open_rows)
     note(f"builds the model {spec.model.name}")
     task = task_for(spec.task, spec.loss, dataset)
+    if spec.evaluate.classes is not None:
+        assert isinstance(task, Classification)  # so says the spec
+        task.evaluate_only(spec.evaluate.classes)
     _check_objective(spec, task)
     if collates(task):
         dataset.collate_by(partial(collate_of, spec.task, spec.loss, task.facts))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from trainers.errors import SpecRejected
 from trainers.events import EvaluatedSet
 from trainers.models.products.choice import Choice
 from trainers.optim.ema import EMA
@@ -75,6 +76,8 @@ class Evaluator(BaseActor):
                 for name, measure in setup.task.metrics(model, batch.data).items():
                     found[name] = found[name] + measure if name in found else measure
         del params
+        if self.spec.evaluate.classes is not None and not found:
+            raise SpecRejected(f"evaluate.classes: no {which} example is of one of these; name others, or leave it out")
         return {name: measure.value for name, measure in found.items()}, time.perf_counter() - begun
 
     def save(
