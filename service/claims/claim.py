@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
+from service.scaling.counted import Quantity
 from service.spec import apply_overrides, checked, with_field
 from service.sweeps.spec import SweepSpec, parse_sweep
 from trainers import FieldError
@@ -56,7 +57,35 @@ class NoWorse(Part):
         return self.no_worse, self.than
 
 
-Expectation = Worse | NoWorse
+class More(Part):
+    """One variant's mean of a quantity is more than `times` another's."""
+
+    more: str
+    than: str
+    of: Quantity
+    times: float = Field(default=1.0, gt=0)
+
+    @property
+    def variants(self) -> tuple[str, str]:
+        """The one that is judged, and what it is compared with."""
+        return self.more, self.than
+
+
+class NoMore(Part):
+    """One variant's mean of a quantity is less than `times` another's."""
+
+    no_more: str
+    than: str
+    of: Quantity
+    times: float = Field(gt=0)
+
+    @property
+    def variants(self) -> tuple[str, str]:
+        """The one that is judged, and what it is compared with."""
+        return self.no_more, self.than
+
+
+Expectation = Worse | NoWorse | More | NoMore
 
 
 def _sentence(text: str) -> str:
@@ -112,6 +141,16 @@ class Claim(Part):
             if unknown := [name for name in one.variants if name not in variants]:
                 raise ValueError(f"there is no variant {unknown[0]!r}, only {', '.join(variants)}")
         return expect
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What is judged beside the metric, in the order of the expectations."""
+        return tuple(dict.fromkeys(one.of for one in self.expect if isinstance(one, More | NoMore)))
+
+    @property
+    def judges_metric(self) -> bool:
+        """Whether the metric is judged at all."""
+        return any(isinstance(one, Worse | NoWorse) for one in self.expect)
 
     def asked(self, quick: bool = False, overrides: list[str] | None = None, folder: Path = Path()) -> SweepSpec:
         """The sweep to run in a folder. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""

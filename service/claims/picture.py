@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from service.claims.claim import variant_name
 from service.claims.verdict import ClaimReport, VariantResult
+from service.scaling.counted import Quantity
 from service.scaling.drawing import LEGEND, band, files, log_axis, panels
 from service.scaling.evidence import Evidence, Trial
 from service.scaling.figures import draw_errors
@@ -26,16 +27,43 @@ def claim_picture(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     """`png` and `svg`."""
     scaling = scaling_report(evidence).variants[0] if report.breaking else None
     if scaling is None or scaling.baseline is None or not scaling.baseline.errors or not scaling.rules:
-        figure, (left, right) = panels(2, 6.0, 0.8 + 0.45 * max(6, len(report.variants)))
-        looks = {one.name: PALETTE[place % len(PALETTE)] for place, one in enumerate(report.variants)}
-        _results(left, report, looks)
-        _curves(right, report, evidence, looks)
-    else:
-        figure, (left, right) = panels(2, 6.0, 4.6)
-        draw_errors(left, scaling, evidence.question)
-        left.legend(**LEGEND, loc="upper left")
-        _curves(right, report, evidence, _by_batch(scaling, evidence))
+        return _variants(report, evidence)
+    figure, (left, right) = panels(2, 6.0, 4.6)
+    draw_errors(left, scaling, evidence.question)
+    left.legend(**LEGEND, loc="upper left")
+    _curves(right, report, evidence, _by_batch(scaling, evidence))
     return files(figure)
+
+
+def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
+    """A row for each variant, with a part for the metric and each quantity that is judged."""
+    looks = {one.name: PALETTE[place % len(PALETTE)] for place, one in enumerate(report.variants)}
+    quantities = list(report.variants[0].quantities)
+    has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
+    count = len(quantities) + 2 * has_metric
+    figure, found = panels(count, 6.0 if count < 3 else 5.2, 0.8 + 0.45 * max(6, len(report.variants)))
+    for axes, of in zip(found[has_metric:], quantities, strict=False):
+        _quantity(axes, report, of, looks)
+    if has_metric:
+        _results(found[0], report, looks)
+        _curves(found[-1], report, evidence, looks)
+    return files(figure)
+
+
+def _quantity(axes: Axes, report: ClaimReport, of: Quantity, looks: Mapping[str, str]) -> None:
+    for place, variant in enumerate(report.variants):
+        values = list(variant.quantities[of].values())
+        _dots(axes, place, values, looks[variant.name], has_mean=bool(values))
+    _rows(axes, report)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(of)
+
+
+def _dots(axes: Axes, place: int, values: list[float], colour: str, has_mean: bool) -> None:
+    """A dot for each seed, and a bar for their mean."""
+    axes.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.55, markersize=6)
+    if has_mean:
+        axes.plot([mean(values)] * 2, [place - 0.28, place + 0.28], color=colour, linewidth=2.5)
 
 
 def _by_batch(scaling: VariantReport, evidence: Evidence) -> dict[str, str]:
@@ -48,20 +76,21 @@ def _by_batch(scaling: VariantReport, evidence: Evidence) -> dict[str, str]:
 
 
 def _results(axes: Axes, report: ClaimReport, looks: Mapping[str, str]) -> None:
-    """A dot for each seed, and a bar for each mean."""
     factor = report.metric.factor
     for place, variant in enumerate(report.variants):
-        colour = looks[variant.name]
         values = [factor * cost for cost in variant.costs.values()]
-        axes.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.55, markersize=6)
-        if variant.mean is not None:
-            axes.plot([factor * variant.mean] * 2, [place - 0.28, place + 0.28], color=colour, linewidth=2.5)
+        _dots(axes, place, values, looks[variant.name], has_mean=variant.mean is not None)
         if variant.diverged:
             where = (1.0, place)
             axes.annotate(f"{variant.diverged} diverged", where, xycoords=("axes fraction", "data"), ha="right")
+    _rows(axes, report)
+    axes.set_xlabel(_label(report))
+
+
+def _rows(axes: Axes, report: ClaimReport) -> None:
+    """A row a variant."""
     axes.set_yticks(range(len(report.variants)), [variant.name for variant in report.variants])
     axes.set_ylim(len(report.variants) - 0.5, -0.5)
-    axes.set_xlabel(_label(report))
 
 
 def _curves(axes: Axes, report: ClaimReport, evidence: Evidence, looks: Mapping[str, str]) -> None:

@@ -122,6 +122,36 @@ def test_an_interval_is_students_of_the_paired_differences() -> None:
     assert (high - low) / 2 == pytest.approx(2.919986 * 1.0 / math.sqrt(3), rel=1e-6)  # t at 0.95 of 2 degrees
 
 
+COUNTED = "bytes sent an example"
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer"),
+    [
+        ({"more": "large", "than": "small", "times": 3}, "holds here"),
+        ({"more": "large", "than": "small", "times": 5}, "does not hold here"),
+        ({"more": "small", "than": "large", "times": 4}, "does not hold here"),
+        ({"no_more": "large", "than": "small", "times": 4.5}, "holds here"),
+        ({"no_more": "large", "than": "small", "times": 3.5}, "does not hold here"),
+    ],
+)
+def test_the_verdict_on_what_was_counted(expect: Any, answer: str) -> None:
+    evidence = seen(small=[0.1, 0.1], large=[0.1, "failed"])
+    sent = {"small-0": 100.0, "small-1": 200.0, "large-0": 400.0, "large-1": 90.0}
+    known = [trial.model_copy(update={"quantities": {COUNTED: sent[trial.id]}}) for trial in evidence.trials]
+    one = claim(expect=[{**expect, "of": COUNTED}])
+    assert one.quantities == (COUNTED,)
+    assert not one.judges_metric
+    few = claim_report(one, evidence.model_copy(update={"trials": tuple(known)}))
+    assert few.verdict == "not shown"  # the seed that failed counts for nothing, and one is left
+    known[-1] = known[-1].model_copy(update={"quantities": {COUNTED: 800.0}, "state": "SUCCEEDED", "reason": ""})
+    found = claim_report(one, Evidence(**evidence.model_dump(exclude={"trials"}), trials=tuple(known)))
+    assert found.verdict == answer
+    assert "| 4 to 4 times |" in claim_page(found) or "| 0.25 to 0.25 times |" in claim_page(found)
+    assert "| large | 10.00 % | 600 ± 283 | 1 |" in claim_page(found)
+    assert claim_picture(found, evidence)["svg"].startswith(b"<?xml")
+
+
 def test_a_page_and_a_picture() -> None:
     evidence = seen(small=[0.10, 0.11, 0.12], large=["diverged", 0.14, "failed"])
     report = claim_report(claim(), evidence)
