@@ -19,7 +19,7 @@ import threading
 import time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -101,7 +101,7 @@ class JobRun:
         path = self.job.run_dir / FILE_NAME
         known = Known.model_validate_json(path.read_text()) if path.exists() else None
         name = known.run if known is not None and known.repo == self.repo else None
-        own = {"repo": self.repo, "experiment": self.experiment, "system_tracking_interval": None}
+        own: dict[str, Any] = {"repo": self.repo, "experiment": self.experiment, "system_tracking_interval": None}
         own |= {"capture_terminal_logs": False, "force_resume": True}  # the lock of a process that was killed is left
         try:
             run = Run(run_hash=name, **own)
