@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.catalogue import datasets as datasets
     from service.catalogue import job_schema as job_schema
     from service.catalogue import models as models
+    from service.claims.before import evidence_before as evidence_before
+    from service.claims.before import sweeps_of as sweeps_of
     from service.claims.claim import Claim as Claim
     from service.claims.claim import all_claims as all_claims
     from service.claims.claim import claim_of as claim_of
@@ -166,6 +168,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import TimingPlan as TimingPlan
     from trainers import Timings as Timings
     from trainers import TraceRefused as TraceRefused
+    from trainers import Tuned as Tuned
     from trainers import attach as attach
     from trainers import check_bits as check_bits
     from trainers import cluster_of as cluster_of
@@ -192,6 +195,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import start_head as start_head
     from trainers import stop_head as stop_head
     from trainers import time_layers as time_layers
+    from trainers import tune_products as tune_products
     from trainers import unknown as unknown
     from trainers import worker_counts as worker_counts
 else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
+from service.scaling.counted import Quantity
 from service.spec import apply_overrides, checked, with_field
 from service.sweeps.spec import SweepSpec, parse_sweep
 from trainers import FieldError
@@ -16,6 +18,9 @@ from trainers import FieldError
 SPECS = Path(__file__).with_name("specs")
 MOST_MINUTES = 30
 """Of a whole run on two cores."""
+BEFORE = "before"
+"""The folder of the sweep that is run first; stands before what names its models, and before its fields in `quick` and
+in overrides."""
 
 
 class Part(BaseModel):
@@ -52,7 +57,35 @@ class NoWorse(Part):
         return self.no_worse, self.than
 
 
-Expectation = Worse | NoWorse
+class More(Part):
+    """One variant's mean of a quantity is more than `times` another's."""
+
+    more: str
+    than: str
+    of: Quantity
+    times: float = Field(default=1.0, gt=0)
+
+    @property
+    def variants(self) -> tuple[str, str]:
+        """The one that is judged, and what it is compared with."""
+        return self.more, self.than
+
+
+class NoMore(Part):
+    """One variant's mean of a quantity is less than `times` another's."""
+
+    no_more: str
+    than: str
+    of: Quantity
+    times: float = Field(gt=0)
+
+    @property
+    def variants(self) -> tuple[str, str]:
+        """The one that is judged, and what it is compared with."""
+        return self.no_more, self.than
+
+
+Expectation = Worse | NoWorse | More | NoMore
 
 
 def _sentence(text: str) -> str:
@@ -60,6 +93,21 @@ def _sentence(text: str) -> str:
 
 
 Sentence = Annotated[str, AfterValidator(_sentence), Field(min_length=1)]
+
+
+def variant_name(settings: Mapping[str, JsonValue]) -> str:
+    """Of a trial, by its settings: of a sweep without variants, the values of its axes, as `64, linear`."""
+    if "variant" in settings:
+        return str(settings["variant"])
+    return ", ".join(str(value) for axis, value in settings.items() if axis != "seed")
+
+
+def variants_of(sweep: SweepSpec) -> list[str]:
+    """The names of all that a sweep may compare."""
+    if sweep.variants:
+        return list(sweep.variants)
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return [variant_name(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
 
 
 class Claim(Part):
@@ -75,27 +123,70 @@ class Claim(Part):
     """What differs from the paper's own experiment, and what would be needed for that."""
     minutes: float = Field(gt=0, le=MOST_MINUTES)
     """That a whole run takes on two cores."""
+    before: SweepSpec | None = None
+    """Runs first. The jobs of `sweep` start from its finished models: `before/VARIANT-{seed}.safetensors` as their
+    `model.weights` is that of a variant with the trial's own seed. It reads its data where `sweep` does."""
     sweep: SweepSpec
     quick: dict[str, JsonValue] = {}
-    """Paths of the sweep's spec -> values, for a run of at most three minutes that needs no data of its own."""
+    """Paths of the sweep's spec -> values, for a run of at most three minutes that needs no data of its own; those of
+    `before` begin with that."""
     expect: tuple[Expectation, ...] = Field(min_length=1)
     """Of the variants, if the claim holds."""
 
     @field_validator("expect")
     @classmethod
     def _knows_the_variants(cls, expect: tuple[Expectation, ...], info: ValidationInfo) -> tuple[Expectation, ...]:
-        variants = info.data["sweep"].variants if "sweep" in info.data else {}
+        variants = variants_of(info.data["sweep"]) if "sweep" in info.data else []
         for one in expect:
             if unknown := [name for name in one.variants if name not in variants]:
                 raise ValueError(f"there is no variant {unknown[0]!r}, only {', '.join(variants)}")
         return expect
 
-    def asked(self, quick: bool = False, overrides: list[str] | None = None) -> SweepSpec:
-        """The sweep to run. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""
-        data: Any = self.sweep.model_dump(mode="json")
-        for path, value in (self.quick if quick else {}).items():
-            data = with_field(data, path.split("."), value)
-        return parse_sweep(apply_overrides(data, overrides or []))
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What is judged beside the metric, in the order of the expectations."""
+        return tuple(dict.fromkeys(one.of for one in self.expect if isinstance(one, More | NoMore)))
+
+    @property
+    def judges_metric(self) -> bool:
+        """Whether the metric is judged at all."""
+        return any(isinstance(one, Worse | NoWorse) for one in self.expect)
+
+    def asked(self, quick: bool = False, overrides: list[str] | None = None, folder: Path = Path()) -> SweepSpec:
+        """The sweep to run in a folder. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""
+        quickly = {path: value for path, value in self.quick.items() if not path.startswith(f"{BEFORE}.")}
+        given = [one for one in overrides or [] if not one.startswith(f"{BEFORE}.")]
+        data = _changed(self.sweep, quickly if quick else {}, given)
+        return parse_sweep(_placed(data, folder))
+
+    def asked_before(self, quick: bool = False, overrides: list[str] | None = None) -> SweepSpec | None:
+        """What is to be run before that; None: nothing. Raises SpecInvalid likewise."""
+        root, prefix = self.asked(quick, overrides).job.data.root, f"{BEFORE}."
+        given = [one.removeprefix(prefix) for one in overrides or [] if one.startswith(prefix)]
+        if self.before is None:
+            if given:
+                raise SpecInvalid([FieldError(pointer="/before", message=f"{self.name} runs nothing before its sweep")])
+            return None
+        quickly = {path.removeprefix(prefix): value for path, value in self.quick.items() if path.startswith(prefix)}
+        data = _changed(self.before, quickly if quick else {}, given)
+        return parse_sweep(with_field(data, ["job", "data", "root"], root))
+
+
+def _changed(sweep: SweepSpec, fields: Mapping[str, JsonValue], overrides: list[str]) -> Any:
+    """The sweep's spec as plain data, with other values."""
+    data: Any = sweep.model_dump(mode="json")
+    for path, value in fields.items():
+        data = with_field(data, path.split("."), value)
+    return apply_overrides(data, overrides)
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    """Plain data in which whatever is named in the sweep before is named in its folder."""
+    if isinstance(value, dict):
+        return {name: _placed(part, folder) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_placed(part, folder) for part in value]
+    return str(folder / value) if isinstance(value, str) and value.startswith(f"{BEFORE}/") else value
 
 
 @cache

@@ -1,17 +1,23 @@
 """Whether a claim holds here: each expectation is held against the seeds, and the claim against its expectations.
 
 The variants share their seeds, which draw the initial weights and the order of the examples; so the difference of two
-variants is taken seed by seed, and its interval is Student's of the paired differences.
+variants is taken seed by seed, and its interval is Student's of the paired differences. Of a quantity other than the
+metric it is their ratio instead.
 """
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal
 
-from service.claims.claim import Claim, Expectation, NoWorse
+from pydantic import Field
+
+from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
 from service.scaling.cells import final_error, outcome
+from service.scaling.counted import Quantity
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
+from service.scaling.report import scaling_report
 from service.scaling.statistics import CONFIDENCE, Seeds, interval_of
 
 Answer = Literal["holds", "does not hold", "not shown"]
@@ -31,6 +37,8 @@ class VariantResult(ReportModel):
     mean: float | None
     """None where a seed diverged: a model that has learned nothing has no place in a mean."""
     std: float | None
+    quantities: dict[Quantity, dict[int, float]] = Field(default={})
+    """What the claim judges beside the metric -> seed -> value, of those that were trained to their end."""
 
 
 class Finding(ReportModel):
@@ -39,14 +47,23 @@ class Finding(ReportModel):
     expected: str
     """In words."""
     low: float | None
-    """The mean difference over the seeds that both have is not less, with 95 % confidence; none: a seed diverged, or
-    fewer than two are common."""
+    """The mean difference over the seeds that both have, or the mean ratio, is not less, with 95 % confidence; none: a
+    seed diverged, or fewer than two are common."""
     high: float | None
     """It is not more, likewise."""
     answer: Answer
+    of: Quantity | None = None
+    """What the ratio is of; none: it is a difference of the metric."""
 
 
-class ClaimReport(ReportModel):
+class Results(ReportModel):
+    """What the variants of a sweep came to."""
+
+    metric: Metric
+    variants: list[VariantResult]
+
+
+class ClaimReport(Results):
     """A claim with its verdict."""
 
     number: int
@@ -56,18 +73,23 @@ class ClaimReport(ReportModel):
     differs: str
     quick: bool
     """A short run, whose verdict is only that the command works."""
-    metric: Metric
     confidence: float = CONFIDENCE
     """Of each side of an interval."""
     verdict: Verdict
-    variants: list[VariantResult]
     findings: list[Finding]
+    breaking: tuple[str, ...] = ()
+    """Of a sweep of rules over batches: how far each of them carries, in the words of the scaling report."""
+    before: Results | None = None
+    """Of the networks that the variants start from; none: they start from none."""
 
 
-def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> ClaimReport:
-    """What a sweep's trials, however few of them have ended, say of the claim."""
+def claim_report(claim: Claim, evidence: Evidence, quick: bool = False, before: Evidence | None = None) -> ClaimReport:
+    """What a sweep's trials, however few of them have ended, say of the claim.
+
+    before: Those of the sweep that is run first, where the claim has one.
+    """
     metric = evidence.question.metric
-    found = _results(claim, evidence)
+    found = _results(claim, evidence, [name for one in claim.expect for name in one.variants])
     findings = [_finding(one, found, metric) for one in claim.expect]
     return ClaimReport(
         **claim.model_dump(include={"number", "name", "claim", "source", "differs"}),
@@ -76,26 +98,51 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
         verdict=_verdict([finding.answer for finding in findings]),
         variants=list(found.values()),
         findings=findings,
+        breaking=_breaking(evidence) if "rule" in claim.sweep.axes else (),
+        before=_before(claim, before),
     )
 
 
-def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
+def _before(claim: Claim, evidence: Evidence | None) -> Results | None:
+    if claim.before is None or evidence is None:
+        return None
+    first = claim.model_copy(update={"sweep": claim.before, "expect": ()})
+    return Results(metric=evidence.question.metric, variants=list(_results(first, evidence).values()))
+
+
+def _breaking(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(sentence for part in scaling_report(evidence).variants for sentence in part.answer)
+
+
+def _results(claim: Claim, evidence: Evidence, expected: Sequence[str] = ()) -> dict[str, VariantResult]:
     costs: dict[str, dict[int, float]] = defaultdict(dict)
-    counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in claim.sweep.variants}
+    counted: dict[str, dict[Quantity, dict[int, float]]] = defaultdict(lambda: {of: {} for of in claim.quantities})
+    asked = claim.sweep.variants or [variant_name(trial.settings) for trial in evidence.trials]
+    counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in (*asked, *expected)}
     for trial in evidence.trials:
-        name, came_to, cost = str(trial.settings.get("variant")), outcome(trial), final_error(trial)
+        name, came_to, cost = variant_name(trial.settings), outcome(trial), final_error(trial)
         if name not in counts:
             continue
+        if trial.state == "SUCCEEDED":
+            for of, values in counted[name].items():
+                if of in trial.quantities:
+                    values[trial.seed] = trial.quantities[of]
         if came_to == "diverged":
             counts[name]["diverged"] += 1
         elif came_to == "finished" and cost is not None:
             costs[name][trial.seed] = cost
+        elif trial.state == "SUCCEEDED" and not claim.judges_metric:
+            continue  # what was asked of it was counted
         else:
             counts[name]["missing"] += 1
-    return {name: _result(name, dict(sorted(costs[name].items())), **count) for name, count in counts.items()}
+    return {
+        name: _result(name, dict(sorted(costs[name].items())), counted[name], **count) for name, count in counts.items()
+    }
 
 
-def _result(name: str, costs: dict[int, float], diverged: int, missing: int) -> VariantResult:
+def _result(
+    name: str, costs: dict[int, float], counted: dict[Quantity, dict[int, float]], diverged: int, missing: int
+) -> VariantResult:
     seeds = Seeds.of(list(costs.values()))
     has_mean = bool(costs) and not diverged
     return VariantResult(
@@ -105,11 +152,14 @@ def _result(name: str, costs: dict[int, float], diverged: int, missing: int) -> 
         missing=missing,
         mean=seeds.mean if has_mean else None,
         std=seeds.std if has_mean else None,
+        quantities=counted,
     )
 
 
 def _finding(expected: Expectation, found: dict[str, VariantResult], metric: Metric) -> Finding:
     ours, theirs = (found[name] for name in expected.variants)
+    if isinstance(expected, More | NoMore):
+        return _ratio(expected, ours.quantities[expected.of], theirs.quantities[expected.of])
     common = sorted(ours.costs.keys() & theirs.costs.keys())
     differences = [ours.costs[seed] - theirs.costs[seed] for seed in common]
     interval = None if ours.diverged or theirs.diverged else interval_of(differences)
@@ -128,6 +178,22 @@ def _finding(expected: Expectation, found: dict[str, VariantResult], metric: Met
         low=None if interval is None else interval[0],
         high=None if interval is None else interval[1],
         answer=answer,
+    )
+
+
+def _ratio(expected: More | NoMore, ours: dict[int, float], theirs: dict[int, float]) -> Finding:
+    ratios = [ours[seed] / theirs[seed] for seed in sorted(ours.keys() & theirs.keys()) if theirs[seed]]
+    interval = interval_of(ratios)
+    low, high = interval or (-math.inf, math.inf)
+    shown, refuted = low > expected.times, high < expected.times
+    one, other = expected.variants
+    limit = "more" if isinstance(expected, More) else "less"
+    return Finding(
+        expected=f"{expected.of}: {one} has {limit} than {expected.times:g} times that of {other}",
+        low=None if interval is None else low,
+        high=None if interval is None else high,
+        answer=_answer(shown, refuted) if isinstance(expected, More) else _answer(refuted, shown),
+        of=expected.of,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from service.scaling.counted import Quantity
 from service.scaling.metric import ERROR, Metric
 
 DIVERGED = "DivergesFromBaseline"
@@ -70,6 +71,8 @@ class Trial(ReportModel):
     """Training loss of its first step, which is that of guessing."""
     settings: dict[str, JsonValue] = {}
     """Swept paths of the spec and this trial's values."""
+    quantities: dict[Quantity, float] = {}
+    """What its workers counted."""
 
     @property
     def variant(self) -> tuple[tuple[str, str], ...]:

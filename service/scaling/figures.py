@@ -59,8 +59,17 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
     baseline = variant.baseline
     if baseline is None or not baseline.errors:
         return None
-    cells = [cell for cell in variant.cells if cell.multiple == 1]
     figure, (axes,) = panels(1, 7, 4.5)
+    draw_errors(axes, variant, question)
+    axes.legend(**LEGEND, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def draw_errors(axes: Axes, variant: VariantReport, question: Question) -> None:
+    """Error against batch, a line for each method, without a legend. Of a variant whose baseline has an error."""
+    baseline = variant.baseline
+    assert baseline is not None
+    cells = [cell for cell in variant.cells if cell.multiple == 1]
     metric = question.metric
     scale = 100 if metric.is_error else 1  # of costs: of metrics of which more is better, worse is upward too
     centre, tolerance = scale * baseline.seeds.mean, scale * question.tolerance
@@ -92,8 +101,6 @@ def _error(variant: VariantReport, question: Question) -> Figure | None:
     if metric.higher_is_better:
         axes.yaxis.set_major_formatter(lambda cost, _: f"{metric.value(cost):.4g}")
     batch_axis(axes, [cell.batch for cell in cells])
-    axes.legend(**LEGEND, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
 
 
 def _error_line(

@@ -15,6 +15,8 @@ from service.spec import JobSpec, with_field
 from service.sweeps.spec import OptunaSearch, RandomSearch, SweepSpec, escaped
 from trainers import FieldError, Resources, TrainSpec, field_errors, known_examples, needs
 
+SEED = "{seed}"
+"""Stands for a trial's seed in `model.weights`."""
 FOLDED = 16
 """How many times as many combinations as configurations are looked at before a grid is too large."""
 
@@ -140,7 +142,7 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
     """What one combination comes to. Raises SpecInvalid."""
     try:
         fields = spec.fields(settings)
-        job = folded(job_with(spec.job, fields))
+        job = with_own_weights(folded(job_with(spec.job, fields)))
     except SpecInvalid as error:
         combination = ", ".join(f"{axis} {value}" for axis, value in settings.items())
         raise SpecInvalid(
@@ -171,6 +173,15 @@ def folded(job: JobSpec) -> JobSpec:
     if not job.model_copy(update=update).warms_up:
         update["warmup"] = type(job.warmup)()
     return job.model_copy(update=update)
+
+
+def with_own_weights(job: JobSpec) -> JobSpec:
+    """The same run with its own seed for `{seed}` in `model.weights`: initial weights that go with it."""
+    weights = job.model.weights
+    if weights is None or SEED not in weights:
+        return job
+    model = job.model.model_copy(update={"weights": weights.replace(SEED, str(job.seed))})
+    return job.model_copy(update={"model": model})
 
 
 def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False) -> JobSpec:

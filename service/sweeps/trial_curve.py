@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from service.scaling.counted import Counted
 from service.scaling.evidence import Point
 from service.scaling.metric import Metric
 from service.status import Status
@@ -28,6 +29,7 @@ class TrialCurve:
         self.last_time: float | None = None
         self.training = False
         self.final: Status | None = None
+        self.counted = Counted()
 
     def add(self, event: Event) -> bool:
         """Take in one more event. Returns whether it is an evaluation by which runs are judged."""
@@ -43,6 +45,7 @@ class TrialCurve:
                     self.final = status
             case "step":
                 self.training = True
+                self.counted.add(event)
                 self.start_loss = data.get("loss") if self.start_loss is None else self.start_loss
             case "epoch":
                 self.train_loss = data.get("train_loss")

@@ -150,4 +150,5 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         points=curve.points,
         start_loss=curve.start_loss,
         settings=row.settings,
+        quantities=curve.counted.quantities,
     )

@@ -23,6 +23,16 @@ def test_it_has_the_layers_of_section_4_2(depth: int, width: int) -> None:
     assert model.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+def test_a_stride_of_the_first_convolution_leaves_a_quarter_of_the_pixels() -> None:
+    whole, quarter = (
+        build_model(ModelSpec(name="resnet_cifar", kwargs={"depth": 8, "width": 4, "stride": s}), 10, (3, 32, 32), 0)
+        for s in (1, 2)
+    )
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(quarter.conv1(images), whole.conv1(images)[:, :, ::2, ::2])
+    assert quarter.eval()(images).shape == (2, 10)
+
+
 def test_zero_gamma_makes_each_block_its_shortcut() -> None:
     model = build_model(
         ModelSpec(name="resnet_cifar", kwargs={"depth": 8, "width": 4}, zero_gamma=True), 10, (1, 8, 8), 0

@@ -59,6 +59,21 @@ def test_figures_are_those_of_torchmetrics_for_the_whole_set() -> None:
     assert not model.training
 
 
+def test_an_image_in_which_nothing_is_found_counts() -> None:
+    task = build_task(TaskSpec(name="detection"), "cross_entropy", FACTS)
+    data = task.collate([(torch.rand(1, 24, 20), {"boxes": [[1, 2, 9, 9]], "labels": [1]})] * 2)
+
+    class Blind(torch.nn.Module):
+        """Finds nothing."""
+
+        def forward(self, images: list, targets: list | None = None) -> object:
+            nothing = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0).long()}
+            return {"loss": images[0].mean()} if self.training else [nothing for _ in images]
+
+    found = task.metrics(Blind().eval(), data)
+    assert {name: found[name].value for name in NAMES} == dict.fromkeys(NAMES, 0.0)
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [

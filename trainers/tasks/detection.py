@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -105,17 +106,24 @@ class AveragePrecision(Measure):
 
     @property
     def value(self) -> float:
-        from torchmetrics.detection import MeanAveragePrecision
+        return _figures(self.images)[self.name]
 
-        measured = MeanAveragePrecision(box_format="xyxy", iou_type="bbox", backend="pycocotools")
-        measured.warn_on_many_detections = False
-        found = [torch.from_numpy(boxes.found) for boxes in self.images]
-        there = [torch.from_numpy(boxes.there) for boxes in self.images]
-        measured.update(
-            [{"boxes": rows[:, :4], "scores": rows[:, 4], "labels": rows[:, 5].long()} for rows in found],
-            [{"boxes": rows[:, :4], "labels": rows[:, 4].long()} for rows in there],
-        )
-        return float(measured.compute()[self.name])
+
+@lru_cache(maxsize=1)  # all figures are asked of the same images, one after another
+def _figures(images: tuple[Boxes, ...]) -> dict[str, float]:
+    """By the names of `NAMES`."""
+    from torchmetrics.detection import MeanAveragePrecision
+
+    measured = MeanAveragePrecision(box_format="xyxy", iou_type="bbox", backend="pycocotools")
+    measured.warn_on_many_detections = False
+    found = [torch.from_numpy(boxes.found) for boxes in images]
+    there = [torch.from_numpy(boxes.there) for boxes in images]
+    measured.update(
+        [{"boxes": rows[:, :4], "scores": rows[:, 4], "labels": rows[:, 5].long()} for rows in found],
+        [{"boxes": rows[:, :4], "labels": rows[:, 4].long()} for rows in there],
+    )
+    computed = measured.compute()
+    return {name: float(computed[name]) for name in NAMES}
 
 
 @contextmanager
@@ -156,5 +164,6 @@ def _target(target: Any) -> dict[str, Tensor]:
 
 def _rows(named: Mapping[str, Tensor], *names: str) -> Rows:
     """The named tensors side by side, a row a box."""
-    columns = [named[name].detach().cpu().float().reshape(len(named["boxes"]), -1) for name in names]
+    tensors = [named[name].detach().cpu().float() for name in names]
+    columns = [tensor if tensor.ndim > 1 else tensor[:, None] for tensor in tensors]
     return torch.cat(columns, 1).numpy()

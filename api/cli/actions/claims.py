@@ -22,6 +22,8 @@ from service import (
     claim_page,
     claim_report,
     evidence,
+    evidence_before,
+    sweeps_of,
 )
 
 
@@ -66,18 +68,24 @@ def list_claims(request: ClaimsRequest) -> None:
 def run_claims(context: CliContext, request: ClaimsRequest) -> int:
     """Run them one after the other, and print each one's page. Returns the exit status."""
     try:
-        asked = [(claim, claim.asked(request.quick, request.sets)) for claim in map(claim_of, request.names)]
+        asked = list(map(claim_of, request.names))
+        for claim in asked:  # whatever is wrong is told before anything runs
+            claim.asked(request.quick, request.sets)
+            claim.asked_before(request.quick, request.sets)
     except SpecInvalid as error:
         complain(str(error))
         return BAD_INPUT
     reports, status = [], OK
-    for claim, spec in asked:
+    for claim in asked:
         folder = request.folder_of(claim)
-        status = max(status, _run(context, request, spec.resolved(Path.cwd()), folder))
+        for spec, place in sweeps_of(claim, folder, request.quick, request.sets):
+            status = max(status, _run(context, request, spec.resolved(Path.cwd()), place))
+            if status:
+                break
         store = TrialStore(folder)
         if not store.exists or status == BAD_INPUT:
             return status
-        report = claim_report(claim, found := evidence(store), request.quick)
+        report = claim_report(claim, found := evidence(store), request.quick, evidence_before(folder))
         from service import claim_picture  # matplotlib
 
         (folder / "claim.json").write_text(report.model_dump_json(indent=1))

@@ -17,6 +17,7 @@ from service import (
     claim_report,
     configurations,
 )
+from service.claims.claim import variant_name
 from service.scaling.evidence import Evidence, Point, Question, Trial
 from service.scaling.statistics import interval_of
 
@@ -57,10 +58,12 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
     one = claim_of(name)
     for quick in (False, True):
         found = configurations(one.asked(quick))
-        asked = {trial.settings["variant"] for trial in found}
+        before = one.asked_before(quick)
+        assert before is None or {trial.job.seed for trial in configurations(before)} >= {t.job.seed for t in found}
+        asked = {variant_name(trial.settings) for trial in found}
         assert {name for expected in one.expect for name in expected.variants} <= asked
         assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
-    assert all(trial.job.data.name == "digits" for trial in found)  # a quick run needs no data of its own
+    assert all(trial.job.data.name.endswith("digits") for trial in found)  # a quick run needs no data of its own
     assert claim_of(str(one.number)) is one
 
 
@@ -69,6 +72,20 @@ def test_a_claim_that_is_not_there_is_told_with_those_that_are() -> None:
         claim_of("warm")
     with pytest.raises(ValueError, match="there is no variant 'huge', only small, large"):
         claim(expect=[{"worse": "huge", "than": "small"}])
+
+
+def test_a_sweep_starts_from_the_models_of_the_one_before_with_its_own_seeds(tmp_path: Path) -> None:
+    sweep = SWEEP | {"variants": {"small": {"model.weights": "before/narrow-{seed}.safetensors"}, "large": {}}}
+    before = SWEEP | {"variants": {"narrow": {}}}
+    one = claim(sweep=sweep, before=before, quick={"before.job.epochs": 2, "job.batch": 4})
+    weights = [trial.job.model.weights for trial in configurations(one.asked(folder=tmp_path))]
+    assert weights == [*(str(tmp_path / f"before/narrow-{seed}.safetensors") for seed in (0, 1, 2)), *[None] * 3]
+    found = one.asked_before(True, ["job.data.root=here", "before.job.batch=16"])
+    assert found is not None
+    assert (found.job.epochs, found.job.batch.per_worker, found.job.data.root) == (2, 16, "here")
+    assert one.asked(True).job.batch.per_worker == 4
+    with pytest.raises(SpecInvalid, match="a-claim runs nothing before its sweep"):
+        claim().asked_before(overrides=["before.job.epochs=1"])
 
 
 NO_WORSE = [{"no_worse": "large", "than": "small", "within": 0.01}]
@@ -105,6 +122,36 @@ def test_an_interval_is_students_of_the_paired_differences() -> None:
     assert (high - low) / 2 == pytest.approx(2.919986 * 1.0 / math.sqrt(3), rel=1e-6)  # t at 0.95 of 2 degrees
 
 
+COUNTED = "bytes sent an example"
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer"),
+    [
+        ({"more": "large", "than": "small", "times": 3}, "holds here"),
+        ({"more": "large", "than": "small", "times": 5}, "does not hold here"),
+        ({"more": "small", "than": "large", "times": 4}, "does not hold here"),
+        ({"no_more": "large", "than": "small", "times": 4.5}, "holds here"),
+        ({"no_more": "large", "than": "small", "times": 3.5}, "does not hold here"),
+    ],
+)
+def test_the_verdict_on_what_was_counted(expect: Any, answer: str) -> None:
+    evidence = seen(small=[0.1, 0.1], large=[0.1, "failed"])
+    sent = {"small-0": 100.0, "small-1": 200.0, "large-0": 400.0, "large-1": 90.0}
+    known = [trial.model_copy(update={"quantities": {COUNTED: sent[trial.id]}}) for trial in evidence.trials]
+    one = claim(expect=[{**expect, "of": COUNTED}])
+    assert one.quantities == (COUNTED,)
+    assert not one.judges_metric
+    few = claim_report(one, evidence.model_copy(update={"trials": tuple(known)}))
+    assert few.verdict == "not shown"  # the seed that failed counts for nothing, and one is left
+    known[-1] = known[-1].model_copy(update={"quantities": {COUNTED: 800.0}, "state": "SUCCEEDED", "reason": ""})
+    found = claim_report(one, Evidence(**evidence.model_dump(exclude={"trials"}), trials=tuple(known)))
+    assert found.verdict == answer
+    assert "| 4 to 4 times |" in claim_page(found) or "| 0.25 to 0.25 times |" in claim_page(found)
+    assert "| large | 10.00 % | 600 ± 283 | 1 |" in claim_page(found)
+    assert claim_picture(found, evidence)["svg"].startswith(b"<?xml")
+
+
 def test_a_page_and_a_picture() -> None:
     evidence = seen(small=[0.10, 0.11, 0.12], large=["diverged", 0.14, "failed"])
     report = claim_report(claim(), evidence)
@@ -117,6 +164,46 @@ def test_a_page_and_a_picture() -> None:
     assert claim_picture(claim_report(claim(), seen()), seen())["svg"].startswith(
         b"<?xml"
     )  # before the first trial ends
+
+
+def test_a_sweep_of_rules_over_batches_names_its_variants_and_tells_where_each_rule_breaks() -> None:
+    axes = {"batch": [8, 16, 64], "rule": ["none", "linear"], "seed": [0, 1, 2]}
+    sweep = {"job": {"data": "digits", "workers": 1, "batch": {"per_worker": 8, "base": 8}}, "axes": axes}
+    one = claim(sweep=sweep, expect=[{"worse": "64, linear", "than": "16, linear", "by": 0.1}])
+    with pytest.raises(ValueError, match="there is no variant '32, linear', only 8, none, 8, linear, 16, none"):
+        claim(sweep=sweep, expect=[{"worse": "32, linear", "than": "16, linear"}])
+    errors = {(8, "none"): 0.1, (16, "none"): 0.15, (16, "linear"): 0.101, (64, "none"): 0.3, (64, "linear"): 0.6}
+    trials = tuple(
+        Trial(id=f"{batch}-{rule}-{seed}", batch=batch, rule=rule, warmup="none", seed=seed, state="SUCCEEDED",
+              lr=0.1 * (batch / 8 if rule == "linear" else 1), error=error + 0.001 * seed,
+              points=(Point(examples=10, epoch=1, seconds=1, test_error=error),),
+              settings={"batch": batch, "rule": rule, "seed": seed})
+        for (batch, rule), error in errors.items() for seed in range(3)
+    )  # fmt: skip
+    found = Evidence(name="a-claim", question=Question(base_batch=8, base_lr=0.1), trials=trials)
+    report = claim_report(one, found)
+    assert report.verdict == "holds here"
+    assert [variant.name for variant in report.variants][:2] == ["8, none", "16, none"]
+    text = claim_page(report)
+    assert "## Where each rule breaks" in text
+    assert "- Rule linear is shown to be as good up to batch 16" in text
+    assert "by batch 64" in text
+    svg = claim_picture(report, found)["svg"].decode()
+    assert "batch (examples an update)" in svg
+    assert "16, none" not in svg  # the curves are the best rule's
+
+
+def test_a_page_tells_what_the_networks_were_before() -> None:
+    asked = claim(before=SWEEP | {"variants": {"narrow": {}, "wide": {"batch.per_worker": 64}}})
+    found = seen(small=[0.10, 0.11, 0.12], large=[0.13, 0.14, 0.15])
+    report = claim_report(asked, found, before=seen(narrow=[0.2, 0.3, 0.4], wide=["failed", 0.4, 0.4]))
+    text = claim_page(report, picture="claim.svg")
+    head, _, below = text.partition("## The networks before")
+    assert "| small | 11.00 ± 1.00 % | 3 |" in head
+    assert "| narrow | 30.00 ± 10.00 % | 3 |" in below
+    assert "| wide | 40.00 ± 0.00 % | 2, 1 without a result |" in below
+    assert claim_picture(report, found)["svg"].startswith(b"<?xml")
+    assert claim_report(asked, found).before is None
 
 
 def test_the_guide_has_a_page_for_each_report_and_its_verdict() -> None:

@@ -5,10 +5,14 @@ from collections import OrderedDict
 from torch import nn
 
 
-def resnet_cifar(num_classes: int, image_shape: tuple[int, ...], depth: int = 20, width: int = 16) -> nn.Module:
+def resnet_cifar(
+    num_classes: int, image_shape: tuple[int, ...], depth: int = 20, width: int = 16, stride: int = 1
+) -> nn.Module:
     """Images (B, C, H, W) to logits (B, classes): a 3x3 convolution, three stages of (depth - 2) / 6 blocks with width,
     2 width and 4 width filters, the mean over pixels, and one fully connected layer. Where a stage begins with a
     stride, its shortcut is a 1x1 convolution: their option B, as in torchvision's blocks, of which these are made.
+
+    stride: Of the first convolution; 2, which is not in the paper, leaves a quarter of the work.
 
     Raises ValueError.
     """
@@ -19,7 +23,7 @@ def resnet_cifar(num_classes: int, image_shape: tuple[int, ...], depth: int = 20
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"depth is 8, 14, 20 or another 6 n + 2, not {depth}")
     layers: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(image_shape[0], width, 3, padding=1, bias=False),
+        "conv1": nn.Conv2d(image_shape[0], width, 3, stride, padding=1, bias=False),
         "bn1": nn.BatchNorm2d(width),
         "relu": nn.ReLU(),
     }
