@@ -12,8 +12,9 @@ from typing import Literal
 from pydantic import Field
 
 from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
+from service.claims.shards import by_pairs, fullest_shares
 from service.scaling.cells import final_error, outcome
-from service.scaling.counted import Quantity
+from service.scaling.counted import FULLEST, Quantity
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
 from service.scaling.report import scaling_report
@@ -71,6 +72,8 @@ class ClaimReport(ReportModel):
     verdict: Verdict
     variants: list[VariantResult]
     findings: list[Finding]
+    shares: dict[str, dict[int, float]] = Field(default={})
+    """Model and placement -> number of servers -> what the fullest of them holds, 0 to 1."""
     breaking: tuple[str, ...] = ()
     """Of a sweep of rules over batches: how far each of them carries, in the words of the scaling report."""
 
@@ -79,7 +82,13 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
     """What a sweep's trials, however few of them have ended, say of the claim."""
     metric = evidence.question.metric
     found = _results(claim, evidence)
-    findings = [_finding(one, found, metric) for one in claim.expect]
+    shares = fullest_shares(claim.shards) if claim.shards else {}
+    findings = [
+        _ratio(one, *(by_pairs(shares)[name] for name in one.variants))
+        if isinstance(one, More | NoMore) and one.of == FULLEST
+        else _finding(one, found, metric)
+        for one in claim.expect
+    ]
     return ClaimReport(
         **claim.model_dump(include={"number", "name", "claim", "source", "differs"}),
         quick=quick,
@@ -87,6 +96,7 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
         verdict=_verdict([finding.answer for finding in findings]),
         variants=list(found.values()),
         findings=findings,
+        shares=shares,
         breaking=_breaking(evidence) if "rule" in claim.sweep.axes else (),
     )
 
@@ -99,7 +109,8 @@ def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
     costs: dict[str, dict[int, float]] = defaultdict(dict)
     counted: dict[str, dict[Quantity, dict[int, float]]] = defaultdict(lambda: {of: {} for of in claim.quantities})
     asked = claim.sweep.variants or [variant_name(trial.settings) for trial in evidence.trials]
-    expected = [name for one in claim.expect for name in one.variants]
+    computed = claim.shards.variants if claim.shards else []
+    expected = [name for one in claim.expect for name in one.variants if name not in computed]
     counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in (*asked, *expected)}
     for trial in evidence.trials:
         name, came_to, cost = variant_name(trial.settings), outcome(trial), final_error(trial)
@@ -109,12 +120,12 @@ def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
             for of, values in counted[name].items():
                 if of in trial.quantities:
                     values[trial.seed] = trial.quantities[of]
+        if trial.state == "SUCCEEDED" and not claim.judges_metric:
+            continue  # whatever it learned, what was asked of it was counted
         if came_to == "diverged":
             counts[name]["diverged"] += 1
         elif came_to == "finished" and cost is not None:
             costs[name][trial.seed] = cost
-        elif trial.state == "SUCCEEDED" and not claim.judges_metric:
-            continue  # what was asked of it was counted
         else:
             counts[name]["missing"] += 1
     return {
