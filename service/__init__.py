@@ -167,6 +167,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import TimingPlan as TimingPlan
     from trainers import Timings as Timings
     from trainers import TraceRefused as TraceRefused
+    from trainers import Tuned as Tuned
     from trainers import attach as attach
     from trainers import check_bits as check_bits
     from trainers import cluster_of as cluster_of
@@ -193,6 +194,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import start_head as start_head
     from trainers import stop_head as stop_head
     from trainers import time_layers as time_layers
+    from trainers import tune_products as tune_products
     from trainers import unknown as unknown
     from trainers import worker_counts as worker_counts
 else:

@@ -117,5 +117,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.training.bits_check import check_bits as check_bits
     from trainers.training.export import Exported as Exported
     from trainers.training.export import export_model as export_model
+    from trainers.training.products import Tuned as Tuned
+    from trainers.training.products import tune_products as tune_products
 else:
     __all__, __getattr__ = lazy_names(__name__, __file__)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.models.products.choice import LEAST_WEIGHTS
-from trainers.models.products.measure import choose
+from trainers.models.products.measure import Shape, choose
 from trainers.models.products.multiply import Products
 
 
@@ -28,26 +28,30 @@ class _Linear(torch.autograd.Function):
         return dx, dw, rows.sum(0) if ctx.has_bias else None, None
 
 
-def with_our_products(model: nn.Module, inputs: Tensor) -> nn.Module:
-    """The same model, whose fully connected layers multiply as Millrace's workers do. inputs: of one minibatch."""
-    linear = [module for module in model.modules() if type(module) is nn.Linear]
-    shapes: set[tuple[int, int, int]] = set()
+def linear_shapes(model: nn.Module, inputs: Tensor) -> set[Shape]:
+    """Of the fully connected layers that are large enough to be measured. inputs: of one minibatch."""
+    shapes: set[Shape] = set()
 
     def see(module: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
         assert isinstance(module, nn.Linear)
         if module.weight.numel() >= LEAST_WEIGHTS:
             shapes.add((args[0].numel() // module.in_features, module.in_features, module.out_features))
 
-    hooks = [module.register_forward_hook(see) for module in linear]
+    hooks = [module.register_forward_hook(see) for module in model.modules() if type(module) is nn.Linear]
     with torch.no_grad():
         model(inputs)
     for hook in hooks:
         hook.remove()
-    products = Products(choose(shapes))
+    return shapes
+
+
+def with_our_products(model: nn.Module, inputs: Tensor) -> nn.Module:
+    """The same model, whose fully connected layers multiply as Millrace's workers do. inputs: of one minibatch."""
+    products = Products(choose(linear_shapes(model, inputs)))
 
     def forward(module: nn.Linear, x: Tensor) -> Tensor:
         return _Linear.apply(x, module.weight, module.bias, products)  # type: ignore[no-untyped-call, no-any-return]
 
-    for module in linear:
+    for module in (module for module in model.modules() if type(module) is nn.Linear):
         module.forward = MethodType(forward, module)  # type: ignore[method-assign]
     return model

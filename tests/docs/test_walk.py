@@ -33,7 +33,7 @@ WALKED = {
     "recipe": {"What belongs to what"},
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
-    "costs": {"Counted", "Timed"},
+    "costs": {"Counted", "Timed", "Products"},
     "plan": {"A plan"},
     "scaling-tables": {"Run it"},
     "sweeps": {"A first sweep"},

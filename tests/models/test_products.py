@@ -1,5 +1,7 @@
 """The products of a fully connected layer, whichever library makes them."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,9 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import lay_out
 from trainers.models.products import measure, multiply
 from trainers.models.products.choice import LEAST_WEIGHTS, Choice, product_name
-from trainers.models.products.measure import choose, is_onednn_faster, passes_through_onednn, processor_name
+from trainers.models.products.measure import choose, known_rows, measure_layer, product_seconds
 from trainers.models.products.multiply import Products, through
+from trainers.models.products.table import Measured, processor_name
 from trainers.models.replica import Replica
 
 SHAPES = [(5, 30, 20), (1, 300, 301), (32, 256, 256), (33, 1029, 1100), (0, 300, 301)]
@@ -103,7 +106,8 @@ def test_each_pass_goes_through_the_library_that_the_choice_names(monkeypatch: p
 
 def test_what_was_measured_is_kept_and_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(measure, "passes_through_onednn", lambda *layer: asked.append(layer) or (True, False, True))
+    rows = (Measured(True, 2.0, 1.0), Measured(False, 1.0, 2.0), Measured(True, 2.0, 1.0))
+    monkeypatch.setattr(measure, "measure_layer", lambda *layer: asked.append(layer) or rows)
     table = tmp_path / "cache" / "products.json"
     found = choose({(12, 256, 300), (6, 256, 300)}, table)
     assert found.processor == processor_name()
@@ -114,9 +118,36 @@ def test_what_was_measured_is_kept_and_not_measured_again(tmp_path: Path, monkey
     assert len(asked) == 1
     assert choose({(99, 256, 300)}, table) == found  # of other rows, for which another library may be faster
     assert asked[1:] == [(99, 256, 300)]
-    table.write_text('{"torn')
-    assert choose({(12, 256, 300)}, table) == found
+    assert known_rows({(12, 256, 300)}, table, again=True)["outputs 256x300, 12 rows"] == rows[0]
     assert len(asked) == 3
+    for damaged in ('{"torn', table.read_text().replace('"torch_ms"', '"ms"')):
+        table.write_text(damaged)
+        assert choose({(12, 256, 300)}, table) == found
+    assert len(asked) == 5
+
+
+def test_what_was_measured_on_another_machine_is_kept_and_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "measure_layer", lambda *layer: (Measured(True, 2.0, 1.0),) * 3)
+    table, here = tmp_path / "products.json", processor_name()
+    assert len(choose({(12, 256, 300)}, table).onednn) == 3
+    for name in (here.replace("float32", "bfloat16"), here.replace(" thread", "0 thread"), f"{here}, a later library"):
+        table.write_text(table.read_text().replace(here, name))
+        monkeypatch.setattr(measure, "measure_layer", lambda *layer: (Measured(False, 1.0, 2.0),) * 3)
+        assert choose({(12, 256, 300)}, table).onednn == ()
+        kept = json.loads(table.read_text())
+        assert {row["onednn"] for row in kept.pop(here).values()} == {False}
+        assert {row["onednn"] for row in kept.popitem()[1].values()} == {True}
+        table.write_text(json.dumps({here: json.loads(table.read_text())[name]}))
+
+
+def test_a_machine_is_named_with_all_that_its_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = processor_name()
+    assert f"torch {torch.__version__}, MKL 2" in name or "MKL" not in torch.__config__.show()
+    assert re.search(r", oneDNN \d+\.\d+.*, \d+ threads?, float32$", name)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert processor_name() != name
 
 
 def test_a_table_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
@@ -134,7 +165,8 @@ def test_the_measurement_tells_a_slow_library(monkeypatch: pytest.MonkeyPatch) -
         return onednn(x, w, b)
 
     monkeypatch.setattr(multiply, "_onednn", slow)
-    assert not any(is_onednn_faster(which, 8, 256, 256) for which in range(3))
+    times = [product_seconds(which, 8, 256, 256) for which in range(3)]
+    assert all(theirs > torchs for torchs, theirs in times)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +179,7 @@ def test_a_small_layer_is_taken_from_torch_where_its_step_gets_faster(
     product = [0.001, 0.0009] * measure.ROUNDS
     times = iter([*product * 3, *[0.004, step_s] * measure.ROUNDS])
     monkeypatch.setattr(measure, "_seconds", lambda call: next(times))
-    assert passes_through_onednn(8, width, 600) == (is_taken,) * 3
+    assert measure_layer(8, width, 600) == (Measured(is_taken, 1.0, 0.9),) * 3
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3)])

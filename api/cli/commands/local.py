@@ -1,5 +1,5 @@
 """The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, plan,
-export a model, profile layers."""
+export a model, profile layers, tune their products."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -48,7 +48,7 @@ class TemplateName(StrEnum):
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `init`, `run`, `check`, `explain`, `plan`, `export` and `profile`."""
+    """Add `init`, `run`, `check`, `explain`, `plan`, `export`, `profile` and `tune`."""
     _add_init(app)
     _add_run(app, context)
     _add_check(app)
@@ -56,6 +56,7 @@ def add_local(app: typer.Typer, context: CliContext) -> None:
     _add_plan(app)
     _add_export(app, context)
     _add_profile(app)
+    _add_tune(app)
 
 
 def _add_init(app: typer.Typer) -> None:
@@ -212,3 +213,18 @@ def _add_profile(app: typer.Typer) -> None:
             threads=threads,
         )
         print_timings(plan, plot, output is Output.json)
+
+
+def _add_tune(app: typer.Typer) -> None:
+    @app.command()
+    def tune(
+        spec_file: SpecFile,
+        *,
+        sets: Sets = None,
+        again: Annotated[bool, typer.Option("--again", help="Measure what the table has too.")] = False,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Measure which library makes the products of a job's layers faster here, so that its runs need not."""
+        from api.cli.actions.tune import tune_spec
+
+        tune_spec(spec_file, sets or [], again, output is Output.json)

@@ -150,7 +150,7 @@ def test_the_verdict_on_what_was_counted(expect: Any, answer: str) -> None:
     found = claim_report(one, Evidence(**evidence.model_dump(exclude={"trials"}), trials=tuple(known)))
     assert found.verdict == answer
     assert "| 4 to 4 times |" in claim_page(found) or "| 0.25 to 0.25 times |" in claim_page(found)
-    assert "| large | 10.00 % | 600 ± 283 | 1 |" in claim_page(found)
+    assert "| large | 600 ± 283 | 2 |" in claim_page(found)
     assert claim_picture(found, evidence)["svg"].startswith(b"<?xml")
 
 
@@ -176,7 +176,7 @@ def test_how_evenly_a_model_lies_on_its_servers_is_computed() -> None:
         {"no_more": "alexnet cut evenly, even numbers", "than": "alexnet cut evenly, odd numbers", "of": of,
          "times": 1},
     ]  # fmt: skip
-    report = claim_report(claim(shards={"models": ["alexnet"], "most": 6}, expect=expect), seen(small=[], large=[]))
+    report = claim_report(claim(shards={"models": ["alexnet"], "most": 8}, expect=expect), seen(small=[], large=[]))
     assert report.verdict == "holds here"  # weights and biases by turns: the second server has biases alone
     assert report.shares["alexnet in turn"][2] == pytest.approx(1, abs=1e-3)
     assert report.shares["alexnet in turn"][4] > report.shares["alexnet in turn"][3]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from service.claims.experiments.images import composed, digits, garments
+from service.claims.experiments.shuffles import divided_digits, drawn_digits
+from trainers.data.loading.generators import kept_generators, seed_generators
 
 
 def test_digits_in_colour_are_exact_to_the_byte() -> None:
@@ -43,3 +45,24 @@ def test_garments_are_read_from_the_files_of_fashion_mnist(tmp_path: Path) -> No
     assert labels.tolist() == [0, 1]
     assert test.shape == (2, 3, 32, 32)
     assert test_labels.tolist() == [0, 1]
+
+
+def test_what_each_worker_draws_belongs_to_seed_epoch_and_example_and_an_epoch_misses_some() -> None:
+    divided, test = divided_digits()
+    drawn, same_test = drawn_digits()
+    assert np.array_equal(drawn.images, divided.images)
+    assert np.array_equal(test[5][0], same_test[5][0])
+
+    def epoch(number: int) -> list[bytes]:
+        found = []
+        for i in range(len(drawn)):
+            seed_generators(0, number, i, 0)
+            found.append(drawn[i][0].tobytes())
+        return found
+
+    with kept_generators():
+        first = epoch(0)
+        assert first == epoch(0)
+        assert first != epoch(1)
+    whole = len({divided[i][0].tobytes() for i in range(len(divided))})
+    assert abs(len(set(first)) / whole - (1 - np.exp(-1))) < 0.05

@@ -1,17 +1,8 @@
-"""Measures once on a machine which library makes the products of a layer faster, and keeps it in a table.
+"""Measures once on a machine which library makes the products of a layer faster, and keeps it in the table."""
 
-The table lies in the user's cache folder, by processor, version of torch, threads, layer and rows: so two runs on one
-machine make the same choice, and have the same bits.
-"""
-
-import fcntl
 import itertools
-import json
-import os
-import platform
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,93 +12,101 @@ from torch import Tensor, nn
 from trainers.models.products.choice import PASSES, Choice, product_name
 from trainers.models.products.multiply import COPIED_WEIGHTS, Products, through
 from trainers.models.products.sink import Sink, into_sink
+from trainers.models.products.table import Measured, Rows, processor_name, row_name, rows_of, usual_table
 
 ROUNDS, LEAST_S = 5, 0.008
 """Each library is timed in so many rounds, in turns, and for at least so long a round."""
-AHEAD = 0.95
+AHEAD = 0.97
 """oneDNN is taken where its time is below this part of the other's: of two that are alike, torch's own."""
 LAYER_AHEAD = 0.99
 """And a small layer is taken from torch where its whole step is below this part of torch's."""
 
-Table = dict[str, dict[str, bool]]
-"""Processor -> product and rows -> whether oneDNN makes it."""
+Shape = tuple[int, int, int]
+"""Rows, inputs, outputs of a fully connected layer."""
 
 
-def usual_table() -> Path:
-    """Where the table of this user lies."""
-    return Path.home() / ".cache" / "millrace" / "products.json"
-
-
-def processor_name() -> str:
-    """The processor, the vector instructions that torch uses of it, the version of torch, and the threads."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError), open("/proc/cpuinfo") as file:
-        name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
-    threads = torch.get_num_threads()
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {capability}, torch {torch.__version__}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def choose(shapes: Collection[tuple[int, int, int]], table: Path | None = None) -> Choice:
-    """The choice for layers of (rows, inputs, outputs): from the table, and measured where it has none.
+def choose(shapes: Collection[Shape], table: Path | None = None) -> Choice:
+    """The choice for these layers: from the table, and measured where it has none.
 
     Where no table can be written the choice is measured anew each time.
     """
-    processor = processor_name()
-    rows_of = {shape[1:]: shape[0] for shape in sorted(shapes)}  # the most, of a layer that is used in several ways
-    if not rows_of:
+    layers = _layers(shapes)
+    if not layers:
         return Choice()
-    with _opened(table or usual_table()) as (known, keep):
-        mine, before = known.setdefault(processor, {}), len(known[processor])
-        found: dict[str, bool] = {}
-        for layer, rows in rows_of.items():
-            names = [product_name(which, *layer) for which in range(len(PASSES))]
-            if any(f"{name}, {rows} rows" not in mine for name in names):
-                through_onednn = passes_through_onednn(rows, *layer)
-                mine |= {f"{name}, {rows} rows": is_so for name, is_so in zip(names, through_onednn, strict=True)}
-            found |= {name: mine[f"{name}, {rows} rows"] for name in names}
-        if len(mine) > before:
-            keep(known)
-        return Choice(processor, tuple(sorted(found)), tuple(sorted(name for name in found if found[name])))
+    known = known_rows(shapes, table)
+    names = {name: row_name(name, rows) for layer, rows in layers.items() for name in _names(*layer)}
+    return Choice(
+        processor_name(), tuple(sorted(names)), tuple(sorted(name for name, row in names.items() if known[row].onednn))
+    )
 
 
-def passes_through_onednn(rows: int, inputs: int, outputs: int) -> tuple[bool, ...]:
-    """Measure a layer: which of its three products oneDNN is to make.
+def known_rows(shapes: Collection[Shape], table: Path | None = None, again: bool = False) -> Rows:
+    """The rows of the table for these layers, measured where it has none, or `again`. table: by default the user's."""
+    found: Rows = {}
+    with rows_of(processor_name(), table or usual_table()) as (known, keep):
+        for layer, rows in _layers(shapes).items():
+            names = [row_name(name, rows) for name in _names(*layer)]
+            if again or any(name not in known for name in names):
+                known |= dict(zip(names, measure_layer(rows, *layer), strict=True))
+                keep(known)
+            found |= {name: known[name] for name in names}
+    return found
+
+
+def names_of(shapes: Collection[Shape]) -> set[str]:
+    """The products of these layers."""
+    return {name for layer in _layers(shapes) for name in _names(*layer)}
+
+
+def _layers(shapes: Collection[Shape]) -> dict[tuple[int, int], int]:
+    """(inputs, outputs) -> rows, the most of a layer that is used in several ways."""
+    return {shape[1:]: shape[0] for shape in sorted(shapes)}
+
+
+def _names(inputs: int, outputs: int) -> list[str]:
+    return [product_name(which, inputs, outputs) for which in range(len(PASSES))]
+
+
+def measure_layer(rows: int, inputs: int, outputs: int) -> tuple[Measured, ...]:
+    """Measure the three products of a layer, and say which of them oneDNN is to make.
 
     A small layer that torch trains by itself has no functions in Python, and its step is the measure of whether what
     oneDNN saves is worth them.
     """
-    faster = tuple(is_onednn_faster(which, rows, inputs, outputs) for which in range(len(PASSES)))
+    times = [product_seconds(which, rows, inputs, outputs) for which in range(len(PASSES))]
+    faster = [onednn < AHEAD * torchs for torchs, onednn in times]
     is_left_to_torch = inputs * outputs < COPIED_WEIGHTS
     if is_left_to_torch and any(faster) and not _is_step_faster(faster, rows, inputs, outputs):
-        return (False,) * len(PASSES)
-    return faster
+        faster = [False] * len(PASSES)
+    return tuple(
+        Measured(is_so, round(1000 * torchs, 4), round(1000 * onednn, 4))
+        for is_so, (torchs, onednn) in zip(faster, times, strict=True)
+    )
 
 
-def is_onednn_faster(which: int, rows: int, inputs: int, outputs: int) -> bool:
-    """Measure one product. which: index in PASSES."""
-    torchs, onednns = (_product(which, rows, inputs, outputs, onednn) for onednn in (False, True))
-    return _quicker(torchs, onednns, AHEAD)
+def product_seconds(which: int, rows: int, inputs: int, outputs: int) -> tuple[float, float]:
+    """Of one product, through torch's own library and through oneDNN. which: index in PASSES."""
+    return _in_turns(*(_product(which, rows, inputs, outputs, onednn) for onednn in (False, True)))
 
 
 def _is_step_faster(onednn: Sequence[bool], rows: int, inputs: int, outputs: int) -> bool:
     """Whether a layer's forward and backward pass are faster with these products of oneDNN than torch's own are."""
-    names = tuple(product_name(which, inputs, outputs) for which in range(len(PASSES)))
+    names = tuple(_names(inputs, outputs))
     mixed = Products(Choice(measured=names, onednn=tuple(itertools.compress(names, onednn))))
-    torchs = through(False, [(inputs, outputs)])
-    return _quicker(_step(torchs, rows, inputs, outputs), _step(mixed, rows, inputs, outputs), LAYER_AHEAD)
+    torchs, ours = _in_turns(
+        layer_step(through(False, [(inputs, outputs)]), rows, inputs, outputs),
+        layer_step(mixed, rows, inputs, outputs),
+    )
+    return ours < LAYER_AHEAD * torchs
 
 
-def _quicker(torchs: Callable[[], object], ours: Callable[[], object], ahead: float) -> bool:
-    """Whether `ours` takes less than this part of the other's time."""
-    times: dict[Callable[[], object], list[float]] = {torchs: [], ours: []}
-    for _ in range(ROUNDS):
-        for call, found in times.items():
-            found.append(_seconds(call))
-    return min(times[ours]) < ahead * min(times[torchs])
+def _in_turns(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:
+    """The least seconds of each over the rounds."""
+    times = [(_seconds(one), _seconds(other)) for _ in range(ROUNDS)]
+    return min(first for first, _ in times), min(second for _, second in times)
 
 
-def _step(products: Products, rows: int, inputs: int, outputs: int) -> Callable[[], object]:
+def layer_step(products: Products, rows: int, inputs: int, outputs: int) -> Callable[[], object]:
     """A layer's forward and backward pass as a replica makes them."""
     layer, x, dy = nn.Linear(inputs, outputs, bias=False), torch.ones(rows, inputs), torch.ones(rows, outputs)
     x.requires_grad_()
@@ -154,32 +153,3 @@ def _seconds(product: Callable[[], object]) -> float:
         product()
         quickest = min(quickest, time.perf_counter() - begun)
     return quickest
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[Table, Callable[[Table], None]]]:
-    """The table, and what writes it; one process of this user at a time measures."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(path.with_suffix(".lock"), "w")  # noqa: SIM115  # closed below
-    except OSError:
-        yield {}, lambda _: None
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield _read(path), lambda table: _write(path, table)
-
-
-def _read(path: Path) -> Table:
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text())
-        if isinstance(found, dict) and all(isinstance(row, dict) for row in found.values()):
-            return found
-    return {}
-
-
-def _write(path: Path, table: Table) -> None:
-    part = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # a full disk; it is measured again the next time
-        part.write_text(json.dumps(table, indent=1, sort_keys=True))
-        part.replace(path)
