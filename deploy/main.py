@@ -143,7 +143,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
 
 @contextlib.contextmanager
 def _trackers(settings: Settings, state_dir: Path) -> "Iterator[list[Tracking]]":
-    """What mirrors the jobs in MLflow and in Weights & Biases, where the settings name them. Raises CannotServe."""
+    """What mirrors the jobs in MLflow, Weights & Biases and Aim, where the settings name them. Raises CannotServe."""
     from api import CannotServe
     from service import Tracking
 
@@ -152,6 +152,8 @@ def _trackers(settings: Settings, state_dir: Path) -> "Iterator[list[Tracking]]"
         found.append(Tracking("mlflow", settings.mlflow_uri, settings.mlflow_experiment))
     if settings.wandb_project:
         found.append(Tracking("wandb", settings.wandb_project, settings.wandb_mode, str(state_dir / "wandb")))
+    if settings.aim_repo:
+        found.append(Tracking("aim", settings.aim_repo, settings.aim_experiment, str(state_dir / "aim")))
     for one in found:
         if not one.is_installed:
             raise CannotServe(

@@ -41,6 +41,12 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """How `millrace serve` and the runs that it starts write their logs: for people, or a JSON object a line."""
 
+    aim_experiment: str = "millrace"
+    """The experiment that has the runs of `millrace serve`, where there is an Aim."""
+
+    aim_repo: str = ""
+    """The Aim in which jobs are mirrored, as Aim names it: a folder, or `aim://host:53800` of an Aim server."""
+
     mlflow_experiment: str = "millrace"
     """The experiment that has the runs of `millrace serve`, where there is an MLflow."""
 

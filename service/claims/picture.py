@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from service.claims.claim import variant_name
-from service.claims.verdict import ClaimReport, VariantResult
+from service.claims.verdict import ClaimReport, Results, VariantResult
 from service.scaling.counted import Quantity
 from service.scaling.drawing import LEGEND, band, files, log_axis, panels
 from service.scaling.evidence import Evidence, Trial
@@ -37,7 +37,7 @@ def claim_picture(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
 
 def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     """A row for each variant, with a part for the metric and each quantity that is judged."""
-    looks = {one.name: PALETTE[place % len(PALETTE)] for place, one in enumerate(report.variants)}
+    looks = _colours(report)
     quantities = list(report.variants[0].quantities)
     has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
     count = len(quantities) + 2 * has_metric
@@ -46,8 +46,15 @@ def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
         _quantity(axes, report, of, looks)
     if has_metric:
         _results(found[0], report, looks)
-        _curves(found[-1], report, evidence, looks)
+        if report.before is None:
+            _curves(found[-1], report, evidence, looks)
+        else:
+            _results(found[-1], report.before, _colours(report.before))
     return files(figure)
+
+
+def _colours(results: Results) -> dict[str, str]:
+    return {one.name: PALETTE[place % len(PALETTE)] for place, one in enumerate(results.variants)}
 
 
 def _quantity(axes: Axes, report: ClaimReport, of: Quantity, looks: Mapping[str, str]) -> None:
@@ -75,22 +82,22 @@ def _by_batch(scaling: VariantReport, evidence: Evidence) -> dict[str, str]:
     return dict(zip(names, (matplotlib.colors.to_hex(shade) for shade in shades), strict=True))
 
 
-def _results(axes: Axes, report: ClaimReport, looks: Mapping[str, str]) -> None:
-    factor = report.metric.factor
-    for place, variant in enumerate(report.variants):
+def _results(axes: Axes, results: Results, looks: Mapping[str, str]) -> None:
+    factor = results.metric.factor
+    for place, variant in enumerate(results.variants):
         values = [factor * cost for cost in variant.costs.values()]
         _dots(axes, place, values, looks[variant.name], has_mean=variant.mean is not None)
         if variant.diverged:
             where = (1.0, place)
             axes.annotate(f"{variant.diverged} diverged", where, xycoords=("axes fraction", "data"), ha="right")
-    _rows(axes, report)
-    axes.set_xlabel(_label(report))
+    _rows(axes, results)
+    axes.set_xlabel(_label(results))
 
 
-def _rows(axes: Axes, report: ClaimReport) -> None:
+def _rows(axes: Axes, results: Results) -> None:
     """A row a variant."""
-    axes.set_yticks(range(len(report.variants)), [variant.name for variant in report.variants])
-    axes.set_ylim(len(report.variants) - 0.5, -0.5)
+    axes.set_yticks(range(len(results.variants)), [variant.name for variant in results.variants])
+    axes.set_ylim(len(results.variants) - 0.5, -0.5)
 
 
 def _curves(axes: Axes, report: ClaimReport, evidence: Evidence, looks: Mapping[str, str]) -> None:
@@ -111,8 +118,8 @@ def _curves(axes: Axes, report: ClaimReport, evidence: Evidence, looks: Mapping[
     axes.legend(**LEGEND)
 
 
-def _label(report: ClaimReport) -> str:
-    return f"{report.metric.measured_on} {report.metric.name}{report.metric.unit.replace(' %', ' (%)')}"
+def _label(results: Results) -> str:
+    return f"{results.metric.measured_on} {results.metric.name}{results.metric.unit.replace(' %', ' (%)')}"
 
 
 def _of(variant: VariantResult, trials: Sequence[Trial]) -> list[Trial]:

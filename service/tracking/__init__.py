@@ -1,1 +1,1 @@
-"""The metrics of a run in the formats of other tools: TensorBoard and MLflow."""
+"""The metrics of a run in the formats of other tools: TensorBoard, MLflow, Weights & Biases and Aim."""

@@ -88,6 +88,16 @@ def listen() -> Jobs:
     return incoming
 
 
+def take_up(folder: Path, incoming: Jobs) -> None:
+    """Have the jobs mirrored that an earlier process has not seen to their end; `folder` has a file of each."""
+    for note in sorted(folder.glob("*.json")):
+        job = TrackedJob.model_validate_json(note.read_text())
+        if job.run_dir.is_dir():
+            incoming.put(job)
+        else:
+            note.unlink()
+
+
 def flat(spec: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """The fields of a spec by their paths: `optimizer.lr`."""
     for name, value in spec.items():

@@ -1,4 +1,4 @@
-"""The metrics of an event log as named scalars, for TensorBoard and MLflow."""
+"""The metrics of an event log as named scalars, for all trackers."""
 
 from collections import Counter
 

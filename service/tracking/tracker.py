@@ -20,7 +20,7 @@ LOOK_S = 1.0
 RESENT = 100
 """How many of the last jobs are sent again to a new process; of earlier ones it knows by itself."""
 
-Library = Literal["mlflow", "wandb"]
+Library = Literal["aim", "mlflow", "wandb"]
 
 logger = logging.getLogger(__name__)
 

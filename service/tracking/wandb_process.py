@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from service.tracking.mirror import Jobs, TrackedJob, listen, mirror
+from service.tracking.mirror import TrackedJob, listen, mirror, take_up
 from service.tracking.scalars import Scalars
 from trainers import Event, EventLogReader, State
 
@@ -88,16 +88,6 @@ class JobRun:
         points = self.scalars.points(event)  # also of what wandb has: they count from one event to the next
         if points and event.seq >= self.begin:
             run.log({AXIS: event.data["examples"], **points}, step=event.seq, commit=True)
-
-
-def take_up(folder: Path, incoming: Jobs) -> None:
-    """Have the jobs mirrored that an earlier process has not seen to their end."""
-    for note in sorted(folder.glob("*.json")):
-        job = TrackedJob.model_validate_json(note.read_text())
-        if job.run_dir.is_dir():
-            incoming.put(job)
-        else:
-            note.unlink()
 
 
 def main(project: str, mode: Mode, where: str) -> None:

@@ -70,7 +70,9 @@ def test_another_format_is_refused() -> None:
     assert "MILLRACE_LOG_FORMAT" in done.stderr
 
 
-@pytest.mark.parametrize("tracker", [{"mlflow_uri": "http://127.0.0.1:1"}, {"wandb_project": "mine"}])
+@pytest.mark.parametrize(
+    "tracker", [{"mlflow_uri": "http://127.0.0.1:1"}, {"wandb_project": "mine"}, {"aim_repo": "mine"}]
+)
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: dict[str, str]
 ) -> None:

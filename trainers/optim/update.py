@@ -16,7 +16,7 @@ from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import ParameterRule, ParameterStep, UpdateRule
+from trainers.optim.rule import ParameterRule, ParameterStep, Step, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
 from trainers.spans import span
 
@@ -78,10 +78,7 @@ class SliceUpdate:
         """Whether several contributions in one call cost less than one call for each."""
         longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
         self.scratch = torch.empty(longest, device=device)
-        rules = [(g.rule, g.weight_decay) for g in optimizer.by_group(numel)]
-        decouples = any(isinstance(rule, UpdateRule) and rule.decouples_decay and decay for rule, decay in rules)
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
-        self.decoupled = torch.empty_like(self.scratch if decouples else self.scratch[:0])
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         """Apply the contributions to `current` and write the result into `following`.
@@ -119,10 +116,8 @@ class SliceUpdate:
                 rule.apply(newest, g, target, ParameterStep(piece.parameter, lr, decay, bool(piece.exempt)))
             else:
                 assert isinstance(rule, UpdateRule)
-                if rule.decouples_decay and group.weight_decay:
-                    decay = lr * group.weight_decay * contribution.decays
-                    newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
-                rule.apply(newest, g, target, lr, contribution.correction)
+                decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
+                rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
             self._follow(newest, target, is_first=not contribution.seen)
             newest = target
 
@@ -160,13 +155,6 @@ class SliceUpdate:
         if clip is not None and clip.value is not None:
             g = torch.clamp(g, -clip.value, clip.value, out=scratch)
         return g
-
-    def _decayed(self, piece: Piece, decay: float, w: Tensor) -> Tensor:
-        """The parameters w of a piece after a decay that is no part of the gradient; w itself stays as it is."""
-        decayed = torch.mul(w, 1 - decay, out=self.decoupled[: len(w)])
-        for part in piece.exempt:
-            decayed[part] = w[part]
-        return decayed
 
 
 def _kept(piece: Piece, current: Buffers, following: Buffers) -> list[tuple[Tensor, Tensor]]:

@@ -44,6 +44,12 @@ def _of_groups(root: Path) -> list[Path]:
     return found
 
 
+def with_remedy(message: str) -> str:
+    """Why a run has failed, with what to change where it lost processes for want of memory."""
+    for_memory = any(sign in message for sign in ("for want of memory", "OutOfMemoryError"))
+    return f"{message}; {REMEDY}" if for_memory else message
+
+
 async def ended_for_memory(known: tuple[str, int] | None) -> bool:
     """Whether the count has gone up on the actor's node since the actor last answered.
 

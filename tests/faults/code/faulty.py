@@ -11,14 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+MOST_BYTES = 4 * 2**30
+
+
+def eat() -> None:
+    """Take memory, 32 MB after 32 MB, until the process is ended for that; raises if nobody does."""
+    eaten = [bytearray(b"x") * 2**25 for _ in range(MOST_BYTES // 2**25)]
+    raise RuntimeError(f"{len(eaten)} pieces of 32 MB were to be had")
+
 
 class Looks(nn.Module):
     """Looks before each minibatch whether it is meant.
 
-    A file `<worker>-<minibatch>` or `any` in the folder `plan` says what happens: `kill`, `stop` or `raise`. It
-    happens once, to whoever removes the file. Each minibatch takes `pause_s` longer until there is a file `hurry`; as
-    long as there is none, a worker goes no further than the minibatch that a file `until-<worker>` names, and leaves a
-    file `held-<worker>` when it would.
+    A file `<worker>-<minibatch>` or `any` in the folder `plan` says what happens: `kill`, `stop`, `raise`, or `eat`,
+    which takes memory until somebody ends the process. It happens once, to whoever removes the file. Each minibatch
+    takes `pause_s` longer until there is a file `hurry`; as long as there is none, a worker goes no further than the
+    minibatch that a file `until-<worker>` names, and leaves a file `held-<worker>` when it would.
     """
 
     def __init__(self, plan: str, pause_s: float) -> None:
@@ -42,6 +50,8 @@ class Looks(nn.Module):
                 continue
             if what == "raise":
                 raise RuntimeError("struck")
+            if what == "eat":
+                eat()
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what])
 
     def _is_held(self, name: str) -> bool:

@@ -193,6 +193,19 @@ def test_a_sweep_of_rules_over_batches_names_its_variants_and_tells_where_each_r
     assert "16, none" not in svg  # the curves are the best rule's
 
 
+def test_a_page_tells_what_the_networks_were_before() -> None:
+    asked = claim(before=SWEEP | {"variants": {"narrow": {}, "wide": {"batch.per_worker": 64}}})
+    found = seen(small=[0.10, 0.11, 0.12], large=[0.13, 0.14, 0.15])
+    report = claim_report(asked, found, before=seen(narrow=[0.2, 0.3, 0.4], wide=["failed", 0.4, 0.4]))
+    text = claim_page(report, picture="claim.svg")
+    head, _, below = text.partition("## The networks before")
+    assert "| small | 11.00 ± 1.00 % | 3 |" in head
+    assert "| narrow | 30.00 ± 10.00 % | 3 |" in below
+    assert "| wide | 40.00 ± 0.00 % | 2, 1 without a result |" in below
+    assert claim_picture(report, found)["svg"].startswith(b"<?xml")
+    assert claim_report(asked, found).before is None
+
+
 def test_the_guide_has_a_page_for_each_report_and_its_verdict() -> None:
     folder = REPOSITORY / "docs" / "claims"
     table = (folder / "index.md").read_text()

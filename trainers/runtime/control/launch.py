@@ -15,7 +15,7 @@ from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_log import LogSummary
 from trainers.runtime.gone import GONE, LACKED_MEMORY, how
-from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory
+from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory, with_remedy
 from trainers.runtime.messages import ActorLocation, Prepared
 from trainers.runtime.node_folder import cleanup
 from trainers.runtime.nodes import died_with
@@ -166,7 +166,7 @@ class Launcher:
             self.parts.log.line("error", f"{name} {ENDED}: {REMEDY}")
             why = f"{ENDED} before it was ready"
         if (decision := self.failures.failed(f"{name} {why}")) is not None:
-            raise WorkerDied(decision.message)
+            raise WorkerDied(with_remedy(decision.message))
 
     def _say_of_products(self, first: Prepared) -> None:
         self.parts.snapshots.begin(first)

@@ -27,7 +27,7 @@ from trainers.runtime.control.run_progress import RunProgress
 from trainers.runtime.control.worker_group import WorkerGroup
 from trainers.runtime.control.worker_scaler import WorkerScaler
 from trainers.runtime.gone import GONE, how
-from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory, memory_told
+from trainers.runtime.memory import ENDED, REMEDY, ended_for_memory, memory_told, with_remedy
 from trainers.runtime.messages import Prepared
 from trainers.runtime.nodes import died_with
 from trainers.training.messages import GenerationEnd, WorkerReport
@@ -260,7 +260,7 @@ class Training:
 
     def _fail_if_hopeless(self, decision: GiveUp | None) -> None:
         if decision is not None:
-            raise WorkerDied(decision.message)
+            raise WorkerDied(with_remedy(decision.message))
 
     # -- what takes time -------------------------------------------------------------------------------------------
 
