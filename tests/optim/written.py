@@ -1,4 +1,4 @@
-"""Update rules that torch.optim does not have, written out as the papers have them."""
+"""Update rules that torch.optim does not have, written out as the papers have them; and its fused ones, made even."""
 
 from collections.abc import Callable
 
@@ -26,6 +26,25 @@ class Written(torch.optim.Optimizer):
                 g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
                 self.written(p, g, state, group)
             group["before"] = group["lr"]
+
+
+class Fused(torch.optim.Optimizer):
+    """An optimiser of torch.optim with `fused=True`, on a parameter (n,) with zeros behind it: it treats the elements
+    behind the last whole vector instruction by an order of operations of their own, and so none of the parameter's."""
+
+    def __init__(self, params: list[Tensor], kind: type[torch.optim.Optimizer], **options: object):
+        (self.parameter,) = params
+        self.padded = torch.nn.functional.pad(self.parameter.detach(), (0, 64)).requires_grad_()
+        self.inner = kind([self.padded], fused=True, **options)  # type: ignore[call-arg]
+        super().__init__(params, {})
+        self.param_groups = self.inner.param_groups
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        assert self.parameter.grad is not None
+        self.padded.grad = torch.nn.functional.pad(self.parameter.grad, (0, 64))
+        self.inner.step()
+        self.parameter.copy_(self.padded[: self.parameter.numel()])
 
 
 def equation_10(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:
