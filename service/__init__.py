@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.catalogue import datasets as datasets
     from service.catalogue import job_schema as job_schema
     from service.catalogue import models as models
+    from service.claims.before import evidence_before as evidence_before
     from service.claims.before import sweeps_of as sweeps_of
     from service.claims.claim import Claim as Claim
     from service.claims.claim import all_claims as all_claims

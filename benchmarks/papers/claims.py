@@ -9,7 +9,16 @@ from pathlib import Path
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.workload import REPOSITORY
-from service import ClaimReport, TrialStore, all_claims, claim_page, claim_picture, claim_report, evidence
+from service import (
+    ClaimReport,
+    TrialStore,
+    all_claims,
+    claim_page,
+    claim_picture,
+    claim_report,
+    evidence,
+    evidence_before,
+)
 
 PAGES = REPOSITORY / "docs" / "claims"
 
@@ -19,7 +28,7 @@ def write(name: str, folder: Path) -> ClaimReport | None:
     store = TrialStore(folder / name)
     if not store.exists or not store.state.is_terminal:
         return None
-    report = claim_report(all_claims()[name], found := evidence(store))
+    report = claim_report(all_claims()[name], found := evidence(store), before=evidence_before(folder / name))
     done = machine.describe()
     trials = [row for row in store.trials() if row.started and row.finished]
     minutes = (max(row.finished or 0 for row in trials) - min(row.started or 0 for row in trials)) / 60

@@ -107,8 +107,8 @@ def markdown(times: Times, load: dict[str, str]) -> str:
                 f"# An update of {NUMEL / 1e6:.1f} M parameters",
                 as_bullets({**machine.describe(), **load, "rounds": str(len(times[BASE]))}),
                 __doc__.partition("\n\n")[2].strip().replace("\n", " ")
-                + " Ours divide the summed gradient by the examples, which torch's do not, and end in the bits of "
-                "`foreach`; `fused` rounds otherwise.",
+                + " Ours divide the summed gradient by the examples, which torch's do not. Adam's end in the bits of "
+                "`fused`, the others' in those of `foreach`.",
                 as_table(HEADER, rows),
                 "## Against the contract",
                 as_table(VERDICTS, [verdict(ADAMW, paired(times["adamw"], times[BASE]))]),

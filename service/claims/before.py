@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.claims.claim import BEFORE, Claim
+from service.scaling.evidence import Evidence
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_store import TrialState, TrialStore
+from service.sweeps.views import evidence
 
 
 def sweeps_of(
@@ -21,6 +23,12 @@ def sweeps_of(
         yield before, folder / BEFORE
         gather(TrialStore(folder / BEFORE))
     yield claim.asked(quick, overrides, folder), folder
+
+
+def evidence_before(folder: Path) -> Evidence | None:
+    """Of the sweep that was run first in a claim's folder; None where there was none."""
+    store = TrialStore(folder / BEFORE)
+    return evidence(store) if store.exists else None
 
 
 def gather(store: TrialStore) -> None:

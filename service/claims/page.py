@@ -1,11 +1,11 @@
 """A claim's page as Markdown: the claim, the verdict, what each variant came to, and each expectation."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from textwrap import wrap
 
-from service.claims.verdict import ClaimReport, Finding
+from service.claims.verdict import ClaimReport, Finding, Results
 from service.scaling.metric import Metric
 from service.scaling.statistics import Seeds
 
@@ -32,12 +32,17 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
     ]
     lines += [f"Source: {report.source}.", "", f"**The claim {_told(report)}**{note}.", ""]
     if picture:
-        lines += [f"![What each variant came to, and its test curve]({picture})", ""]
+        beside = "its test curve" if report.before is None else "the networks before"
+        lines += [f"![What each variant came to, and {beside}]({picture})", ""]
     lines += [*_variants(report), "", *_findings(report.findings, report.metric), ""]
     lines += [
         *wrap(f"{READING} {report.confidence:.0%} confidence.", WIDTH),
         "",
     ]
+    if report.shares:
+        lines += ["## The fullest of so many servers", "", *_shares(report.shares), ""]
+    if report.before is not None:
+        lines += ["## The networks before", "", *_variants(report.before), ""]
     if report.breaking:
         items = [wrap(f"- {sentence}", WIDTH, subsequent_indent="  ") for sentence in report.breaking]
         lines += ["## Where each rule breaks", "", *chain.from_iterable(items), ""]
@@ -56,11 +61,11 @@ def _told(report: ClaimReport) -> str:
     return "is not shown either way" if report.verdict == "not shown" else report.verdict
 
 
-def _variants(report: ClaimReport) -> list[str]:
-    metric, quantities = report.metric, list(report.variants[0].quantities)
-    has_metric = any(one.costs or one.diverged for one in report.variants)
+def _variants(results: Results) -> list[str]:
+    metric, quantities = results.metric, list(results.variants[0].quantities)
+    has_metric = any(one.costs or one.diverged for one in results.variants)
     rows = []
-    for one in report.variants:
+    for one in results.variants:
         trained = one.costs if has_metric else next(iter(one.quantities.values()), {})
         seeds = ", ".join(
             [str(len(trained)), *([f"{one.diverged} diverged"] if one.diverged else [])]
@@ -71,6 +76,12 @@ def _variants(report: ClaimReport) -> list[str]:
         counted = [_counted(one.quantities[of].values()) for of in quantities]
         rows.append((one.name, *([cost] if has_metric else []), *counted, seeds))
     return _table(("variant", *([metric.name] if has_metric else []), *quantities, "seeds"), rows)
+
+
+def _shares(shares: Mapping[str, Mapping[int, float]]) -> list[str]:
+    counts = next(iter(shares.values()))
+    rows = [(str(count), *(f"{100 * found[count]:.1f} %" for found in shares.values())) for count in counts]
+    return _table(("servers", *shares), rows)
 
 
 def _counted(values: Iterable[float]) -> str:

@@ -7,13 +7,15 @@ metric it is their ratio instead.
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
+from service.claims.shards import by_pairs, fullest_shares
 from service.scaling.cells import final_error, outcome
-from service.scaling.counted import Quantity
+from service.scaling.counted import FULLEST, Quantity
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
 from service.scaling.report import scaling_report
@@ -55,7 +57,14 @@ class Finding(ReportModel):
     """What the ratio is of; none: it is a difference of the metric."""
 
 
-class ClaimReport(ReportModel):
+class Results(ReportModel):
+    """What the variants of a sweep came to."""
+
+    metric: Metric
+    variants: list[VariantResult]
+
+
+class ClaimReport(Results):
     """A claim with its verdict."""
 
     number: int
@@ -65,21 +74,33 @@ class ClaimReport(ReportModel):
     differs: str
     quick: bool
     """A short run, whose verdict is only that the command works."""
-    metric: Metric
     confidence: float = CONFIDENCE
     """Of each side of an interval."""
     verdict: Verdict
-    variants: list[VariantResult]
     findings: list[Finding]
+    shares: dict[str, dict[int, float]] = Field(default={})
+    """Model and placement -> number of servers -> what the fullest of them holds, 0 to 1."""
     breaking: tuple[str, ...] = ()
     """Of a sweep of rules over batches: how far each of them carries, in the words of the scaling report."""
+    before: Results | None = None
+    """Of the networks that the variants start from; none: they start from none."""
 
 
-def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> ClaimReport:
-    """What a sweep's trials, however few of them have ended, say of the claim."""
+def claim_report(claim: Claim, evidence: Evidence, quick: bool = False, before: Evidence | None = None) -> ClaimReport:
+    """What a sweep's trials, however few of them have ended, say of the claim.
+
+    before: Those of the sweep that is run first, where the claim has one.
+    """
     metric = evidence.question.metric
-    found = _results(claim, evidence)
-    findings = [_finding(one, found, metric) for one in claim.expect]
+    shares = fullest_shares(claim.shards) if claim.shards else {}
+    computed = by_pairs(shares)
+    found = _results(claim, evidence, [name for one in claim.expect for name in one.variants if name not in computed])
+    findings = [
+        _ratio(one, *(computed[name] for name in one.variants))
+        if isinstance(one, More | NoMore) and one.of == FULLEST
+        else _finding(one, found, metric)
+        for one in claim.expect
+    ]
     return ClaimReport(
         **claim.model_dump(include={"number", "name", "claim", "source", "differs"}),
         quick=quick,
@@ -87,19 +108,27 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False) -> Claim
         verdict=_verdict([finding.answer for finding in findings]),
         variants=list(found.values()),
         findings=findings,
+        shares=shares,
         breaking=_breaking(evidence) if "rule" in claim.sweep.axes else (),
+        before=_before(claim, before),
     )
+
+
+def _before(claim: Claim, evidence: Evidence | None) -> Results | None:
+    if claim.before is None or evidence is None:
+        return None
+    first = claim.model_copy(update={"sweep": claim.before, "expect": ()})
+    return Results(metric=evidence.question.metric, variants=list(_results(first, evidence).values()))
 
 
 def _breaking(evidence: Evidence) -> tuple[str, ...]:
     return tuple(sentence for part in scaling_report(evidence).variants for sentence in part.answer)
 
 
-def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
+def _results(claim: Claim, evidence: Evidence, expected: Sequence[str] = ()) -> dict[str, VariantResult]:
     costs: dict[str, dict[int, float]] = defaultdict(dict)
     counted: dict[str, dict[Quantity, dict[int, float]]] = defaultdict(lambda: {of: {} for of in claim.quantities})
     asked = claim.sweep.variants or [variant_name(trial.settings) for trial in evidence.trials]
-    expected = [name for one in claim.expect for name in one.variants]
     counts: dict[str, dict[str, int]] = {name: {"diverged": 0, "missing": 0} for name in (*asked, *expected)}
     for trial in evidence.trials:
         name, came_to, cost = variant_name(trial.settings), outcome(trial), final_error(trial)
@@ -109,12 +138,12 @@ def _results(claim: Claim, evidence: Evidence) -> dict[str, VariantResult]:
             for of, values in counted[name].items():
                 if of in trial.quantities:
                     values[trial.seed] = trial.quantities[of]
+        if trial.state == "SUCCEEDED" and not claim.judges_metric:
+            continue  # whatever it learned, what was asked of it was counted
         if came_to == "diverged":
             counts[name]["diverged"] += 1
         elif came_to == "finished" and cost is not None:
             costs[name][trial.seed] = cost
-        elif trial.state == "SUCCEEDED" and not claim.judges_metric:
-            continue  # what was asked of it was counted
         else:
             counts[name]["missing"] += 1
     return {

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import initial_state
+from trainers.optim.rule import Step, initial_state
 from trainers.optim.scaling import momentum_correction
 from trainers.spec import MomentumSpec, TrainSpec
 
@@ -70,7 +70,7 @@ def test_momentum_correction_makes_equation_10_equal_to_9_under_any_positive_rat
     for lr in rates:
         g = torch.randn(8, generator=generator, dtype=torch.float64)
         for rule, buffers in ((nine, Buffers(w, state)), (ten, Buffers(other, other_state))):
-            rule.apply(buffers, g, buffers, lr, momentum_correction(before, lr))
+            rule.apply(buffers, g, buffers, Step(lr, momentum_correction(before, lr)))
         moved = torch.maximum(moved, lr * state["momentum"].abs())
         before = lr
     assert ((other - w).abs() <= 1e-9 * (1 + len(rates) * moved)).all()

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.optim.written import Written, equation_10, lion, tensorflow_rmsprop
+from tests.optim.written import Fused, Written, equation_10, lion, tensorflow_rmsprop
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.optimizer import Optimizer
-from trainers.optim.rule import initial_state
+from trainers.optim.rule import Step, initial_state
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.slices import spans
 from trainers.optim.update import Contribution, SliceUpdate
@@ -52,9 +52,9 @@ PAIRS: list[tuple[AnyOptimizer, Torch]] = [
     ),
     (
         AdamSpec(betas=(0.8, 0.97), epsilon=1e-6, weight_decay=DECAY),
-        lambda p: torch.optim.Adam(p, 0.1, (0.8, 0.97), 1e-6, weight_decay=DECAY, foreach=False),
+        lambda p: Fused(p, torch.optim.Adam, lr=0.1, betas=(0.8, 0.97), eps=1e-6, weight_decay=DECAY),
     ),
-    (AdamWSpec(weight_decay=DECAY), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=DECAY, foreach=False)),
+    (AdamWSpec(weight_decay=DECAY), lambda p: Fused(p, torch.optim.AdamW, lr=0.1, weight_decay=DECAY)),
     (
         MomentumSpec(equation=10, weight_decay=DECAY),
         lambda p: Written(p, 0.1, DECAY, equation_10, 0.0, momentum=0.9, corrects=True),
@@ -167,7 +167,7 @@ def test_momentum_is_equation_9_of_paper_4() -> None:
     """u <- m u + g; w <- w - lr u: the learning rate is outside of u, so a change of it acts at once."""
     rule = MomentumSpec(momentum=0.5).build()
     w, state = torch.tensor([1.0]), {"momentum": torch.tensor([4.0])}
-    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), 0.1)
+    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), Step(0.1))
     assert state["momentum"].tolist() == [5.0]
     torch.testing.assert_close(w, torch.tensor([0.5]))
 
@@ -180,7 +180,7 @@ def trained(spec: MomentumSpec, rates: list[float], seed: int) -> tuple[Tensor, 
     state, before = initial_state(rule, w), 0.0
     for lr in rates:
         g = torch.randn(numel, generator=generator, dtype=torch.float64) + 0.1 * w
-        rule.apply(Buffers(w, state), g, Buffers(w, state), lr, momentum_correction(before, lr))
+        rule.apply(Buffers(w, state), g, Buffers(w, state), Step(lr, momentum_correction(before, lr)))
         before = lr
     return w, state
 
@@ -220,7 +220,7 @@ def test_equation_10_by_hand() -> None:
     """v = 4 at rate 0.1; the rate rises to 0.2: v <- 0.5 (0.2 / 0.1) 4 + 0.2 3 = 4.6, w <- 1 - 4.6."""
     rule = MomentumSpec(momentum=0.5, equation=10).build()
     w, state = torch.tensor([1.0]), {"velocity": torch.tensor([4.0])}
-    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), 0.2, momentum_correction(0.1, 0.2))
+    rule.apply(Buffers(w, state), torch.tensor([3.0]), Buffers(w, state), Step(0.2, momentum_correction(0.1, 0.2)))
     torch.testing.assert_close(state["velocity"], torch.tensor([4.6]))
     torch.testing.assert_close(w, torch.tensor([-3.6]))
 
@@ -233,7 +233,7 @@ def test_tensorflows_rmsprop_is_the_program_written_out() -> None:
     theirs, ms = w.tolist(), [1.0, 1.0]
     for step in range(20):
         g = [math.sin(step + 1.0), 3.0 * math.cos(step)]
-        rule.apply(Buffers(w, state), torch.tensor(g, dtype=torch.float64), Buffers(w, state), 0.1)
+        rule.apply(Buffers(w, state), torch.tensor(g, dtype=torch.float64), Buffers(w, state), Step(0.1))
         for i in range(2):
             ms[i] = 0.9 * ms[i] + 0.1 * g[i] ** 2
             theirs[i] -= 0.1 * g[i] / math.sqrt(ms[i] + 1.0)
@@ -242,6 +242,6 @@ def test_tensorflows_rmsprop_is_the_program_written_out() -> None:
     one, two = torch.tensor([1.0]), torch.tensor([1.0])
     for each, x in ((pytorchs, one), (rule, two)):
         buffers = Buffers(x, initial_state(each, x))
-        each.apply(buffers, torch.tensor([1.0]), buffers, 0.1)
+        each.apply(buffers, torch.tensor([1.0]), buffers, Step(0.1))
     assert one.item() == pytest.approx(1 - 0.1 / (math.sqrt(0.1) + 1))
     assert two.item() == pytest.approx(1 - 0.1 / math.sqrt(2))

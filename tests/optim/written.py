@@ -1,4 +1,4 @@
-"""Update rules that torch.optim does not have, written out as the papers have them."""
+"""Update rules that torch.optim does not have, written out as the papers have them; and its fused ones, made even."""
 
 from collections.abc import Callable
 
@@ -26,6 +26,32 @@ class Written(torch.optim.Optimizer):
                 g = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
                 self.written(p, g, state, group)
             group["before"] = group["lr"]
+
+
+class Fused(torch.optim.Optimizer):
+    """An optimiser of torch.optim with `fused=True`, with zeros behind each parameter: the elements behind the last
+    whole vector instruction have an order of operations of their own there, and so none of the parameter's are."""
+
+    def __init__(self, params: object, kind: type[torch.optim.Optimizer], **options: object):
+        super().__init__(params, options)  # type: ignore[arg-type]
+        padded = [group | {"params": [_padded(p) for p in group["params"]]} for group in self.param_groups]
+        self.inner = kind(padded, fused=True)  # type: ignore[call-arg]
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
+            theirs |= {name: value for name, value in mine.items() if name != "params"}
+            for p, twin in zip(mine["params"], theirs["params"], strict=True):
+                twin[: p.numel()] = p.flatten()
+                twin.grad = None if p.grad is None else _padded(p.grad)
+        self.inner.step()
+        for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
+            for p, twin in zip(mine["params"], theirs["params"], strict=True):
+                p.copy_(twin[: p.numel()].view_as(p))
+
+
+def _padded(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x.detach().flatten(), (0, 64))
 
 
 def equation_10(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:

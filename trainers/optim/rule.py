@@ -26,6 +26,29 @@ class Rule:
     """The states that contain the learning rate as a factor and must be corrected when it changes."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """How elements are updated."""
+
+    lr: float
+    """The learning rate of this update."""
+    correction: float = 1.0
+    """`momentum_correction` from the last learning rate to this one, for the states in `rate_names`."""
+    keep: float = 1.0
+    """What decoupled weight decay leaves of the parameters before they are updated, as a factor."""
+    exempt: tuple[slice, ...] = ()
+    """Parts of the elements, in their order, that it leaves alone."""
+
+    def decayed(self, w: Tensor) -> Tensor:
+        """The parameters w (n,) after weight decay; w itself stays as it is."""
+        if self.keep == 1:
+            return w
+        decayed = torch.mul(w, self.keep)
+        for part in self.exempt:
+            decayed[part] = w[part]
+        return decayed
+
+
 class UpdateRule(Rule, ABC):
     """w, state <- rule(w, g, state) on each element by itself. Every tensor is (n,) float32."""
 
@@ -33,12 +56,8 @@ class UpdateRule(Rule, ABC):
     """Whether weight decay shrinks the parameters before an update, and is no part of the gradient."""
 
     @abstractmethod
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
-        """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read.
-
-        lr: the learning rate of this update.
-        correction: `momentum_correction` from the last learning rate to this one, for the states in `rate_names`.
-        """
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+        """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
 
 
 def spare(current: Buffers, following: Buffers) -> Tensor | None:

@@ -16,7 +16,7 @@ from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import ParameterRule, ParameterStep, UpdateRule
+from trainers.optim.rule import ParameterRule, ParameterStep, Step, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
 from trainers.spans import span
 
@@ -78,10 +78,7 @@ class SliceUpdate:
         """Whether several contributions in one call cost less than one call for each."""
         longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
         self.scratch = torch.empty(longest, device=device)
-        rules = [(g.rule, g.weight_decay) for g in optimizer.by_group(numel)]
-        decouples = any(isinstance(rule, UpdateRule) and rule.decouples_decay and decay for rule, decay in rules)
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
-        self.decoupled = torch.empty_like(self.scratch if decouples else self.scratch[:0])
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         """Apply the contributions to `current` and write the result into `following`.
@@ -92,14 +89,8 @@ class SliceUpdate:
             self._apply_all(contributions, current, following)
 
     def _apply_all(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
-        both = zip(current.vectors, following.vectors, strict=True)
-        vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
         for piece, now, then in zip(self.pieces, self._parts(current), self._parts(following), strict=True):
-            kept: list[tuple[Tensor, Tensor]] = []
-            for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
-                kept.append((vector[edge], vector[edge].clone()))
-                if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
-                    vector[edge] = vector[piece.own]
+            kept = _kept(piece, current, following) if piece.edges else ()
             self._apply(piece, contributions, now, then)
             for elements, before in kept:
                 elements.copy_(before)
@@ -125,10 +116,8 @@ class SliceUpdate:
                 rule.apply(newest, g, target, ParameterStep(piece.parameter, lr, decay, bool(piece.exempt)))
             else:
                 assert isinstance(rule, UpdateRule)
-                if rule.decouples_decay and group.weight_decay:
-                    decay = lr * group.weight_decay * contribution.decays
-                    newest = Buffers(self._decayed(piece, decay, newest.params), newest.state)
-                rule.apply(newest, g, target, lr, contribution.correction)
+                decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
+                rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
             self._follow(newest, target, is_first=not contribution.seen)
             newest = target
 
@@ -167,12 +156,17 @@ class SliceUpdate:
             g = torch.clamp(g, -clip.value, clip.value, out=scratch)
         return g
 
-    def _decayed(self, piece: Piece, decay: float, w: Tensor) -> Tensor:
-        """The parameters w of a piece after a decay that is no part of the gradient; w itself stays as it is."""
-        decayed = torch.mul(w, 1 - decay, out=self.decoupled[: len(w)])
-        for part in piece.exempt:
-            decayed[part] = w[part]
-        return decayed
+
+def _kept(piece: Piece, current: Buffers, following: Buffers) -> list[tuple[Tensor, Tensor]]:
+    """The elements of neighbours that a piece computes too, with copies of what they are."""
+    both = zip(current.vectors, following.vectors, strict=True)
+    vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
+    kept: list[tuple[Tensor, Tensor]] = []
+    for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
+        kept.append((vector[edge], vector[edge].clone()))
+        if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
+            vector[edge] = vector[piece.own]
+    return kept
 
 
 def _whole(optimizer: Optimizer, numel: int) -> list[Piece]:

@@ -22,6 +22,7 @@ from service import (
     claim_page,
     claim_report,
     evidence,
+    evidence_before,
     sweeps_of,
 )
 
@@ -84,7 +85,7 @@ def run_claims(context: CliContext, request: ClaimsRequest) -> int:
         store = TrialStore(folder)
         if not store.exists or status == BAD_INPUT:
             return status
-        report = claim_report(claim, found := evidence(store), request.quick)
+        report = claim_report(claim, found := evidence(store), request.quick, evidence_before(folder))
         from service import claim_picture  # matplotlib
 
         (folder / "claim.json").write_text(report.model_dump_json(indent=1))

@@ -50,7 +50,7 @@ class Scenes:
         return self.made[i]
 
 
-def scenes(root: str, train: int = 400, test: int = 200) -> tuple[Scenes, Scenes]:
+def scenes(root: str, train: int = 400, test: int = 100) -> tuple[Scenes, Scenes]:
     """Of garments and digits; a picture of one half is never in the other. Raises ValueError likewise."""
     return _halves(garments_and_digits(root), train, test)
 

@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from benchmarks.papers.scenes import draw
 from service.claims.experiments.pictures import garments_and_digits, scenes_of_digits, two_kinds_of_digits
 
 
@@ -34,3 +35,9 @@ def test_scenes_are_exact_to_the_byte_and_masks_lie_in_their_boxes() -> None:
                 assert mask[:, left].any()
                 assert mask[:, right - 1].any()
     assert digest.hexdigest() == "ffdd2124542d0b4a5969cc1786854bab40187b8ce8ee09bd4fb2513471bc6163"
+
+
+def test_scenes_are_drawn_with_boxes_and_names() -> None:
+    figure = draw(scenes_of_digits()[0])
+    assert len(figure.axes) == 4
+    assert all(len(axes.patches) == len(axes.texts) >= 1 for axes in figure.axes)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule, spare
 
 
 class Adagrad(UpdateRule):
@@ -15,7 +15,7 @@ class Adagrad(UpdateRule):
     def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         s = torch.addcmul(current.state["square"], g, g, value=1, out=following.state["square"])
         root = torch.sqrt(s, out=spare(current, following)).add_(self.epsilon)
-        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)
+        torch.addcdiv(current.params, g, root, value=-step.lr, out=following.params)

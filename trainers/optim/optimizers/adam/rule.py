@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule
 
 
 class Adam(UpdateRule):
@@ -19,25 +20,33 @@ class Adam(UpdateRule):
     state_names = ("exp_avg", "exp_avg_sq", "step")
 
     def __init__(self, betas: tuple[float, float], epsilon: float) -> None:
-        self.betas, self.epsilon = betas, epsilon
+        from trainers.optim.optimizers.adam import kernel  # Numba takes half a second to import: only who needs it does
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
-        (b1, b2), old, new = self.betas, current.state, following.state
-        step = torch.add(old["step"], 1, out=new["step"])
-        m = torch.lerp(old["exp_avg"], g, 1 - b1, out=new["exp_avg"])
-        s = torch.mul(old["exp_avg_sq"], b2, out=new["exp_avg_sq"]).addcmul_(g, g, value=1 - b2)
-        if step.is_cuda:  # nothing waits for the device
-            self._update_on_device(current.params, m, s, step.max(), following.params, lr)
-            return
-        t = float(step.amax()) if step.numel() else 1.0  # not the first: between two parameters there may be zeros
-        root = torch.sqrt(s, out=spare(current, following)).div_(math.sqrt(1 - b2**t)).add_(self.epsilon)
-        torch.addcdiv(current.params, m, root, value=-(lr / (1 - b1**t)), out=following.params)
+        self.betas, self.epsilon, self.kernel = betas, epsilon, kernel.adam
 
-    def _update_on_device(self, w: Tensor, m: Tensor, s: Tensor, t: Tensor, into: Tensor, lr: float) -> None:
-        """The same with t, (), left where it is."""
-        b1, b2 = self.betas
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+        (self._on_device if g.is_cuda else self._in_one_pass)(current, g, following, step)
+
+    def _in_one_pass(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+        (b1, b2), before = self.betas, current.state["step"].numpy()
+        t = float(before[0] or before.max()) + 1 if before.size else 1.0  # between two parameters there may be zeros
+        bounds = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), before.size]
+        factors = [step.keep, 1 - b1, b2, 1 - b2, step.lr / (1 - b1**t), math.sqrt(1 - b2**t), self.epsilon, 1]
+        of_both = [vector.numpy() for version in (current, following) for vector in _vectors(version)]
+        self.kernel(g.numpy(), *of_both, np.array(bounds), *np.array(factors, np.float32))
+
+    def _on_device(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+        """The same by torch's operations; t, (), stays where it is, so that nothing waits for the device."""
+        (b1, b2), (_, m, s, steps), (into, *new) = self.betas, _vectors(current), _vectors(following)
+        m = torch.lerp(m, g, 1 - b1, out=new[0])
+        s = torch.mul(s, b2, out=new[1]).addcmul_(g, g, value=1 - b2)
+        t = torch.add(steps, 1, out=new[2]).max()
         root = s.sqrt().div_((1 - b2**t).sqrt()).add_(self.epsilon)
-        torch.sub(w, torch.div(m, root).mul_(lr / (1 - b1**t)), out=into)
+        torch.sub(step.decayed(current.params), torch.div(m, root).mul_(step.lr / (1 - b1**t)), out=into)
+
+
+def _vectors(version: Buffers) -> list[Tensor]:
+    return [version.params, *(version.state[name] for name in Adam.state_names)]
 
 
 class AdamW(Adam):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule, spare
 
 
 class Lion(UpdateRule):
@@ -16,8 +16,8 @@ class Lion(UpdateRule):
     def __init__(self, betas: tuple[float, float]) -> None:
         self.betas = betas
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         (b1, b2), m = self.betas, current.state["exp_avg"]
         direction = torch.lerp(m, g, 1 - b1, out=spare(current, following)).sign_()
         torch.lerp(m, g, 1 - b2, out=following.state["exp_avg"])
-        torch.add(current.params, direction, alpha=-lr, out=following.params)
+        torch.add(step.decayed(current.params), direction, alpha=-step.lr, out=following.params)

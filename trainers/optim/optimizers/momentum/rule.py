@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule
+from trainers.optim.rule import Step, UpdateRule
 
 
 class Momentum(UpdateRule):
@@ -15,9 +15,9 @@ class Momentum(UpdateRule):
     def __init__(self, m: float) -> None:
         self.m = m
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
-        torch.add(current.params, u, alpha=-lr, out=following.params)
+        torch.add(current.params, u, alpha=-step.lr, out=following.params)
 
 
 class Velocity(UpdateRule):
@@ -30,7 +30,7 @@ class Velocity(UpdateRule):
         self.m, self.corrects = m, corrects
         self.rate_names = self.state_names if corrects else ()
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
-        m = self.m * correction if self.corrects else self.m
-        v = torch.mul(current.state["velocity"], m, out=following.state["velocity"]).add_(g, alpha=lr)
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+        m = self.m * step.correction if self.corrects else self.m
+        v = torch.mul(current.state["velocity"], m, out=following.state["velocity"]).add_(g, alpha=step.lr)
         torch.sub(current.params, v, out=following.params)

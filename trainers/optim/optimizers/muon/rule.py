@@ -5,7 +5,7 @@ from torch import Tensor
 
 from trainers.optim.buffers import Buffers
 from trainers.optim.optimizers.adam.rule import AdamW
-from trainers.optim.rule import ParameterRule, ParameterStep, norm
+from trainers.optim.rule import ParameterRule, ParameterStep, Step, norm
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic, as in the authors' implementation."""
@@ -29,7 +29,7 @@ class Muon(ParameterRule):
         lr = step.lr if step.parameter.is_hidden else step.lr * self.rate
         w = current.params * (1 - lr * step.decay) if step.decay else current.params
         if not step.parameter.is_hidden:
-            self.others.apply(Buffers(w, current.state), g, following, lr)
+            self.others.apply(Buffers(w, current.state), g, following, Step(lr))
             return
         u = torch.lerp(current.state["exp_avg"], g, 1 - self.m, out=following.state["exp_avg"])
         for name in ("exp_avg_sq", "step"):

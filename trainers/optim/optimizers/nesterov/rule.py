@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule, spare
 
 
 class Nesterov(UpdateRule):
@@ -15,7 +15,7 @@ class Nesterov(UpdateRule):
     def __init__(self, m: float) -> None:
         self.m = m
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
         ahead = torch.add(g, u, alpha=self.m, out=spare(current, following))
-        torch.add(current.params, ahead, alpha=-lr, out=following.params)
+        torch.add(current.params, ahead, alpha=-step.lr, out=following.params)

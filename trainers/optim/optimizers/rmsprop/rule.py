@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule, spare
 
 
 class Rmsprop(UpdateRule):
@@ -15,10 +15,10 @@ class Rmsprop(UpdateRule):
     def __init__(self, decay: float, epsilon: float) -> None:
         self.decay, self.epsilon = decay, epsilon
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         s = self._mean_square(current, g, following)
         root = torch.sqrt(s, out=spare(current, following)).add_(self.epsilon)
-        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)
+        torch.addcdiv(current.params, g, root, value=-step.lr, out=following.params)
 
     def _mean_square(self, current: Buffers, g: Tensor, following: Buffers) -> Tensor:
         """s <- d s + (1 - d) g^2, (n,)."""
@@ -31,7 +31,7 @@ class TensorFlowRmsprop(Rmsprop):
 
     first_value = 1.0
 
-    def apply(self, current: Buffers, g: Tensor, following: Buffers, lr: float, correction: float = 1.0) -> None:
+    def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         s = self._mean_square(current, g, following)
         root = torch.add(s, self.epsilon, out=spare(current, following)).sqrt_()
-        torch.addcdiv(current.params, g, root, value=-lr, out=following.params)
+        torch.addcdiv(current.params, g, root, value=-step.lr, out=following.params)
