@@ -69,6 +69,8 @@ class Collectives(ABC):
     def cut_at(self, places: Sequence[int]) -> None:
         """From now on divide vectors of `places[-1]` elements at some of these places only, which begin with 0."""
         self.places[places[-1]] = tuple(places)
+        self._cuts.clear()
+        self._canonical_bytes.clear()
 
     @cached_property
     def places(self) -> dict[int, tuple[int, ...]]:
@@ -77,8 +79,22 @@ class Collectives(ABC):
 
     def shares(self, numel: int) -> list[slice]:
         """How a vector is divided among the workers, by rank: as equally as its `places` allow."""
-        places = self.places.get(numel)
-        return spans(numel, self.size) if places is None else cuts_at(places, self.size)
+        found = self._cuts.get(numel)
+        if found is None:
+            places = self.places.get(numel)
+            found = spans(numel, self.size) if places is None else cuts_at(places, self.size)
+            self._cuts[numel] = found
+        return found
+
+    @cached_property
+    def _cuts(self) -> dict[int, list[slice]]:
+        """`shares` by elements, as long as nothing changes them: each step asks several times."""
+        return {}
+
+    @cached_property
+    def _canonical_bytes(self) -> dict[Reduction, tuple[int, int, int]]:
+        """Likewise, what a reduction sends, receives, and sends to other nodes."""
+        return {}
 
     def span(self, numel: int) -> slice:
         """The 1/K of a vector that this worker reduces and updates (paper 1, section 4.1)."""
@@ -126,11 +142,14 @@ class Collectives(ABC):
 
     def _count_canonical(self, reduction: Reduction) -> None:
         """Of a `reduce_canonical`: each of this worker's parts but for its own span, and the others' parts of that."""
-        numel, parts = reduction.numel, reduction.num_bytes(self.rank)
-        mine, cuts = self._width(numel), self.shares(numel)
-        theirs = sum(reduction.num_bytes(k) for k in range(self.size) if k != self.rank)
-        crossed = sum(cuts[k].stop - cuts[k].start for k in self._elsewhere)
-        self.meter.count_bytes(parts * (numel - mine), theirs * mine, parts * crossed)
+        found = self._canonical_bytes.get(reduction)
+        if found is None:
+            numel, parts = reduction.numel, reduction.num_bytes(self.rank)
+            mine, cuts = self._width(numel), self.shares(numel)
+            theirs = sum(reduction.num_bytes(k) for k in range(self.size) if k != self.rank)
+            crossed = sum(cuts[k].stop - cuts[k].start for k in self._elsewhere)
+            found = self._canonical_bytes[reduction] = parts * (numel - mine), theirs * mine, parts * crossed
+        self.meter.count_bytes(*found)
 
     def _count_gather(self, numel: int) -> None:
         """Of an `all_gather`."""

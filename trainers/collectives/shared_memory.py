@@ -105,6 +105,7 @@ class SharedMemoryCollectives(Collectives):
         self.exchanges = 0
         self.subgroups = 0
         self.files: dict[str, MappedFile | DeviceRows] = {}
+        self.sums: dict[Reduction, TreeSum] = {}
         self.boxes: dict[int, MappedFile] = {}  # by slot
         self.under_way: dict[int, Handle[None]] = {}  # exchanges by number
         others = [k for k in range(size) if k != rank]
@@ -149,17 +150,26 @@ class SharedMemoryCollectives(Collectives):
     def reduce_canonical(self, reduction: Reduction, parts: Sequence[Tensor]) -> Handle[Gradient]:
         self._count_canonical(reduction)
         arrived = self.barrier()
-        mine = self.span(reduction.numel)
 
         def ordered() -> Gradient:
             arrived.wait()
-            found: dict[Node, Tensor] = {}
-            for k in range(self.size):
-                for i, node in enumerate(reduction.nodes(k)):
-                    found[node] = self._part(reduction, k, i)[mine]
-            return TreeSum(reduction.num_virtual, found)
+            if reduction not in self.sums:
+                self.sums[reduction] = self._sum_of(reduction)
+            return self.sums[reduction]
 
         return Handle(ordered)
+
+    def cut_at(self, places: Sequence[int]) -> None:
+        super().cut_at(places)
+        self.sums.clear()
+
+    def _sum_of(self, reduction: Reduction) -> TreeSum:
+        """Of this worker's span, by views of the parts, which stay where they are."""
+        mine, found = self.span(reduction.numel), dict[Node, Tensor]()
+        for k in range(self.size):
+            for i, node in enumerate(reduction.nodes(k)):
+                found[node] = self._part(reduction, k, i)[mine]
+        return TreeSum(reduction.num_virtual, found)
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         self._count_gather(vector.numel())

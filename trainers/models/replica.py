@@ -60,7 +60,7 @@ class Replica:
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.on_device: Tensor | None = None  # (P,) copy of the parameters, if the caller's are on another device
         self.gradient_on_device: Tensor | None = None  # (P,) the gradient before it goes there
-        self.views: dict[int, list[Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
+        self.views: dict[int, dict[str, Tensor]] = {}  # address of a flat vector -> its views, in the layout's order
         self.module_buffers = ModuleBuffers(self.model)
         self.buffers: dict[int, Named] = {}  # virtual rank -> buffers by name
         self.is_as_built = True  # until the parameters first point to the caller's memory
@@ -169,9 +169,8 @@ class Replica:
         return Total()
 
     def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
-        views = dict(zip(self.layout.names, self._views(into), strict=True))
         gradient = None if scale == 1 else torch.full_like(loss, scale)  # torch has a shorter way of its own for 1
-        self.backward(loss, gradient, views, on_ready)
+        self.backward(loss, gradient, self._views(into), on_ready)
 
     def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
         """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""
@@ -309,14 +308,14 @@ class Replica:
             if self.on_device is None:
                 self.on_device = torch.empty(self.layout.numel, device=self.device)
             params = self.on_device.copy_(params)
-        self.point_to(dict(zip(self.layout.names, self._views(params), strict=True)))
+        self.point_to(self._views(params))
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
+    def _views(self, flat: Tensor) -> dict[str, Tensor]:
         views = self.views.get(flat.data_ptr())
         if views is None:
             if len(self.views) > 64:  # every fetched version may be in other memory
                 self.views.clear()
-            views = self.views[flat.data_ptr()] = self.layout.views(flat)
+            views = self.views[flat.data_ptr()] = dict(zip(self.layout.names, self.layout.views(flat), strict=True))
         return views
 
     def _take(self, parameter: Tensor) -> None:

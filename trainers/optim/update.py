@@ -89,14 +89,8 @@ class SliceUpdate:
             self._apply_all(contributions, current, following)
 
     def _apply_all(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
-        both = zip(current.vectors, following.vectors, strict=True)
-        vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
         for piece, now, then in zip(self.pieces, self._parts(current), self._parts(following), strict=True):
-            kept: list[tuple[Tensor, Tensor]] = []
-            for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
-                kept.append((vector[edge], vector[edge].clone()))
-                if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
-                    vector[edge] = vector[piece.own]
+            kept = _kept(piece, current, following) if piece.edges else ()
             self._apply(piece, contributions, now, then)
             for elements, before in kept:
                 elements.copy_(before)
@@ -161,6 +155,18 @@ class SliceUpdate:
         if clip is not None and clip.value is not None:
             g = torch.clamp(g, -clip.value, clip.value, out=scratch)
         return g
+
+
+def _kept(piece: Piece, current: Buffers, following: Buffers) -> list[tuple[Tensor, Tensor]]:
+    """The elements of neighbours that a piece computes too, with copies of what they are."""
+    both = zip(current.vectors, following.vectors, strict=True)
+    vectors = [(after, before.data_ptr() == after.data_ptr()) for before, after in both]
+    kept: list[tuple[Tensor, Tensor]] = []
+    for edge, (vector, is_read) in itertools.product(piece.edges, vectors):
+        kept.append((vector[edge], vector[edge].clone()))
+        if is_read:  # neighbours may be an update ahead, which must not show in a rule's state
+            vector[edge] = vector[piece.own]
+    return kept
 
 
 def _whole(optimizer: Optimizer, numel: int) -> list[Piece]:

@@ -84,7 +84,10 @@ class TrainingLoop:
         self.gate = gate
         self.ports = ports
         self.version = held
-        self.is_synchronous = self.spec.algorithm.traits.is_synchronous
+        traits = self.spec.algorithm.traits
+        self.is_synchronous = traits.is_synchronous
+        self.has_parameters = not traits.uses_parameter_server
+        """Whether the workers hold the parameters, so that their snapshots are made here and not by the shards."""
         self.ranks = range(begin.number, begin.number + 1)  # whose buffers it trains
         if self.is_synchronous:
             self.ranks = range(*block(setup.order.num_virtual, endpoint.rank, endpoint.size))
@@ -189,7 +192,7 @@ class TrainingLoop:
         works = self._works(self.place)
         self._stay()
         while self.gate.enter():
-            if self._has_parameters and self.gate.meets():
+            if self.has_parameters and self.gate.meets():
                 self._snapshot()
             self.reporter.count_wait()
             self.ports.tracer.turn()
@@ -200,7 +203,7 @@ class TrainingLoop:
                 self._step(work)
                 self.stepping = False
             self.ports.tracer.count()
-            if self._has_parameters and self._snapshot_due(self.place):
+            if self.has_parameters and self._snapshot_due(self.place):
                 self._snapshot()
             self._stay()
 
@@ -243,7 +246,7 @@ class TrainingLoop:
         assert self.algorithm is not None
         self.algorithm.finish()
         self._report()
-        if self._has_parameters:
+        if self.has_parameters:
             whole = self.algorithm.gather_state()
             if self.endpoint.rank == 0 or self.algorithm.local_state() is not None:
                 assert whole is not None
@@ -277,14 +280,9 @@ class TrainingLoop:
             file = self.folder / f"buffers-{setup.order.num_virtual}"
             self.buffers.open(file if self.endpoint.shares_memory else None, self.collectives)
 
-    @property
-    def _has_parameters(self) -> bool:
-        """Whether the workers hold the parameters, so that their snapshots are made here and not by the shards."""
-        return not self.spec.algorithm.traits.uses_parameter_server
-
     def _works(self, position: Position) -> Iterator[Work]:
         setup = self.setup
-        if not self.spec.algorithm.traits.is_synchronous:
+        if not self.is_synchronous:
             return self._leased(GroupPosition(self.begin.number, self.endpoint.rank, self.endpoint.size))
         begin = (position.epoch, position.first + position.step * setup.order.num_virtual)
         return synchronous(setup.dataset, setup.order, self.ranks, self.extent.epochs, begin, self.extent.minibatches)
@@ -306,8 +304,7 @@ class TrainingLoop:
         if not self.is_synchronous:
             return place
         ends = work.ends_epoch
-        return replace(
-            place,
+        return place.after(
             epoch=place.epoch + ends,
             step=0 if ends else place.step + 1,
             first=0 if ends else place.first,

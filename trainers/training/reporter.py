@@ -49,6 +49,7 @@ class Reporter:
         self.every_s = every_s
         self.collectives: Collectives | None = None
         self.store: ParameterStore | None = None
+        self.connections: list[Collectives | ParameterStore] = []
         self.metrics = StepMetrics()  # since the last report
         self.since_s = time.perf_counter()
         self.steps = 0  # of the generation
@@ -63,6 +64,7 @@ class Reporter:
     def connect(self, collectives: Collectives | None, store: ParameterStore | None) -> None:
         """What these count is reported too."""
         self.collectives, self.store = collectives, store
+        self.connections = [each for each in (collectives, store) if each is not None]
 
     def restart(self) -> None:
         """The first step begins: what came before it is not reported."""
@@ -72,10 +74,9 @@ class Reporter:
     def take_wait_s(self) -> float:
         """Seconds that this thread waited for other workers and for shards since the last call."""
         waited = 0.0
-        for connection in (self.collectives, self.store):
-            if connection is not None:
-                waited += connection.waited_s
-                connection.waited_s = 0.0
+        for connection in self.connections:
+            waited += connection.waited_s
+            connection.waited_s = 0.0
         return waited
 
     def count_wait(self) -> float:

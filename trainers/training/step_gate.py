@@ -17,10 +17,9 @@ class StepGate:
     def enter(self) -> bool:
         """Begin a step; waits while held. False once as many were begun as the limit allows, or when closed."""
         with self.changed:
-            self.changed.wait_for(lambda: self.closed or not self.held)
-            if self.closed:
-                return False
-            if self.limit is not None and self.begun >= self.limit:
+            while self.held and not self.closed:
+                self.changed.wait()
+            if self.closed or (self.limit is not None and self.begun >= self.limit):
                 return False
             self.begun += 1
             return True
@@ -47,6 +46,6 @@ class StepGate:
             self.changed.notify_all()
 
     def meets(self) -> bool:
-        """Whether the workers meet before the step that was just begun. Whoever was held knows it by then."""
-        with self.changed:
-            return self.begun - 1 in self.meetings
+        """Whether the workers meet before the step that was just begun. Whoever was held knows it by then, and has
+        had the lock since; only the thread that enters asks."""
+        return self.begun - 1 in self.meetings

@@ -36,9 +36,12 @@ class Products:
     def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
         """Whether a layer with this weight (outputs, inputs) is trained as well as torch itself does: it is small, and
         all of its products go through torch's own library."""
-        count, inputs = weight.shape
-        if inputs * count >= COPIED_WEIGHTS:
+        numel = weight.numel()
+        if numel >= COPIED_WEIGHTS:
             return False
+        if numel < LEAST_WEIGHTS:  # asked at every step of the smallest models
+            return True
+        count, inputs = weight.shape
         return not _is_large(x, weight) or not any(self._through_onednn(i, inputs, count, x) for i in range(3))
 
     def outputs(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
