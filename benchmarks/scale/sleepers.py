@@ -1,11 +1,10 @@
 """A Downpour run whose workers sleep for their computation and whose shards sleep for each push; what it must reach."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainers.spec import TrainSpec
 
-CODE = Path(__file__).parent / "code"
+CODE = "service.claims.experiments.sleeping"
 ENDLESS = 100_000  # epochs; the run is ended when enough of it was seen
 
 
@@ -37,16 +36,15 @@ class Sleepers:
             {
                 "workers": {"count": workers, "max": workers + 1, "threads": 1},
                 "algorithm": {"name": "downpour", "num_push": 1, "num_fetch": 1, "max_staleness": None},
-                "model": {"name": "sleeping:sleeper", "kwargs": sizes},
-                "data": {"name": "sleeping:numbers"},
-                "optimizer": {"name": "sleeping:SlowSGD", "lr": 1e-4, "kwargs": {"serve_s": self.serve_s}},
+                "model": {"name": f"{CODE}:sleeper", "kwargs": sizes},
+                "data": {"name": f"{CODE}:numbers"},
+                "optimizer": {"name": f"{CODE}:SlowSGD", "lr": 1e-4, "kwargs": {"serve_s": self.serve_s}},
                 "ps": {"shards": self.shards},
                 "batch": 1,
                 "epochs": epochs,
                 "evaluate": {"every_epochs": 0},
                 "checkpoint": {"every_epochs": 0},
                 "report_every_s": report_every_s,
-                "code": str(CODE),
                 "seed": 0,
             }
         )

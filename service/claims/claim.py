@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
-from service.scaling.counted import Quantity
+from service.scaling.counted import FULLEST, Quantity
 from service.spec import apply_overrides, checked, with_field
 from service.sweeps.spec import SweepSpec, parse_sweep
 from trainers import FieldError
@@ -110,6 +110,25 @@ def variants_of(sweep: SweepSpec) -> list[str]:
     return [variant_name(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
 
 
+PLACED = {"round_robin": "in turn", "balanced": "cut evenly"}
+"""`ps.placement` -> in words."""
+
+
+class ShardsOf(Part):
+    """How evenly models lie on their servers, which their layouts tell without a run, for each number of servers."""
+
+    models: tuple[str, ...] = Field(min_length=1)
+    """By name; on 224x224 colour images in 1000 classes."""
+    most: int = Field(ge=2, multiple_of=2)
+    """Servers; even, so that each even number has an odd one below it."""
+
+    @property
+    def variants(self) -> list[str]:
+        """What can be compared: `resnet50 in turn, even numbers`, and so on."""
+        kinds = product(self.models, PLACED.values(), ("odd", "even"))
+        return [f"{model} {placed}, {numbers} numbers" for model, placed, numbers in kinds]
+
+
 class Claim(Part):
     """One claim."""
 
@@ -130,6 +149,8 @@ class Claim(Part):
     quick: dict[str, JsonValue] = {}
     """Paths of the sweep's spec -> values, for a run of at most three minutes that needs no data of its own; those of
     `before` begin with that."""
+    shards: ShardsOf | None = None
+    """What is computed beside the sweep. Its variants take a pair, such as 3 and 4 servers, for a seed."""
     expect: tuple[Expectation, ...] = Field(min_length=1)
     """Of the variants, if the claim holds."""
 
@@ -137,6 +158,8 @@ class Claim(Part):
     @classmethod
     def _knows_the_variants(cls, expect: tuple[Expectation, ...], info: ValidationInfo) -> tuple[Expectation, ...]:
         variants = variants_of(info.data["sweep"]) if "sweep" in info.data else []
+        if (shards := info.data.get("shards")) is not None:
+            variants += shards.variants
         for one in expect:
             if unknown := [name for name in one.variants if name not in variants]:
                 raise ValueError(f"there is no variant {unknown[0]!r}, only {', '.join(variants)}")
@@ -144,13 +167,14 @@ class Claim(Part):
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        """What is judged beside the metric, in the order of the expectations."""
-        return tuple(dict.fromkeys(one.of for one in self.expect if isinstance(one, More | NoMore)))
+        """What is judged of the runs beside the metric, in the order of the expectations."""
+        found = dict.fromkeys(one.of for one in self.expect if isinstance(one, More | NoMore))
+        return tuple(of for of in found if of != FULLEST)
 
     @property
     def judges_metric(self) -> bool:
         """Whether the metric is judged at all."""
-        return any(isinstance(one, Worse | NoWorse) for one in self.expect)
+        return not self.expect or any(isinstance(one, Worse | NoWorse) for one in self.expect)
 
     def asked(self, quick: bool = False, overrides: list[str] | None = None, folder: Path = Path()) -> SweepSpec:
         """The sweep to run in a folder. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""

@@ -1,7 +1,7 @@
 """A claim's page as Markdown: the claim, the verdict, what each variant came to, and each expectation."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from textwrap import wrap
 
@@ -39,6 +39,8 @@ def claim_page(report: ClaimReport, made: Sequence[str] = (), picture: str = "")
         *wrap(f"{READING} {report.confidence:.0%} confidence.", WIDTH),
         "",
     ]
+    if report.shares:
+        lines += ["## The fullest of so many servers", "", *_shares(report.shares), ""]
     if report.before is not None:
         lines += ["## The networks before", "", *_variants(report.before), ""]
     if report.breaking:
@@ -74,6 +76,12 @@ def _variants(results: Results) -> list[str]:
         counted = [_counted(one.quantities[of].values()) for of in quantities]
         rows.append((one.name, *([cost] if has_metric else []), *counted, seeds))
     return _table(("variant", *([metric.name] if has_metric else []), *quantities, "seeds"), rows)
+
+
+def _shares(shares: Mapping[str, Mapping[int, float]]) -> list[str]:
+    counts = next(iter(shares.values()))
+    rows = [(str(count), *(f"{100 * found[count]:.1f} %" for found in shares.values())) for count in counts]
+    return _table(("servers", *shares), rows)
 
 
 def _counted(values: Iterable[float]) -> str:

@@ -3,6 +3,7 @@
 Where rules are compared over batches, the left part is paper 4's figure 1, and the right has the best rule's curves.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -40,17 +41,31 @@ def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     looks = _colours(report)
     quantities = list(report.variants[0].quantities)
     has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
-    count = len(quantities) + 2 * has_metric
+    count = len(quantities) + 2 * has_metric + bool(report.shares)
     figure, found = panels(count, 6.0 if count < 3 else 5.2, 0.8 + 0.45 * max(6, len(report.variants)))
     for axes, of in zip(found[has_metric:], quantities, strict=False):
         _quantity(axes, report, of, looks)
     if has_metric:
         _results(found[0], report, looks)
         if report.before is None:
-            _curves(found[-1], report, evidence, looks)
+            _curves(found[1 + len(quantities)], report, evidence, looks)
         else:
-            _results(found[-1], report.before, _colours(report.before))
+            _results(found[1 + len(quantities)], report.before, _colours(report.before))
+    if report.shares:
+        _shares(found[-1], report.shares)
     return files(figure)
+
+
+def _shares(axes: Axes, shares: Mapping[str, Mapping[int, float]]) -> None:
+    """What the fullest server holds, over the number of servers."""
+    for place, (name, found) in enumerate(shares.items()):
+        dash = "-o" if place % 2 == 0 else "--"
+        axes.plot(list(found), [100 * s for s in found.values()], dash, color=PALETTE[place // 2], label=name, ms=4)
+    axes.set_xticks(list(next(iter(shares.values()))))
+    axes.set_ylim(0, 105)
+    axes.set_xlabel("servers")
+    axes.set_ylabel("share of the fullest (%)")
+    axes.legend(**LEGEND)
 
 
 def _colours(results: Results) -> dict[str, str]:
@@ -58,12 +73,36 @@ def _colours(results: Results) -> dict[str, str]:
 
 
 def _quantity(axes: Axes, report: ClaimReport, of: Quantity, looks: Mapping[str, str]) -> None:
+    workers = [re.fullmatch(r"(\d+) workers?", variant.name) for variant in report.variants]
+    if all(workers):
+        _by_workers(
+            axes, {int(one[1]): v.quantities[of] for one, v in zip(workers, report.variants, strict=True) if one}
+        )
+        axes.set_ylabel(of)
+        return
     for place, variant in enumerate(report.variants):
         values = list(variant.quantities[of].values())
         _dots(axes, place, values, looks[variant.name], has_mean=bool(values))
     _rows(axes, report)
     axes.set_xlim(left=0)
     axes.set_xlabel(of)
+
+
+def _by_workers(axes: Axes, found: Mapping[int, Mapping[int, float]]) -> None:
+    """A quantity over the number of workers, beside one that grows in proportion to them."""
+    means = {count: mean(list(values.values())) for count, values in found.items() if values}
+    for count, values in found.items():
+        axes.plot([count] * len(values), list(values.values()), "o", color=PALETTE[0], alpha=0.55, markersize=6)
+    axes.plot(list(means), list(means.values()), color=PALETTE[0], linewidth=1.8, label="measured")
+    if means:
+        first, last = min(means), max(means)
+        ends = [means[first], means[first] * last / first]
+        axes.plot([first, last], ends, "--", color="0.6", linewidth=1.2, label="in proportion to the workers")
+        axes.set_ylim(0, 1.35 * max(means.values()))
+    axes.set_xlim(left=0)
+    axes.set_xticks(list(found))
+    axes.set_xlabel("workers")
+    axes.legend(**LEGEND, loc="lower right")
 
 
 def _dots(axes: Axes, place: int, values: list[float], colour: str, has_mean: bool) -> None:

@@ -13,8 +13,9 @@ from typing import Literal
 from pydantic import Field
 
 from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
+from service.claims.shards import by_pairs, fullest_shares
 from service.scaling.cells import final_error, outcome
-from service.scaling.counted import Quantity
+from service.scaling.counted import FULLEST, Quantity
 from service.scaling.evidence import Evidence, ReportModel
 from service.scaling.metric import Metric
 from service.scaling.report import scaling_report
@@ -77,6 +78,8 @@ class ClaimReport(Results):
     """Of each side of an interval."""
     verdict: Verdict
     findings: list[Finding]
+    shares: dict[str, dict[int, float]] = Field(default={})
+    """Model and placement -> number of servers -> what the fullest of them holds, 0 to 1."""
     breaking: tuple[str, ...] = ()
     """Of a sweep of rules over batches: how far each of them carries, in the words of the scaling report."""
     before: Results | None = None
@@ -89,8 +92,15 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False, before: 
     before: Those of the sweep that is run first, where the claim has one.
     """
     metric = evidence.question.metric
-    found = _results(claim, evidence, [name for one in claim.expect for name in one.variants])
-    findings = [_finding(one, found, metric) for one in claim.expect]
+    shares = fullest_shares(claim.shards) if claim.shards else {}
+    computed = by_pairs(shares)
+    found = _results(claim, evidence, [name for one in claim.expect for name in one.variants if name not in computed])
+    findings = [
+        _ratio(one, *(computed[name] for name in one.variants))
+        if isinstance(one, More | NoMore) and one.of == FULLEST
+        else _finding(one, found, metric)
+        for one in claim.expect
+    ]
     return ClaimReport(
         **claim.model_dump(include={"number", "name", "claim", "source", "differs"}),
         quick=quick,
@@ -98,6 +108,7 @@ def claim_report(claim: Claim, evidence: Evidence, quick: bool = False, before: 
         verdict=_verdict([finding.answer for finding in findings]),
         variants=list(found.values()),
         findings=findings,
+        shares=shares,
         breaking=_breaking(evidence) if "rule" in claim.sweep.axes else (),
         before=_before(claim, before),
     )
@@ -127,12 +138,12 @@ def _results(claim: Claim, evidence: Evidence, expected: Sequence[str] = ()) -> 
             for of, values in counted[name].items():
                 if of in trial.quantities:
                     values[trial.seed] = trial.quantities[of]
+        if trial.state == "SUCCEEDED" and not claim.judges_metric:
+            continue  # whatever it learned, what was asked of it was counted
         if came_to == "diverged":
             counts[name]["diverged"] += 1
         elif came_to == "finished" and cost is not None:
             costs[name][trial.seed] = cost
-        elif trial.state == "SUCCEEDED" and not claim.judges_metric:
-            continue  # what was asked of it was counted
         else:
             counts[name]["missing"] += 1
     return {

@@ -5,8 +5,16 @@ from typing import Literal
 
 from trainers import Event
 
-Quantity = Literal["bytes sent an example", "bytes to and from shards an example", "examples a second", "staleness"]
+Quantity = Literal[
+    "bytes sent an example",
+    "bytes to and from shards an example",
+    "examples a second",
+    "staleness",
+    "share of the fullest shard",
+]
 """What runs can be compared by, beside the metric of their task."""
+FULLEST: Quantity = "share of the fullest shard"
+"""The one that no run counts: a model's layout tells it."""
 STEADY = 0.2, 0.9
 """Of the examples: before, workers that began together come in bursts; behind, some have nothing left to train."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.scale.report import Report, growth, markdown
 from benchmarks.scale.rig import Figures, cycle_s, slope
-from benchmarks.scale.sleepers import Sleepers
+from benchmarks.scale.sleepers import CODE, Sleepers
 from tests.runtime.runs import finished
 from trainers.spec import TrainSpec
 
@@ -49,7 +49,7 @@ def test_the_report_says_what_is_missed_and_what_grows() -> None:
 @pytest.mark.usefixtures("cluster")
 def test_a_small_run_makes_every_step_once(tmp_path: Path) -> None:
     spec = Sleepers(think_s=0.002, serve_s=0.001, numel=64, shards=2).spec(3, epochs=2)
-    spec = TrainSpec.model_validate(spec.model_dump() | {"data": {"name": "sleeping:numbers", "limit": 30}})
+    spec = TrainSpec.model_validate(spec.model_dump() | {"data": {"name": f"{CODE}:numbers", "limit": 30}})
     events = finished("scale-small", spec, tmp_path / "run").events
     (result,) = [event.data for event in events if event.type == "result"]
     assert (result["state"], result["examples"]) == ("SUCCEEDED", 60)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.optim.written import Written, equation_10, lamb, lars, lion, muon, tensorflow_rmsprop
+from tests.optim.written import Fused, Written, equation_10, lamb, lars, lion, muon, tensorflow_rmsprop
 from trainers.optim.decay import exempt_names
 from trainers.optim.optimizers.torch_optim.rule import torch_class
 from trainers.optim.roles import hidden_matrices
@@ -26,14 +26,18 @@ def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.SGD(params, momentum=o.momentum, **common)
         case "rmsprop" if o.form == "pytorch":
             return torch.optim.RMSprop(params, alpha=o.decay, eps=o.epsilon, **common)
-        case "momentum" | "rmsprop" | "lion" | "lars" | "lamb" | "muon":
-            return written_optimizer(spec, model, params)
         case "torch":
             return torch_class(o.optimizer)(params, lr=o.lr, weight_decay=decay, **o.kwargs)  # type: ignore[call-arg]
-    if o.name != "adagrad":
-        common["betas"] = o.betas
-    rest = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return rest[o.name](params, eps=o.epsilon, **common)
+        case "adagrad":
+            return torch.optim.Adagrad(params, eps=o.epsilon, **common)
+    return (fused_adam if o.name in ("adam", "adamw") else written_optimizer)(spec, model, params)
+
+
+def fused_adam(spec: TrainSpec, _: nn.Module, params: list[dict[str, Any]]) -> Fused:
+    """Those of which there is one kernel."""
+    o, kinds = spec.optimizer, {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    decay = spec.batch_scaling.weight_decay
+    return Fused(params, kinds[o.name], lr=o.lr, weight_decay=decay, betas=o.betas, eps=o.epsilon)
 
 
 def written_optimizer(spec: TrainSpec, model: nn.Module, params: list[dict[str, Any]]) -> Written:

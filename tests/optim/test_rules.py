@@ -52,9 +52,9 @@ PAIRS: list[tuple[AnyOptimizer, Torch]] = [
     ),
     (
         AdamSpec(betas=(0.8, 0.97), epsilon=1e-6, weight_decay=DECAY),
-        lambda p: Fused(p, torch.optim.Adam, betas=(0.8, 0.97), eps=1e-6, weight_decay=DECAY),
+        lambda p: Fused(p, torch.optim.Adam, lr=0.1, betas=(0.8, 0.97), eps=1e-6, weight_decay=DECAY),
     ),
-    (AdamWSpec(weight_decay=DECAY), lambda p: Fused(p, torch.optim.AdamW, weight_decay=DECAY)),
+    (AdamWSpec(weight_decay=DECAY), lambda p: Fused(p, torch.optim.AdamW, lr=0.1, weight_decay=DECAY)),
     (
         MomentumSpec(equation=10, weight_decay=DECAY),
         lambda p: Written(p, 0.1, DECAY, equation_10, 0.0, momentum=0.9, corrects=True),

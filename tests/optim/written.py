@@ -29,22 +29,29 @@ class Written(torch.optim.Optimizer):
 
 
 class Fused(torch.optim.Optimizer):
-    """An optimiser of torch.optim with `fused=True`, on a parameter (n,) with zeros behind it: it treats the elements
-    behind the last whole vector instruction by an order of operations of their own, and so none of the parameter's."""
+    """An optimiser of torch.optim with `fused=True`, with zeros behind each parameter: the elements behind the last
+    whole vector instruction have an order of operations of their own there, and so none of the parameter's are."""
 
-    def __init__(self, params: list[Tensor], kind: type[torch.optim.Optimizer], **options: object):
-        (self.parameter,) = params
-        self.padded = torch.nn.functional.pad(self.parameter.detach(), (0, 64)).requires_grad_()
-        self.inner = kind([self.padded], fused=True, **options)  # type: ignore[call-arg]
-        super().__init__(params, {})
-        self.param_groups = self.inner.param_groups
+    def __init__(self, params: object, kind: type[torch.optim.Optimizer], **options: object):
+        super().__init__(params, options)  # type: ignore[arg-type]
+        padded = [group | {"params": [_padded(p) for p in group["params"]]} for group in self.param_groups]
+        self.inner = kind(padded, fused=True)  # type: ignore[call-arg]
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        assert self.parameter.grad is not None
-        self.padded.grad = torch.nn.functional.pad(self.parameter.grad, (0, 64))
+        for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
+            theirs |= {name: value for name, value in mine.items() if name != "params"}
+            for p, twin in zip(mine["params"], theirs["params"], strict=True):
+                twin[: p.numel()] = p.flatten()
+                twin.grad = None if p.grad is None else _padded(p.grad)
         self.inner.step()
-        self.parameter.copy_(self.padded[: self.parameter.numel()])
+        for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
+            for p, twin in zip(mine["params"], theirs["params"], strict=True):
+                p.copy_(twin[: p.numel()].view_as(p))
+
+
+def _padded(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x.detach().flatten(), (0, 64))
 
 
 def equation_10(p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict) -> None:

@@ -61,9 +61,11 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
         before = one.asked_before(quick)
         assert before is None or {trial.job.seed for trial in configurations(before)} >= {t.job.seed for t in found}
         asked = {variant_name(trial.settings) for trial in found}
-        assert {name for expected in one.expect for name in expected.variants} <= asked
+        computed = set(one.shards.variants if one.shards else ())
+        assert {name for expected in one.expect for name in expected.variants} <= asked | computed
         assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
-    assert all(trial.job.data.name.endswith("digits") for trial in found)  # a quick run needs no data of its own
+    own = ("digits", "sleeping:numbers")
+    assert all(trial.job.data.name.endswith(own) for trial in found)  # a quick run needs no data of its own
     assert claim_of(str(one.number)) is one
 
 
@@ -148,8 +150,41 @@ def test_the_verdict_on_what_was_counted(expect: Any, answer: str) -> None:
     found = claim_report(one, Evidence(**evidence.model_dump(exclude={"trials"}), trials=tuple(known)))
     assert found.verdict == answer
     assert "| 4 to 4 times |" in claim_page(found) or "| 0.25 to 0.25 times |" in claim_page(found)
-    assert "| large | 10.00 % | 600 ± 283 | 1 |" in claim_page(found)
+    assert "| large | 600 ± 283 | 2 |" in claim_page(found)
     assert claim_picture(found, evidence)["svg"].startswith(b"<?xml")
+
+
+def test_what_is_counted_over_workers_is_drawn_over_their_number() -> None:
+    sweep = SWEEP | {"variants": {"1 worker": {}, "4 workers": {"workers.count": 4}}}
+    rate = "examples a second"
+    one = claim(sweep=sweep, expect=[{"more": "4 workers", "than": "1 worker", "of": rate, "times": 3}])
+    evidence = seen(**{"1 worker": [0.5, 0.5], "4 workers": [0.5, "diverged"]})
+    counted = {"1 worker": 2.0, "4 workers": 7.0}
+    trials = [t.model_copy(update={"quantities": {rate: counted[str(t.settings["variant"])]}}) for t in evidence.trials]
+    trials[-1] = trials[-1].model_copy(update={"state": "SUCCEEDED"})  # what it learned does not matter
+    report = claim_report(one, evidence.model_copy(update={"trials": tuple(trials)}))
+    assert report.verdict == "holds here"
+    assert "| 4 workers | 7.00 | 2 |" in claim_page(report)
+    assert b"in proportion to the workers" in claim_picture(report, evidence)["svg"]
+    assert claim_picture(claim_report(one, seen()), seen())["png"]
+
+
+def test_how_evenly_a_model_lies_on_its_servers_is_computed() -> None:
+    of = "share of the fullest shard"
+    expect = [
+        {"more": "alexnet in turn, even numbers", "than": "alexnet in turn, odd numbers", "of": of, "times": 0.95},
+        {"no_more": "alexnet cut evenly, even numbers", "than": "alexnet cut evenly, odd numbers", "of": of,
+         "times": 1},
+    ]  # fmt: skip
+    report = claim_report(claim(shards={"models": ["alexnet"], "most": 8}, expect=expect), seen(small=[], large=[]))
+    assert report.verdict == "holds here"  # weights and biases by turns: the second server has biases alone
+    assert report.shares["alexnet in turn"][2] == pytest.approx(1, abs=1e-3)
+    assert report.shares["alexnet in turn"][4] > report.shares["alexnet in turn"][3]
+    assert report.shares["alexnet cut evenly"][4] == pytest.approx(0.25, abs=1e-3)
+    assert "| 2 | 100.0 % | 50.0 % |" in claim_page(report)
+    assert claim_picture(report, seen())["png"]
+    with pytest.raises(ValueError, match="there is no variant 'vgg11 in turn, odd numbers'"):
+        claim(expect=[{"more": "vgg11 in turn, odd numbers", "than": "small", "of": of}])
 
 
 def test_a_page_and_a_picture() -> None:

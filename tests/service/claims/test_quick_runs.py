@@ -17,4 +17,6 @@ def test_a_quick_run_comes_to_a_verdict(name: str, tmp_path: Path) -> None:
         done = sweep(spec, folder)
         assert done.state == "SUCCEEDED", done.message
     report = claim_report(claim, evidence(TrialStore(tmp_path)), quick=True)
-    assert all(variant.costs and not variant.missing for variant in report.variants)
+    assert not any(variant.missing for variant in report.variants)
+    assert all(variant.costs or not claim.judges_metric for variant in report.variants)
+    assert all(values for variant in report.variants for values in variant.quantities.values())

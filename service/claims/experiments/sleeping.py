@@ -1,4 +1,4 @@
-"""A model and an optimizer that sleep instead of computing, on vectors that are real: user code of the benchmark."""
+"""A model and an optimizer that sleep instead of computing, on vectors that are real."""
 
 import time
 from collections.abc import Callable, Iterable
