@@ -5,6 +5,7 @@ written into docs/claims.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.measurement import machine
@@ -23,13 +24,12 @@ from service import (
 PAGES = REPOSITORY / "docs" / "claims"
 
 
-def write(name: str, folder: Path) -> ClaimReport | None:
+def write(name: str, folder: Path, done: Mapping[str, str]) -> ClaimReport | None:
     """The files of one claim; None where it was not run, or has not ended."""
     store = TrialStore(folder / name)
     if not store.exists or not store.state.is_terminal:
         return None
     report = claim_report(all_claims()[name], found := evidence(store), before=evidence_before(folder / name))
-    done = machine.describe()
     trials = [row for row in store.trials() if row.started and row.finished]
     minutes = (max(row.finished or 0 for row in trials) - min(row.started or 0 for row in trials)) / 60
     made = [f"command: `millrace claims {name}`", f"{len(trials)} trials in {minutes:.0f} minutes"]
@@ -46,8 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
+    done = machine.describe()  # before the first page is a local change
     for name in all_claims():
-        report = write(name, folder)
+        report = write(name, folder, done)
         print(f"{name}: {'not run' if report is None else report.verdict}")
 
 

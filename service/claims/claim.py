@@ -174,7 +174,7 @@ class Claim(Part):
     @property
     def judges_metric(self) -> bool:
         """Whether the metric is judged at all."""
-        return any(isinstance(one, Worse | NoWorse) for one in self.expect)
+        return not self.expect or any(isinstance(one, Worse | NoWorse) for one in self.expect)
 
     def asked(self, quick: bool = False, overrides: list[str] | None = None, folder: Path = Path()) -> SweepSpec:
         """The sweep to run in a folder. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""

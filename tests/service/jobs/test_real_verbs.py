@@ -28,13 +28,14 @@ JOB = {
 
 
 @pytest.mark.timeout(300)
-def test_a_paused_job_and_a_fork_end_with_the_same_bits(tmp_path: Path, cluster: ClusterInfo) -> None:
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_a_paused_job_and_a_fork_end_with_the_same_bits(tmp_path: Path, cluster: ClusterInfo, wire: str) -> None:
     async def scenario() -> None:
         store = Store.open(f"sqlite:///{tmp_path / 'jobs.db'}")
         manager = build_manager(store, trainers, ManagerConfig(tmp_path / "runs", tmp_path))
         await manager.start()
         try:
-            job, _ = await manager.submit(parse_spec(JOB))
+            job, _ = await manager.submit(parse_spec(JOB | {"wire": wire}))
             await until(manager, job.id, "checkpoint")
             await manager.pause(job.id)
             await until(manager, job.id, "state", State.PAUSED)
