@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from service.database.job_store import Job
@@ -37,9 +38,12 @@ def soon(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as asking:
-        return asking.connect_ex(("127.0.0.1", port)) == 0
+def answers(port: int) -> bool:
+    """A connection alone does not tell: one to a port that nobody has can meet itself."""
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/health").is_success
+    except httpx2.HTTPError:
+        return False
 
 
 @contextmanager
@@ -47,9 +51,10 @@ def served(folder: Path, port: int) -> Iterator[None]:
     """MLflow's server over a database in the folder, until it is killed with all its processes."""
     command = [sys.executable, "-c", SERVER, "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
     command += ["--default-artifact-root", str(folder), "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    server = subprocess.Popen(command, start_new_session=True, cwd=folder)
+    without_jobs = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # which need a package more
+    server = subprocess.Popen(command, start_new_session=True, cwd=folder, env=without_jobs)
     try:
-        soon(lambda: listens(port))
+        soon(lambda: answers(port))
         yield
     finally:
         os.killpg(server.pid, signal.SIGKILL)
