@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from service.database.job_store import Job
-from service.spec import JobSpec
 from service.tracking.aim_process import FILE_NAME
 from service.tracking.mirror import TrackedJob
 from service.tracking.tracker import Tracking
 from tests.service.fakes import FakeRun
-from trainers.events import State
 
 pytestmark = [
     pytest.mark.skipif(find_spec("aim") is None, reason="the extra `aim` is not installed"),
@@ -38,20 +36,6 @@ for name in Repo(sys.argv[1]).list_all_runs():
     found.append({"name": run.name, "experiment": run.experiment, "figures": figures} | run.get(...))
 print(json.dumps(found))
 """
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[tuple[TrackedJob, FakeRun]]:
-    """A job and its run, which has told two epochs."""
-    spec = JobSpec(epochs=3, labels={"team": "blue"})
-    run = FakeRun("job1", spec.train, tmp_path / "job1")
-    run.state(State.RUNNING)
-    for epoch in (1.0, 2.0):
-        run.step(epoch)
-    fields = spec.model_dump(mode="json")
-    yield TrackedJob(id="job1", name="mine", labels=spec.labels, run_dir=run.run_dir, spec=fields), run
-    if run.alive:
-        run.die()
 
 
 def runs_in(repo: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from service.spec import JobSpec
 from service.tracking.mirror import TrackedJob
 from service.tracking.wandb_process import JobRun
 from tests.service.fakes import FakeRun
@@ -22,19 +21,6 @@ from trainers.events import State
 BLOCK, HEADER = 32 * 1024, 7
 """Of wandb's file, which is a log of LevelDB after a header of as many bytes."""
 WITHIN_S = 200.0
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[tuple[TrackedJob, FakeRun]]:
-    """A job and its run, which has told two epochs."""
-    spec = JobSpec(epochs=3, labels={"team": "blue"})
-    run = FakeRun("job1", spec.train, tmp_path / "job1")
-    run.state(State.RUNNING)
-    for epoch in (1.0, 2.0):
-        run.step(epoch)
-    yield TrackedJob(id="job1", name="mine", labels=spec.labels, run_dir=run.run_dir, spec=spec.model_dump()), run
-    if run.alive:
-        run.die()
 
 
 class FakeWandb:
