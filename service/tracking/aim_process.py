@@ -24,9 +24,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from service.tracking.mirror import TRY_AGAIN_S, TrackedJob, listen, mirror, take_up
-from service.tracking.scalars import Scalars
-from trainers import Event, EventLogReader
+from service.tracking.mirror import TRY_AGAIN_S, LogFollower, TrackedJob, listen, mirror, take_up
+from trainers import Event
 
 if TYPE_CHECKING:
     from aim import Run
@@ -51,17 +50,13 @@ class Known(BaseModel):
     run: str
 
 
-class JobRun:
+class JobRun(LogFollower):
     """One job's run in Aim."""
 
     def __init__(self, repo: str, experiment: str, folder: Path, job: TrackedJob) -> None:
+        super().__init__(folder, job)
         self.repo = repo
         self.experiment = experiment
-        self.job = job
-        self.note = folder / f"{job.id}.json"
-        self.note.write_text(job.model_dump_json())
-        self.reader = EventLogReader(job.run_dir)
-        self.scalars = Scalars()
         self.run: Run | None = None
 
     def go_on(self) -> bool:

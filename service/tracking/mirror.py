@@ -17,6 +17,9 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from service.tracking.scalars import Scalars
+from trainers import EventLogReader
+
 POLL_S = 1.0
 TRY_AGAIN_S = 10.0
 
@@ -44,6 +47,18 @@ class TrackedRun(Protocol):
 
     def go_on(self) -> bool:
         """Log what is new. Returns whether the job has ended. If the tracker raises, the next call tries again."""
+
+
+class LogFollower:
+    """Reads a job's event log from its first event on. A file in the folder names the job until it has been seen to its
+    end."""
+
+    def __init__(self, folder: Path, job: TrackedJob) -> None:
+        self.job = job
+        self.note = folder / f"{job.id}.json"
+        self.note.write_text(job.model_dump_json())
+        self.reader = EventLogReader(job.run_dir)
+        self.scalars = Scalars()
 
 
 def mirror(open_run: Callable[[TrackedJob], TrackedRun], incoming: Jobs) -> None:

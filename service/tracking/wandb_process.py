@@ -17,9 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from service.tracking.mirror import TrackedJob, listen, mirror, take_up
-from service.tracking.scalars import Scalars
-from trainers import Event, EventLogReader, State
+from service.tracking.mirror import LogFollower, TrackedJob, listen, mirror, take_up
+from trainers import Event, State
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -33,17 +32,13 @@ MOST_LETTERS = 64
 """Of a tag."""
 
 
-class JobRun:
+class JobRun(LogFollower):
     """One job's run in wandb."""
 
     def __init__(self, project: str, mode: Mode, folder: Path, job: TrackedJob) -> None:
+        super().__init__(folder, job)
         self.project = project
         self.mode = mode
-        self.job = job
-        self.note = folder / f"{job.id}.json"
-        self.note.write_text(job.model_dump_json())
-        self.reader = EventLogReader(job.run_dir)
-        self.scalars = Scalars()
         self.run: Run | None = None
         self.begin = 0  # the first number of an event that wandb does not have
         self.waiting: list[Event] = []  # read, and not logged yet
