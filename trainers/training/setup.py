@@ -32,6 +32,7 @@ from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.loss_scale import LossScale
+from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
@@ -42,7 +43,7 @@ from trainers.tasks.registry import build_task_model, collate_of, collates, task
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
+from trainers.training.optimizer import build_optimizer, ends, optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
