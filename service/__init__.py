@@ -45,11 +45,13 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import CopyDamaged as CopyDamaged
     from service.errors import DatabaseRefused as DatabaseRefused
     from service.errors import DrawingFailed as DrawingFailed
+    from service.errors import ExportBroken as ExportBroken
     from service.errors import FigureNotFound as FigureNotFound
     from service.errors import JobNotFound as JobNotFound
     from service.errors import KeyReused as KeyReused
     from service.errors import ModelNotFound as ModelNotFound
     from service.errors import NeverFits as NeverFits
+    from service.errors import NotExportable as NotExportable
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError
     from service.errors import SpecInvalid as SpecInvalid
@@ -86,6 +88,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.jobs.service_metrics import ServiceMetrics as ServiceMetrics
     from service.jobs.views import JobView as JobView
     from service.jobs.views import Page as Page
+    from service.models.exports import SUFFIX as SUFFIX
+    from service.models.exports import FileFormat as FileFormat
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
