@@ -67,6 +67,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import TraceNotFound as TraceNotFound
     from service.errors import WebhookNotFound as WebhookNotFound
     from service.errors import WebhookRefused as WebhookRefused
+    from service.exports.exports import SUFFIX as SUFFIX
+    from service.exports.exports import FileFormat as FileFormat
     from service.ids import new_job_id as new_job_id
     from service.job_summary import JobSummary as JobSummary
     from service.jobs.assembly import build_manager as build_manager
@@ -88,8 +90,6 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.jobs.service_metrics import ServiceMetrics as ServiceMetrics
     from service.jobs.views import JobView as JobView
     from service.jobs.views import Page as Page
-    from service.models.exports import SUFFIX as SUFFIX
-    from service.models.exports import FileFormat as FileFormat
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml

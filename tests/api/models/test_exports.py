@@ -44,7 +44,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], lis
     """What a process that stands in for the exporting one has been asked for."""
     script, log = tmp_path / "stands_in.py", tmp_path / "log"
     script.write_text(STANDS_IN.format(log=str(log)))
-    monkeypatch.setattr("service.models.exports.COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr("service.exports.exports.COMMAND", (sys.executable, str(script)))
     return lambda: log.read_text().split()
 
 

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from service.database.job_store import Job
 from service.errors import ExportBroken, NotExportable, StorageFull
-from service.jobs.own_code import own_code
-from service.models.export import REFUSED
+from service.exports.write import REFUSED
 from service.storage.checkpoints import open_model
 from service.storage.plain_file import open_plain
 from service.turns import Turns
@@ -27,7 +25,7 @@ MOST_WAITING = 4
 """Models that one user may have in flight."""
 WITHIN_S = 600.0
 """Of a process that is taken to hang. A large model takes a minute."""
-COMMAND = (sys.executable, "-P", "-m", "service.models.export")
+COMMAND = (sys.executable, "-P", "-m", "service.exports.write")
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +39,23 @@ class Exports:
         """One process at a time: it takes half a gigabyte."""
         self.turns = Turns(MOST_WAITING, "models of yours are being exported")
 
-    async def open(self, job: Job, which: str, form: FileFormat, user: str) -> BinaryIO:
-        """A model of a job in a format, open. The run's folder is there.
+    async def open(self, run_dir: Path, which: str, form: FileFormat, user: str) -> BinaryIO:
+        """A model that a run has left in its folder, in a format, open.
 
         Raises:
-            ModelNotFound: The job has no such model.
+            ModelNotFound: The run has left no such model.
             NotExportable: It cannot be written so; the sentence says why.
             TooManyInFlight, StorageFull, ExportBroken.
         """
-        with await asyncio.to_thread(open_model, job.run_dir, which) as opened:
+        with await asyncio.to_thread(open_model, run_dir, which) as opened:
             stamp = os.fstat(opened.fileno())
         if form == "safetensors":
-            return await asyncio.to_thread(open_model, job.run_dir, which)
-        if own_code(job.job_spec):
-            raise NotExportable(
-                f"the model is of code of its own, which the service does not run: `millrace export` writes {form} "
-                "where that code is"
-            )
+            return await asyncio.to_thread(open_model, run_dir, which)
         name = f"{which}-{stamp.st_ino:x}-{stamp.st_mtime_ns:x}{SUFFIX[form]}"
         with contextlib.suppress(FileNotFoundError):
-            return await asyncio.to_thread(open_plain, job.run_dir / FOLDER / name)
+            return await asyncio.to_thread(open_plain, run_dir / FOLDER / name)
         async with self.turns.place(user) as turn, turn, self.place:
-            return await self._written(job.run_dir, which, form, name)
+            return await self._written(run_dir, which, form, name)
 
     async def _written(self, run_dir: Path, which: str, form: FileFormat, name: str) -> BinaryIO:
         """Written by now by whoever asked before, or else now."""

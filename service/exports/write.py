@@ -1,4 +1,4 @@
-"""Writes a finished model in another format: `python -m service.models.export MODEL FORMAT TARGET`.
+"""Writes a finished model in another format: `python -m service.exports.write MODEL FORMAT TARGET`.
 
 It is a process of its own, since PyTorch takes half a gigabyte and seconds, and both end with it. What it says last is
 why the model cannot be written so, for whoever asked.

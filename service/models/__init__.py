@@ -1,1 +1,0 @@
-"""Finished models: in other formats, and registered as versions of a name."""
