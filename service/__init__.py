@@ -130,6 +130,11 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.sweeps.local import sweep as sweep
     from service.sweeps.manager import SweepManager as SweepManager
     from service.sweeps.own_code import own_code_of_sweep as own_code_of_sweep
+    from service.sweeps.reporting.any_report import AnyReport as AnyReport
+    from service.sweeps.reporting.any_report import report_answer as report_answer
+    from service.sweeps.reporting.any_report import report_figures as report_figures
+    from service.sweeps.reporting.any_report import report_of as report_of
+    from service.sweeps.reporting.any_report import report_text as report_text
     from service.sweeps.spec import SweepSpec as SweepSpec
     from service.sweeps.spec import parse_sweep as parse_sweep
     from service.sweeps.spec import read_sweep_file as read_sweep_file
@@ -139,6 +144,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.sweeps.views import TrialView as TrialView
     from service.sweeps.views import evidence as evidence
     from service.tracking.tracker import Tracking as Tracking
+    from service.tuning.report import TuningReport as TuningReport
     from service.turns import Turns as Turns
     from service.webhooks.addresses import certificates as certificates
     from service.webhooks.addresses import networks as networks

@@ -193,16 +193,21 @@ class AsyncClient:
         return await self._do(calls.check_sweep(spec))
 
     async def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> AsyncIterator[service.SweepSummary]:
-        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
-        page = await self._do(calls.sweeps(states, labels, None))
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
+        ones."""
+        page = await self._do(calls.sweeps(states, labels, None, archived))
         for one in page.sweeps:
             yield one
         while page.next_page_token is not None:
-            page = await self._do(calls.sweeps(states, labels, page.next_page_token))
+            page = await self._do(calls.sweeps(states, labels, page.next_page_token, archived))
             for one in page.sweeps:
                 yield one
+
+    async def edit_sweep(self, sweep_id: str, **changes: Any) -> service.SweepView:
+        """Change a sweep's `name`, `labels`, `notes`, `priority` of its trials, or whether it is `archived`."""
+        return await self._do(calls.edit_sweep(sweep_id, changes))
 
     async def delete_sweep(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files."""
@@ -234,8 +239,8 @@ class AsyncClient:
         """Add values to its axes, add axes, or change its limits; only what is not done yet is run."""
         return await self._do(calls.tell_sweep(sweep_id, "extend", {"axes": axes or {}, "limits": limits or {}}))
 
-    async def report(self, sweep_id: str) -> service.ScalingReport:
-        """What the sweep says so far about the batch and the learning rate."""
+    async def report(self, sweep_id: str) -> service.AnyReport:
+        """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return await self._do(calls.report(sweep_id))
 
     async def report_files(self, sweep_id: str) -> AsyncIterator[tuple[str, bytes]]:

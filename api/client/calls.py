@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx2
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 import service
 from api.client.call import Call, content, many, one, post
@@ -83,14 +83,17 @@ def jobs(
     def read(response: httpx2.Response) -> JobsPage:
         return JobsPage(many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    asked = {"archived": True} if archived else {}
-    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token) | asked})
+    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token, archived)})
 
 
-def _wanted(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> dict[str, Any]:
+def _wanted(
+    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool
+) -> dict[str, Any]:
     """The parameters of a page."""
-    params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
-    return params if page_token is None else params | {"page_token": page_token}
+    params = {"state": [str(state) for state in states], "label": labels, "page_token": page_token}
+    return {name: value for name, value in params.items() if value is not None} | (
+        {"archived": True} if archived else {}
+    )
 
 
 def job(job_id: str) -> Call[service.JobView]:
@@ -183,13 +186,20 @@ def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
     return Call("POST", "/v1/sweeps", read, {"json": _absolute_sweep(spec), "params": {"dry_run": True}}, True)
 
 
-def sweeps(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[SweepsPage]:
+def sweeps(
+    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool = False
+) -> Call[SweepsPage]:
     """GET /v1/sweeps."""
 
     def read(response: httpx2.Response) -> SweepsPage:
         return SweepsPage(many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token)})
+    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token, archived)})
+
+
+def edit_sweep(sweep_id: str, changes: dict[str, Any]) -> Call[service.SweepView]:
+    """PATCH /v1/sweeps/{id}."""
+    return Call("PATCH", f"/v1/sweeps/{sweep_id}", one(service.SweepView), {"json": changes}, True)
 
 
 def delete_sweep(sweep_id: str) -> Call[None]:
@@ -207,9 +217,10 @@ def tell_sweep(sweep_id: str, verb: str, body: Any = None) -> Call[service.Sweep
     return Call("POST", f"/v1/sweeps/{sweep_id}/{verb}", one(service.SweepView), {} if body is None else {"json": body})
 
 
-def report(sweep_id: str) -> Call[service.ScalingReport]:
+def report(sweep_id: str) -> Call[service.AnyReport]:
     """GET /v1/sweeps/{id}/report."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/report", one(service.ScalingReport))
+    kinds: TypeAdapter[service.AnyReport] = TypeAdapter(service.AnyReport)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/report", lambda response: kinds.validate_json(response.content))
 
 
 def report_text(sweep_id: str, media_type: str) -> Call[bytes]:

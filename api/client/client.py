@@ -192,14 +192,19 @@ class Client:
         return self._do(calls.check_sweep(spec))
 
     def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> Iterator[service.SweepSummary]:
-        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
-        page = self._do(calls.sweeps(states, labels, None))
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
+        ones."""
+        page = self._do(calls.sweeps(states, labels, None, archived))
         yield from page.sweeps
         while page.next_page_token is not None:
-            page = self._do(calls.sweeps(states, labels, page.next_page_token))
+            page = self._do(calls.sweeps(states, labels, page.next_page_token, archived))
             yield from page.sweeps
+
+    def edit_sweep(self, sweep_id: str, **changes: Any) -> service.SweepView:
+        """Change a sweep's `name`, `labels`, `notes`, `priority` of its trials, or whether it is `archived`."""
+        return self._do(calls.edit_sweep(sweep_id, changes))
 
     def delete_sweep(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files."""
@@ -231,8 +236,8 @@ class Client:
         """Add values to its axes, add axes, or change its limits; only what is not done yet is run."""
         return self._do(calls.tell_sweep(sweep_id, "extend", {"axes": axes or {}, "limits": limits or {}}))
 
-    def report(self, sweep_id: str) -> service.ScalingReport:
-        """What the sweep says so far about the batch and the learning rate."""
+    def report(self, sweep_id: str) -> service.AnyReport:
+        """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return self._do(calls.report(sweep_id))
 
     def report_files(self, sweep_id: str) -> Iterator[tuple[str, bytes]]:

@@ -109,12 +109,16 @@ def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
 def _add_delete(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def delete(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Remove an ended job, with its checkpoints and its model."""
+        """Remove an ended job or sweep, with its trials, checkpoints and models."""
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            client.delete(job)
-        typer.echo(json.dumps({"id": job, "deleted": True}) if output is Output.json else f"Job {job} is deleted.")
+            if is_sweep(job):
+                client.delete_sweep(job)
+            else:
+                client.delete(job)
+        told = f"{'Sweep' if is_sweep(job) else 'Job'} {job} is deleted."
+        typer.echo(json.dumps({"id": job, "deleted": True}) if output is Output.json else told)
 
 
 def _add_trace(app: typer.Typer, context: CliContext) -> None:
