@@ -45,11 +45,13 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import CopyDamaged as CopyDamaged
     from service.errors import DatabaseRefused as DatabaseRefused
     from service.errors import DrawingFailed as DrawingFailed
+    from service.errors import ExportBroken as ExportBroken
     from service.errors import FigureNotFound as FigureNotFound
     from service.errors import JobNotFound as JobNotFound
     from service.errors import KeyReused as KeyReused
     from service.errors import ModelNotFound as ModelNotFound
     from service.errors import NeverFits as NeverFits
+    from service.errors import NotExportable as NotExportable
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError
     from service.errors import SpecInvalid as SpecInvalid
@@ -65,6 +67,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import TraceNotFound as TraceNotFound
     from service.errors import WebhookNotFound as WebhookNotFound
     from service.errors import WebhookRefused as WebhookRefused
+    from service.exports.exports import SUFFIX as SUFFIX
+    from service.exports.exports import FileFormat as FileFormat
     from service.ids import new_job_id as new_job_id
     from service.job_summary import JobSummary as JobSummary
     from service.jobs.assembly import build_manager as build_manager
