@@ -90,7 +90,7 @@ function help() {
 }
 
 function pressed(event) {
-  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
   const section = SECTIONS.find(({ key }) => key === event.key);
   const filter = main.querySelector("[data-filter]");

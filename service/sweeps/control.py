@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from service.database.job_changes import JobChanges, merged_labels
 from service.errors import NeverFits, StateConflict
 from service.jobs.queueing.growth import REMEDY, Growth
 from service.status import Status
@@ -118,6 +119,24 @@ def extend(store: TrialStore, axes: Mapping[str, Any], limits: Mapping[str, Any]
         raise StateConflict("the sweep is being cancelled; extend it when it has ended")
     spec = store.spec.extended(axes, limits)
     return store.add(spec, configurations(spec))
+
+
+def edit(store: TrialStore, changes: JobChanges) -> None:
+    """Change name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+    given, state = changes.given, store.state
+    priority = given.pop("priority", None)
+    if priority is not None and state.is_terminal:
+        raise StateConflict(
+            f"the sweep is {state}; only the trials of one that has not ended have a place in the queue"
+        )
+    if changes.archived and not state.is_terminal:
+        raise StateConflict(f"the sweep is {state}; only one that has ended can be archived")
+    spec = store.get("spec")
+    job = spec["job"] | ({} if priority is None else {"priority": priority})
+    if changes.labels:
+        job["labels"] = merged_labels(job["labels"], changes.labels)
+        given.pop("labels")
+    store.change(priority, spec=spec | {"name": given.pop("name", spec["name"]), "job": job}, **given)
 
 
 def stop_trial(store: TrialStore, trial: str) -> None:

@@ -1,4 +1,4 @@
-"""Pages of sweeps, by state, label and user."""
+"""Pages of sweeps, by state, label and user, or of the archived ones."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -43,6 +43,8 @@ def page(stores: Iterable[TrialStore], query: SweepQuery) -> SweepPage:
 
 def _is_wanted(store: TrialStore, query: SweepQuery) -> bool:
     if query.states and store.state not in query.states:
+        return False
+    if bool(store.get("archived", False)) != query.archived:
         return False
     if query.user is not None and store.user != query.user:
         return False

@@ -13,17 +13,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.database.job_changes import JobChanges
 from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Claim
-from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
 from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
 from service.sweeps.removal import expires, remove
+from service.sweeps.reporting.any_report import AnyReport
 from service.sweeps.reporting.drawings import Drawings
 from service.sweeps.reporting.reports import Reports
 from service.sweeps.spec import SweepSpec
@@ -168,7 +169,7 @@ class SweepManager:
         """One sweep with its trials. Raises SweepNotFound."""
         return await asyncio.to_thread(view, self._store(sweep_id))
 
-    async def report(self, sweep_id: str) -> ScalingReport:
+    async def report(self, sweep_id: str) -> AnyReport:
         """What its trials have shown so far. Raises SweepNotFound."""
         return await self.reports.of(self._store(sweep_id))
 
@@ -195,6 +196,18 @@ class SweepManager:
     async def extend(self, sweep_id: str, axes: Mapping[str, Any], limits: Mapping[str, Any]) -> SweepView:
         """Add values to its axes, add axes, or change its limits. Raises SpecInvalid."""
         return await self._do(sweep_id, lambda store: control.extend(store, axes, limits))
+
+    async def edit(self, sweep_id: str, changes: JobChanges) -> SweepView:
+        """Change its name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+        store = self._store(sweep_id)
+        await asyncio.to_thread(control.edit, store, changes)
+        if "priority" in changes.given:
+            only = JobChanges(priority=changes.priority)
+            for one in await asyncio.to_thread(store.progress):
+                if not one.state.has_ended:
+                    await asyncio.to_thread(self.jobs.store.edit, one.id, only)
+                    self.jobs.queue.reprioritise(one.id, changes.priority)
+        return await self.show(sweep_id)
 
     async def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
         """The log above the number `after`, in batches, as it grows; ends when the sweep has."""

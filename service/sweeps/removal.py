@@ -10,10 +10,10 @@ from service.sweeps.trial_store import TrialStore
 
 def expires(store: TrialStore, keep_s: float | None) -> float | None:
     """When an ended sweep is to be removed, in seconds since 1970; None: never. As of jobs, `ttl_s` goes before
-    `keep_s`, how long the service keeps what has ended."""
+    `keep_s`, how long the service keeps what has ended. What is archived is kept."""
     ttl_s = store.get("spec")["job"].get("ttl_s")
     kept_s = keep_s if ttl_s is None else float(ttl_s)
-    if kept_s is None or not store.state.is_terminal:
+    if kept_s is None or not store.state.is_terminal or store.get("archived", False):
         return None
     ended = max((row.finished or 0.0 for row in store.trials()), default=0.0)
     return max(float(store.get("created")), ended) + kept_s

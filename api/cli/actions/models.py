@@ -1,12 +1,18 @@
-"""`millrace export`: a finished model in another format."""
+"""What the commands about finished models do."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
 from typing import Literal
 
 import typer
 
+import service
 from api.cli.connection import complain, connected
 from api.cli.context import BAD_INPUT, OK, CliContext
+from api.client.client import Client
+from api.client.model_calls import Which
 from service import MillraceError
 
 Format = Literal["safetensors", "torch.save", "torch.distributed.checkpoint", "huggingface", "torch.export", "onnx"]
@@ -45,3 +51,11 @@ def export_run(
     same = f"its outputs differ by at most {exported.max_difference:.2g}"
     typer.echo(f"Loaded again, {same if form in COMPUTED else 'it has the same bits'}")
     return OK
+
+
+def fetch(client: Client, job: str, out: Path | None, wanted: tuple[Which, service.FileFormat], as_json: bool) -> None:
+    """Write a model of a job to a file. wanted: Which model, and its format."""
+    which, form = wanted
+    to = out or Path(f"model{service.SUFFIX[form]}")
+    client.model(job, to, which, form)
+    typer.echo(json.dumps({"path": str(to)}) if as_json else f"The model is in {to}")
