@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ FIGURES = ("map", "map_50", "map_75", "mar_100")
 """Of boxes, as torchmetrics names them."""
 MASK = "mask_"
 """Stands before the name of the same figure of masks."""
-OVERLAPS = {"": "bbox", MASK: "segm"}
+OVERLAPS: dict[str, Literal["bbox", "segm"]] = {"": "bbox", MASK: "segm"}
 """By what stands before the name: by which overlap torchmetrics tells whether an object was found."""
 INSIDE = 0.5
 """From which value on a pixel of a predicted mask belongs to the object."""
