@@ -31,8 +31,11 @@ def submitted(service: Service) -> str:
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: Enter) -> None:
     job = submitted(service)
-    page = visit(**PHONE).go()
-    for view in VIEWS:
+    one = visit(**PHONE)
+    one.answer("**/v1/sweeps/sweep-2", tuned()[0])
+    one.answer("**/v1/sweeps/sweep-2/report*", tuned()[1])
+    page = one.go()
+    for view in (*VIEWS, "sweeps/sweep-2"):
         page.goto(f"{service.url}/#/{view.format(job=job)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_timeout(300)
