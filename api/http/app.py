@@ -22,19 +22,23 @@ from api.http.routes import (
     catalogue,
     health,
     jobs,
+    me,
     metrics,
     page,
     plans,
+    registry,
     sweeps,
     traces,
     verbs,
     webhooks,
 )
 from api.problem import Problem
-from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Sender, SweepManager, SweepSpec
+from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Registry, Sender, SweepManager, SweepSpec
 
 AS_IT_IS = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 """What is not compressed on its way: weights become 8 % smaller, at 20 MB a second."""
+MODELS = "models"
+"""Beside the folder of the runs: the files of registered models."""
 PROFILES = "profiles"
 """In the folder of the runs: profiles of this machine, for plans."""
 
@@ -76,9 +80,14 @@ def create_app(
     streams, access, reading = config.streams, config.access, FairProcess("specs")
     streams.standing.tokens = access.tokens
 
+    models = Registry(
+        manager.store, manager.run_dirs, manager.config.runs_dir.with_name(MODELS), manager.lifecycle.sinks.trackers
+    )
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await manager.start()
+        await models.start()
         await sweep_manager.start()
         if sender is not None:
             await sender.start()
@@ -107,12 +116,14 @@ def create_app(
     app.add_middleware(Head)
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
+    app.include_router(registry.router(models, manager), prefix="/v1")
     app.include_router(verbs.router(manager, access), prefix="/v1")
     app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     planner = Planner(manager.runs, manager.config.runs_dir / PROFILES)
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
+    app.include_router(me.router(access), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import ProblemError, answer
-from service import LOCAL, FieldError, Identity, JobSummary, Requester, Role, SweepSummary, Tokens
+from service import LOCAL, FieldError, Identity, JobSummary, ModelVersion, Requester, Role, SweepSummary, Tokens
 
 MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
 BODY_WITHIN_S = 30.0
@@ -21,6 +21,8 @@ OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.
 OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
 ADMIN = ("/v1/audit", "/v1/webhooks")
+OWN_TOKEN = "/v1/me/token"
+"""Whoever shows a token may end it."""
 ADDRESS_CHARACTERS = 64
 AS_DATA = (
     (b"x-content-type-options", b"nosniff"),
@@ -51,7 +53,7 @@ def demanded(method: str, path: str) -> Role | None:
         return None
     if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADMIN):
         return Role.admin
-    return Role.viewer if method in READING else Role.user
+    return Role.viewer if method in READING or path == OWN_TOKEN else Role.user
 
 
 def caller(request: Request) -> Requester:
@@ -69,12 +71,13 @@ def check_code(request: Request, access: Access, found: list[FieldError]) -> Non
         )
 
 
-def check_owner(request: Request, owned: JobSummary | SweepSummary) -> None:
-    """Raise ProblemError if the job or sweep is another user's. Admins may stop anybody's."""
+def check_owner(request: Request, owned: JobSummary | SweepSummary | ModelVersion) -> None:
+    """Raise ProblemError if it is another user's. Admins may stop, and remove, anybody's."""
     identity = caller(request)
     if owned.user != identity.user and not identity.role.covers(Role.admin):
         detail = f"{owned.id} is {owned.user}'s, and you are {identity.user}"
-        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin; a job's fork would be your own")
+        own = "" if isinstance(owned, ModelVersion) else "; a job's fork would be your own"
+        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin{own}")
 
 
 class Guard:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from api import CannotServe, bind, is_exposed
-from api.http.auth import demanded
+from api.http.auth import OWN_TOKEN, demanded
 from deploy.settings import Settings
 from deploy.tokens import has_token, opened_tokens
 from service import Role, parse_sweep, plain_yaml
@@ -52,6 +52,8 @@ def test_every_route_demands_a_token_and_a_role(guarded: Service) -> None:
         if role is None:
             assert path in ("/healthz", "/readyz")
             continue
+        if path == OWN_TOKEN:
+            continue  # it would end the tokens of this test
         answer = guarded.http.request(method, path)
         assert refused(answer, 401) == ["/header/Authorization"], path
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -64,7 +66,7 @@ def test_every_route_demands_a_token_and_a_role(guarded: Service) -> None:
 
 def test_reading_never_changes_and_changing_is_never_for_viewers(guarded: Service) -> None:
     for method, path in every_route(guarded):
-        assert method == "GET" or demanded(method, path) in (Role.user, Role.admin), path
+        assert method == "GET" or path == OWN_TOKEN or demanded(method, path) in (Role.user, Role.admin), path
 
 
 def test_a_route_that_nobody_thought_of_is_closed() -> None:
@@ -82,6 +84,15 @@ def test_a_wrong_token_is_refused_even_where_none_is_needed(shared: Service, val
     answer = shared.http.get("/v1/jobs", headers={"Authorization": value})
     assert refused(answer, 401) == ["/header/Authorization"]
     assert "millrace token create" in answer.json()["remedy"]
+
+
+def test_whoever_shows_a_token_may_end_it(guarded: Service) -> None:
+    for role in ("viewer", "admin"):
+        shown = guarded.bearer(role, "vic")
+        assert guarded.http.delete("/v1/me/token", headers=shown).status_code == 204
+        assert guarded.http.get("/v1/me", headers=shown).status_code == 401
+    told = guarded.http.get("/v1/audit?user=vic", headers=guarded.bearer("admin")).json()["entries"]
+    assert [(one["action"], one["target"] == one["token"]) for one in told] == [("token.revoke", True)] * 2
 
 
 def test_a_revoked_token_is_refused_at_once(guarded: Service) -> None:
