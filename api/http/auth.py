@@ -4,6 +4,7 @@ import asyncio
 import functools
 import ipaddress
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -24,6 +25,9 @@ ADMIN = ("/v1/audit", "/v1/webhooks")
 OWN_TOKEN = "/v1/me/token"
 """Whoever shows a token may end it."""
 ADDRESS_CHARACTERS = 64
+DOORMEN = 2
+"""Threads that look tokens up, and do nothing else: all others may wait for Ray, or for a storage that does not answer.
+"""
 AS_DATA = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -86,6 +90,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
         self.access = access
+        self.threads = ThreadPoolExecutor(DOORMEN, thread_name_prefix="tokens")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
@@ -118,7 +123,8 @@ class Guard:
     async def _identify(self, headers: Headers, is_open: bool) -> Identity:
         scheme, _, text = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.access.tokens is not None:
-            identity = await asyncio.to_thread(self.access.tokens.identify, text.strip())
+            loop, identify = asyncio.get_running_loop(), self.access.tokens.identify
+            identity = await loop.run_in_executor(self.threads, identify, text.strip())
             if identity is None:
                 raise _unknown("the token is not known here, or has ended", 'Bearer error="invalid_token"')
             return identity
