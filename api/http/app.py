@@ -79,7 +79,6 @@ def create_app(
     """The service's REST API over its managers, which start and stop with the app."""
     streams, access, reading = config.streams, config.access, FairProcess("specs")
     streams.standing.tokens = access.tokens
-
     models = Registry(
         manager.store, manager.run_dirs, manager.config.runs_dir.with_name(MODELS), manager.lifecycle.sinks.trackers
     )
@@ -109,11 +108,7 @@ def create_app(
     )
     app.access, app.state.reading = access, reading
     problems.install(app)
-    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3, exclude_content_types=AS_IT_IS)
-    app.add_middleware(Guard, access=access)
-    app.add_middleware(Auditing, audit=manager.store.audit)
-    app.add_middleware(metrics.Timing, metrics=manager.metrics)
-    app.add_middleware(Head)
+    _add_layers(app, access, manager)
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
     app.include_router(registry.router(models, manager), prefix="/v1")
@@ -133,3 +128,12 @@ def create_app(
     app.mount("/page", page.PageFiles(), name="page")
     app.mount("/guide", page.GuideFiles(config.guide), name="guide")
     return app
+
+
+def _add_layers(app: FastAPI, access: Access, manager: JobManager) -> None:
+    """What stands around every route, the innermost first."""
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3, exclude_content_types=AS_IT_IS)
+    app.add_middleware(Guard, access=access)
+    app.add_middleware(Auditing, audit=manager.store.audit)
+    app.add_middleware(metrics.Timing, metrics=manager.metrics)
+    app.add_middleware(Head)

@@ -7,7 +7,7 @@ import { jobView } from "./views/job_detail.js";
 import { jobsView } from "./views/job_list.js";
 import { modelsView } from "./views/models.js";
 import { planView } from "./views/plan.js";
-import { showAccount } from "./parts/account.js";
+import { showAccount } from "./lib/account.js";
 import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";

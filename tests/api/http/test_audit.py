@@ -147,3 +147,12 @@ def test_every_operation_that_changes_anything_has_a_name_in_the_audit(guarded: 
         entry = audit_of(guarded, user="vic")[0]
         assert re.fullmatch(r"(job|sweep|webhook|plan|registry)\.[a-z]+", entry.action), entry
         assert (entry.target == "x") == ("{" in path)
+
+
+def test_whoever_shows_a_token_may_end_it(guarded: Service) -> None:
+    for role in ("viewer", "admin"):
+        shown = guarded.bearer(role, "vic")
+        assert guarded.http.delete("/v1/me/token", headers=shown).status_code == 204
+        assert guarded.http.get("/v1/me", headers=shown).status_code == 401
+    told = guarded.http.get("/v1/audit?user=vic", headers=guarded.bearer("admin")).json()["entries"]
+    assert [(one["action"], one["target"] == one["token"]) for one in told] == [("token.revoke", True)] * 2

@@ -5,9 +5,7 @@ import itertools
 import re
 import socket
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -18,7 +16,7 @@ from api import CannotServe, bind, is_exposed
 from api.http.auth import OWN_TOKEN, demanded
 from deploy.settings import Settings
 from deploy.tokens import has_token, opened_tokens
-from service import CheckpointView, Role, parse_sweep, plain_yaml
+from service import Role, parse_sweep, plain_yaml
 from service.status import Status
 from service.sweeps import control
 from tests.api.conftest import Service
@@ -86,34 +84,6 @@ def test_a_wrong_token_is_refused_even_where_none_is_needed(shared: Service, val
     answer = shared.http.get("/v1/jobs", headers={"Authorization": value})
     assert refused(answer, 401) == ["/header/Authorization"]
     assert "millrace token create" in answer.json()["remedy"]
-
-
-def test_a_storage_that_does_not_answer_keeps_nobody_out(guarded: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, gate = guarded.bearer("user"), threading.Event()
-    guarded.client.http.headers.update(shown)
-    job = guarded.client.submit({"name": "first"})
-
-    def checkpoints(_: Path) -> list[CheckpointView]:
-        assert gate.wait(60)
-        return []
-
-    monkeypatch.setattr("service.jobs.reader.checkpoints", checkpoints)
-    with ThreadPoolExecutor(40) as pool:  # more than the threads that the event loop has for all
-        stuck = [pool.submit(guarded.http.get, f"/v1/jobs/{job.id}/checkpoints", headers=shown) for _ in range(40)]
-        assert guarded.http.get("/v1/jobs", headers=shown).json()["jobs"]
-        assert guarded.http.get(f"/v1/jobs/{job.id}", headers=shown).json()["name"] == "first"
-        assert not any(one.done() for one in stuck)
-        gate.set()
-        assert {one.result().status_code for one in stuck} == {200}
-
-
-def test_whoever_shows_a_token_may_end_it(guarded: Service) -> None:
-    for role in ("viewer", "admin"):
-        shown = guarded.bearer(role, "vic")
-        assert guarded.http.delete("/v1/me/token", headers=shown).status_code == 204
-        assert guarded.http.get("/v1/me", headers=shown).status_code == 401
-    told = guarded.http.get("/v1/audit?user=vic", headers=guarded.bearer("admin")).json()["entries"]
-    assert [(one["action"], one["target"] == one["token"]) for one in told] == [("token.revoke", True)] * 2
 
 
 def test_a_revoked_token_is_refused_at_once(guarded: Service) -> None:

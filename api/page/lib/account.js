@@ -1,7 +1,7 @@
 // Who one is to the service, and the way out.
 
-import { dialog, el } from "../lib/dom.js";
-import { api, forgetToken, remove, showsToken } from "../lib/http.js";
+import { dialog, el } from "./dom.js";
+import { api, forgetToken, remove, showsToken } from "./http.js";
 
 /** The name of who looks at the page, as a button that signs out; nothing where nobody has signed in. */
 export async function showAccount(place) {
