@@ -60,6 +60,28 @@ class SweptRow(Base):
     sweep: Mapped[str] = mapped_column(String(32), index=True)
 
 
+class SweepRow(Base):
+    """One sweep."""
+
+    __tablename__ = "sweeps"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created: Mapped[float] = mapped_column(index=True)
+    user: Mapped[str] = mapped_column(String(64))
+    state: Mapped[str] = mapped_column(String(16))
+    archived: Mapped[bool]
+    ledger: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """What its ledger has of the sweep itself, the spec among it."""
+
+
+class SweepTrialRow(Base):
+    """One trial, as the ledger of its sweep has it."""
+
+    __tablename__ = "sweep_trials"
+    sweep: Mapped[str] = mapped_column(ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    ledger: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
 class TokenRow(Base):
     """One token."""
 

@@ -21,6 +21,7 @@ from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Claim
 from service.status import Status
 from service.sweeps import control
+from service.sweeps.ledgers.keeper import LedgerKeeper
 from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
 from service.sweeps.removal import expires, remove
@@ -90,6 +91,7 @@ class SweepManager:
         self.trainable = trainable
         """Replaces the class of the trials in Ray Tune; none: `TrialRun`."""
         self.queue = TrialQueue(jobs)
+        self.ledgers = LedgerKeeper(jobs.store, jobs.mirror)
         self.reports = Reports()
         self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
@@ -101,7 +103,9 @@ class SweepManager:
     async def start(self) -> None:
         """Take up the sweeps that an earlier process left. The job manager must have started."""
         await self.drawings.start()
+        await asyncio.to_thread(self.ledgers.restore, self.folder)
         for store in await asyncio.to_thread(self._stores):
+            await asyncio.to_thread(self.ledgers.save, store)
             if await asyncio.to_thread(_has_ended, store):
                 for row in await asyncio.to_thread(store.trials):
                     self.jobs.trials.register(row.id, TrialHandle(store, row.id))
@@ -142,19 +146,20 @@ class SweepManager:
                 raise KeyReused(f"the key {key!r} stands for {sweep_id} already, which has another spec; use a new key")
             return await self.show(sweep_id), False
         await asyncio.to_thread(control.begin, store.folder, sweep_id, spec, digest, user)
+        await asyncio.to_thread(self.ledgers.save, store)
         await self._follow(store)
         return await self.show(sweep_id), True
 
     async def page(self, query: SweepQuery) -> SweepPage:
         """A page of sweeps, newest first."""
-        return await asyncio.to_thread(lambda: page(self._stores(), query))
+        return await asyncio.to_thread(page, self.ledgers.saved, self.folder, query)
 
     async def delete(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files. Raises SweepNotFound, StateConflict."""
         store = self._store(sweep_id)
         if (follower := self.followers.get(sweep_id)) is not None and store.state.is_terminal:
             await asyncio.wait({follower}, timeout=ENDS_WITHIN_S)  # it has still to record the end
-        await remove(self.jobs, store)
+        await remove(self.jobs, self.ledgers, store)
         await self.drawings.forget(sweep_id)
 
     async def remove_expired(self, now: float) -> None:
@@ -207,6 +212,7 @@ class SweepManager:
                 if not one.state.has_ended:
                     await asyncio.to_thread(self.jobs.store.edit, one.id, only)
                     self.jobs.queue.reprioritise(one.id, changes.priority)
+        await asyncio.to_thread(self.ledgers.save, store)
         return await self.show(sweep_id)
 
     async def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
@@ -243,6 +249,7 @@ class SweepManager:
     async def _do(self, sweep_id: str, what: Callable[[TrialStore], T]) -> SweepView:
         store = self._store(sweep_id)
         await asyncio.to_thread(what, store)
+        await asyncio.to_thread(self.ledgers.save, store)
         if sweep_id not in self.logs and not await asyncio.to_thread(_has_ended, store):
             await self._follow(store)
         return await self.show(sweep_id)
@@ -283,6 +290,7 @@ class SweepManager:
                     kept_s = time.monotonic()
                     await self.queue.look(store)
                     await self._note_ends(store)
+                    await asyncio.to_thread(self.ledgers.save, store)
                     if keeping is None or keeping.done():  # it may wait for an answer of Ray; the queue must not
                         if keeping is not None:
                             keeping.result()
@@ -296,6 +304,7 @@ class SweepManager:
                 await asyncio.sleep(self.poll_s)
         await self.queue.look(store)
         await self._note_ends(store)
+        await asyncio.to_thread(self.ledgers.save, store)
         self.logs.pop(sweep_id, None)
         self.followers.pop(sweep_id, None)
         if not await asyncio.to_thread(_has_ended, store):  # it was extended while its driver ended

@@ -5,6 +5,7 @@ import shutil
 
 from service.errors import StateConflict
 from service.jobs.manager import JobManager
+from service.sweeps.ledgers.keeper import LedgerKeeper
 from service.sweeps.trial_store import TrialStore
 
 
@@ -19,7 +20,7 @@ def expires(store: TrialStore, keep_s: float | None) -> float | None:
     return max(float(store.get("created")), ended) + kept_s
 
 
-async def remove(jobs: JobManager, store: TrialStore) -> None:
+async def remove(jobs: JobManager, ledgers: LedgerKeeper, store: TrialStore) -> None:
     """Remove a sweep with its trials, their jobs and files. Raises StateConflict if it has not ended.
 
     The jobs go first: if this is cut short, the sweep is still there, and can be removed again.
@@ -34,4 +35,5 @@ async def remove(jobs: JobManager, store: TrialStore) -> None:
         jobs.series.forget(store.run_dir(trial))
         if jobs.mirror is not None:
             await asyncio.to_thread(jobs.mirror.forget, trial)
+    await asyncio.to_thread(ledgers.forget, store)  # before its folder, or it would be brought back
     await asyncio.to_thread(shutil.rmtree, store.folder)

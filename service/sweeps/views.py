@@ -158,7 +158,9 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         seed=job.seed,
         state=row.state.value,
         reason=": ".join(filter(None, (row.reason, row.message.partition("\n")[0]))),
-        error=curve.error,
+        error=row.error
+        if curve.error is None and not curve.points
+        else curve.error,  # without its log, if that is gone
         points=curve.points,
         start_loss=curve.start_loss,
         settings=row.settings,

@@ -11,6 +11,7 @@ from api.cli.app import build
 from service import Store, TrialStore, parse_sweep
 from service.status import Status
 from service.sweeps import control
+from service.sweeps.ledgers.keeper import LedgerKeeper
 from service.sweeps.removal import expires
 from tests.api.cli.fake_cli import cli_context
 from tests.api.conftest import Service, serve, service  # noqa: F401
@@ -71,6 +72,7 @@ def ended(folder: Path, number: int, user: str = "local", **job: object) -> Tria
     store.close(Status(State.FAILED if number % 2 else State.SUCCEEDED, "Ended", ""), with_queued=True)
     jobs = Store.open(f"sqlite:///{folder / 'jobs.db'}")
     jobs.add_trials(store.folder.name, {r.id: (r.job_spec, store.run_dir(r.id)) for r in store.trials()}, user)
+    LedgerKeeper(jobs, None).save(store)
     jobs.close()
     return store
 
