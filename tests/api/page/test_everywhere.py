@@ -66,7 +66,15 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("p", "Plan"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (
+        ("s", "Sweeps"),
+        ("c", "Cluster"),
+        ("o", "Compare"),
+        ("m", "Models"),
+        ("p", "Plan"),
+        ("n", "New"),
+        ("j", "Jobs"),
+    ):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")
