@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import TooManyInFlight as TooManyInFlight
     from service.errors import TooManyWaiting as TooManyWaiting
     from service.errors import TraceNotFound as TraceNotFound
+    from service.errors import VersionNotFound as VersionNotFound
     from service.errors import WebhookNotFound as WebhookNotFound
     from service.errors import WebhookRefused as WebhookRefused
     from service.exports.exports import SUFFIX as SUFFIX
@@ -100,6 +101,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
+    from service.registry.registry import Registry as Registry
+    from service.registry.versions import MODEL_NAME as MODEL_NAME
+    from service.registry.versions import ModelVersion as ModelVersion
+    from service.registry.versions import VersionQuery as VersionQuery
     from service.scaling.figures import figures as figures
     from service.scaling.markdown import markdown as markdown
     from service.scaling.report import ScalingReport as ScalingReport

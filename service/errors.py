@@ -13,6 +13,7 @@ ServiceError
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
+├── VersionNotFound      no model of this name and version is registered
 ├── NotExportable        a model cannot be written in the format
 ├── ExportBroken         the process that writes a model in a format has failed
 ├── DrawingFailed        the figures of a report cannot be drawn
@@ -71,6 +72,10 @@ class CheckpointNotFound(ServiceError):
 
 class ModelNotFound(ServiceError):
     """The job has no such model, or not yet."""
+
+
+class VersionNotFound(ServiceError):
+    """No model of this name and version is registered."""
 
 
 class NotExportable(ServiceError):

@@ -55,6 +55,10 @@ class AsyncClient:
         """Who the service takes us for, and our role."""
         return await self._do(calls.who())
 
+    async def sign_out(self) -> None:
+        """End the token that is shown, for good."""
+        await self._do(calls.sign_out())
+
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     async def submit(self, spec: AnyJob, key: str | None = None) -> service.JobView:
@@ -249,6 +253,36 @@ class AsyncClient:
         yield "report.md", await self._do(calls.report_text(sweep_id, "text/markdown"))
         for name in await self._do(calls.figures(sweep_id)):
             yield name, await self._do(calls.figure(sweep_id, name))
+
+    # -- registered models ----------------------------------------------------------------------------------------
+
+    async def register(self, job_id: str, name: str, which: Which = "model", notes: str = "") -> service.ModelVersion:
+        """Make a model of a job the next version of a name; the same one again is the version that it is already."""
+        return await self._do(model_calls.register(job_id, name, which, notes))
+
+    async def versions(
+        self, name: str | None = None, job_id: str | None = None, latest: bool = False
+    ) -> AsyncIterator[service.ModelVersion]:
+        """Registered models, newest first: of a name, of a job. latest: The newest version of each name only."""
+        page = await self._do(model_calls.versions(name, job_id, latest, None))
+        for found in page.versions:
+            yield found
+        while page.next_page_token is not None:
+            page = await self._do(model_calls.versions(name, job_id, latest, page.next_page_token))
+            for found in page.versions:
+                yield found
+
+    async def version(self, reference: str) -> service.ModelVersion:
+        """One of them, as `digits@3` or `digits@latest`."""
+        return await self._do(model_calls.version(reference))
+
+    async def download_version(self, reference: str, to: Path) -> None:
+        """Write the file of a version to `to`, piece by piece."""
+        await self._download(model_calls.version_file(reference), to)
+
+    async def remove_version(self, reference: str) -> None:
+        """Remove a version and its file."""
+        await self._do(model_calls.remove_version(reference))
 
     # -- what there is --------------------------------------------------------------------------------------------
 

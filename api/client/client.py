@@ -61,6 +61,10 @@ class Client:
         """Who the service takes us for, and our role."""
         return self._do(calls.who())
 
+    def sign_out(self) -> None:
+        """End the token that is shown, for good."""
+        self._do(calls.sign_out())
+
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: AnyJob, key: str | None = None) -> service.JobView:
@@ -246,6 +250,34 @@ class Client:
         yield "report.md", self._do(calls.report_text(sweep_id, "text/markdown"))
         for name in self._do(calls.figures(sweep_id)):
             yield name, self._do(calls.figure(sweep_id, name))
+
+    # -- registered models ----------------------------------------------------------------------------------------
+
+    def register(self, job_id: str, name: str, which: Which = "model", notes: str = "") -> service.ModelVersion:
+        """Make a model of a job the next version of a name; the same one again is the version that it is already."""
+        return self._do(model_calls.register(job_id, name, which, notes))
+
+    def versions(
+        self, name: str | None = None, job_id: str | None = None, latest: bool = False
+    ) -> Iterator[service.ModelVersion]:
+        """Registered models, newest first: of a name, of a job. latest: The newest version of each name only."""
+        page = self._do(model_calls.versions(name, job_id, latest, None))
+        yield from page.versions
+        while page.next_page_token is not None:
+            page = self._do(model_calls.versions(name, job_id, latest, page.next_page_token))
+            yield from page.versions
+
+    def version(self, reference: str) -> service.ModelVersion:
+        """One of them, as `digits@3` or `digits@latest`."""
+        return self._do(model_calls.version(reference))
+
+    def download_version(self, reference: str, to: Path) -> None:
+        """Write the file of a version to `to`, piece by piece."""
+        self._download(model_calls.version_file(reference), to)
+
+    def remove_version(self, reference: str) -> None:
+        """Remove a version and its file."""
+        self._do(model_calls.remove_version(reference))
 
     # -- what there is --------------------------------------------------------------------------------------------
 

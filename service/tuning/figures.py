@@ -15,6 +15,8 @@ from service.tuning.report import Combination, TuningReport, told
 MOST_DRAWN = 400
 """Combinations in the picture, the best ones."""
 MOST_TICKS = 8
+BELOW = -0.08
+"""Where a line passes an axis that its combination does not have."""
 DECADES = 10
 """An axis whose numbers span so many times their least is drawn in logarithms."""
 
@@ -81,16 +83,17 @@ def _parallel(report: TuningReport) -> Figure | None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     for x, axis in enumerate(axes_names):
-        _upright(axes, x, scale_of[axis].ticks)
+        lacking = [(BELOW, "-")] if any(axis not in one.settings for one in drawn) else []
+        _upright(axes, x, [*scale_of[axis].ticks, *lacking])
     _upright(axes, len(axes_names), [(i / 4, metric.told(low + (high - low) * i / 4)) for i in range(5)])
     axes.set_xlim(-0.2, len(axes_names) + 0.6)
-    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylim(BELOW - 0.03, 1.03)
     return figure
 
 
 def _line(axes: Axes, one: Combination, scale_of: dict[str, Scale], low: float, high: float, colour: Any) -> None:
-    """Broken where the combination does not have an axis."""
-    places = [s.place(one.settings[axis]) if axis in one.settings else math.nan for axis, s in scale_of.items()]
+    """Below an axis that the combination does not have."""
+    places = [s.place(one.settings[axis]) if axis in one.settings else BELOW for axis, s in scale_of.items()]
     end = ((one.mean or 0.0) - low) / (high - low) if high > low else 0.5
     axes.plot(range(len(places) + 1), [*places, end], color=colour, linewidth=1.2, alpha=0.8)
 
@@ -98,7 +101,9 @@ def _line(axes: Axes, one: Combination, scale_of: dict[str, Scale], low: float, 
 def _upright(axes: Axes, x: float, ticks: Sequence[tuple[float, str]]) -> None:
     axes.plot([x, x], [0, 1], color="0.3", linewidth=1, zorder=5)
     for y, word in ticks:
-        axes.annotate(_plain(word), (x, y), (3, 0), textcoords="offset points", fontsize=7, va="center", zorder=6)
+        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
+        at = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(_plain(word), (x, y), **at, fontsize=7, bbox=ground, zorder=6)  # type: ignore[arg-type]
 
 
 def _importance(report: TuningReport) -> Figure | None:

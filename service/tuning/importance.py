@@ -19,14 +19,15 @@ class Importance(ReportModel):
 
     axis: str
     share: float
-    """0 to 1: of the variance that a forest of trees explains, what the axis accounts for by itself. All axes together
-    come to 1."""
+    """0 to 1: of the variance that a forest of trees explains, what the axis accounts for by itself. The axes that all
+    trials have come to 1 together."""
     trials: int
     """That have the axis, and a result."""
 
 
 def importances(results: Sequence[tuple[Mapping[str, JsonValue], float]]) -> list[Importance]:
-    """One an axis that has several values, the greatest first; none where too few trials have a result.
+    """One an axis that has several values, the greatest first, and last those that not all have; none where too few
+    trials have a result.
 
     results: Settings and cost of each trial. An axis that not all trials have is judged among those that have it.
     """
@@ -40,7 +41,7 @@ def importances(results: Sequence[tuple[Mapping[str, JsonValue], float]]) -> lis
         having = [one for one in results if axis in one[0]]
         if axis not in common and len(having) >= LEAST:
             found += [one for one in _shares([*common, axis], having) if one.axis == axis]
-    return sorted(found, key=lambda one: (-one.share, one.axis))
+    return sorted(found, key=lambda one: (-one.trials, -one.share, one.axis))
 
 
 def _shares(axes: Sequence[str], results: Sequence[tuple[Mapping[str, JsonValue], float]]) -> list[Importance]:

@@ -15,6 +15,8 @@ from service.scaling.stopped import Baseline
 from service.tuning.importance import LEAST, Importance, importances
 
 SEED = "seed"
+TOLD = 0.01
+"""The least share that the answer names."""
 
 
 class Combination(ReportModel):
@@ -186,9 +188,15 @@ def _others(best: Combination, found: Sequence[Combination]) -> str | None:
 def _matters(matters: Sequence[Importance]) -> str:
     if not matters:
         return f"Which axis matters is not told: too few trials have a result, or all the same; {LEAST} or more do."
-    told_of = [f"{one.axis} ({one.share:.0%})" for one in matters]
+    most = max(one.trials for one in matters)
+    told_of = [
+        f"{one.axis} ({one.share:.0%}{'' if one.trials == most else f' among the {one.trials} trials that have it'})"
+        for one in matters
+        if one.share >= TOLD
+    ]
     rest = f", then {', '.join(told_of[1:])}" if len(told_of) > 1 else ""
-    return f"Most of the differences go with {told_of[0]}{rest}."
+    others = "; the other axes have less than 1% each" if len(told_of) < len(matters) else ""
+    return f"Most of the differences go with {told_of[0]}{rest}{others}."
 
 
 def _at_the_ends(best: Combination, found: Sequence[Combination]) -> list[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 import service
 from api.cli.connection import complain, connected
 from api.cli.context import BAD_INPUT, OK, CliContext
+from api.cli.display import id_column, wide_console
 from api.client.client import Client
 from api.client.model_calls import Which
 from service import MillraceError
@@ -54,8 +59,61 @@ def export_run(
 
 
 def fetch(client: Client, job: str, out: Path | None, wanted: tuple[Which, service.FileFormat], as_json: bool) -> None:
-    """Write a model of a job to a file. wanted: Which model, and its format."""
+    """Write a model of a job, or a registered one, to a file. wanted: Which model of the job, and its format."""
     which, form = wanted
     to = out or Path(f"model{service.SUFFIX[form]}")
-    client.model(job, to, which, form)
+    if "@" not in job:
+        client.model(job, to, which, form)
+    elif which != "model" or form != "safetensors":
+        raise typer.BadParameter(
+            f"a registered model is one file, of safetensors; `millrace export {to}` writes others"
+        )
+    else:
+        client.download_version(job, to)
     typer.echo(json.dumps({"path": str(to)}) if as_json else f"The model is in {to}")
+
+
+def print_registry(client: Client, name: str | None, delete: bool, as_json: bool) -> None:
+    """Print registered models, or one, or remove it. name: None, `digits` or `digits@3`."""
+    if name is None or "@" not in name:
+        found = [*client.versions(name, latest=name is None)]
+        if as_json:
+            typer.echo(json.dumps({"versions": [one.model_dump(mode="json") for one in found]}))
+        else:
+            wide_console().print(_version_table(found))
+        return
+    one = client.version(name)
+    if delete:
+        client.remove_version(one.id)
+        typer.echo(json.dumps({"id": one.id, "deleted": True}) if as_json else f"{one.id} is removed.")
+    elif as_json:
+        typer.echo(one.model_dump_json())
+    else:
+        table = Table(box=None, show_header=False)
+        for key, value in _rows(one).items():
+            table.add_row(Text(key, style="bold"), Text(value))
+        wide_console().print(table)
+
+
+def _version_table(found: Sequence[service.ModelVersion]) -> Table:
+    columns = ("model", "of", "metrics", "job", "user", "registered", "notes")
+    table = Table(id_column(columns[0], (one.id for one in found)), *columns[1:], box=None)
+    for one in found:
+        rows = _rows(one)
+        table.add_row(*(Text(rows[column]) for column in columns))
+    return table
+
+
+def _rows(one: service.ModelVersion) -> dict[str, str]:
+    metrics = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in one.facts["metrics"].items())
+    return {
+        "model": one.id,
+        "of": f"{one.facts['model']} on {one.facts['data']}",
+        "metrics": metrics,
+        "job": one.job + ("" if one.which == "model" else f" ({one.which})"),
+        "user": one.user,
+        "registered": datetime.fromtimestamp(one.created).isoformat(" ", "minutes"),
+        "notes": one.notes,
+        "size": f"{one.bytes / 1e6:,.1f} MB",
+        "SHA-256": one.sha256,
+    }

@@ -3,6 +3,7 @@
 import { el } from "../lib/dom.js";
 import { count, figure } from "../lib/format.js";
 import { api, download } from "../lib/http.js";
+import { registeredPart } from "./registered.js";
 import { actionButton, table } from "./widgets.js";
 
 const MOST = 50;
@@ -19,7 +20,8 @@ export function checkpointsPanel(id) {
   const fetch = actionButton("Finished model", "quiet", () =>
     download(`v1/jobs/${encodeURIComponent(id)}/model?format=${format.value}`, `${id}-model${SUFFIX[format.value]}`),
   );
-  const model = el("div", { class: "buttons" }, fetch, format);
+  const registered = registeredPart(id);
+  const model = el("div", { class: "buttons" }, fetch, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
   return {
@@ -27,6 +29,7 @@ export function checkpointsPanel(id) {
     /** The run has left its model. */
     finish() {
       model.hidden = false;
+      registered.look().catch(() => {});
     },
     add({ data }) {
       none.hidden = true;

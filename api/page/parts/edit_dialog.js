@@ -1,11 +1,13 @@
-// Name, notes, labels and priority of a sweep, as a dialog that sends what has changed.
+// Name, notes, labels and priority of a job or a sweep, as a dialog that sends what has changed.
 
 import { dialog, el } from "../lib/dom.js";
 import { api } from "../lib/http.js";
 import { ENDED } from "../lib/states.js";
 
-/** Ask for changes of what lies at `path`; whether some were made. */
-export async function editDialog(path, shown) {
+const WAITING = { job: "Priority ", sweep: "Priority of the trials that wait " };
+
+/** Ask for changes of the `kind`, job or sweep, that lies at `path`; whether some were made. */
+export async function editDialog(path, shown, kind = "sweep") {
   const name = el("input", { type: "text", value: shown.name, required: true, maxlength: 63 });
   const labels = el("input", { type: "text", value: labelText(shown.labels), placeholder: "team=blue, draft=yes" });
   const priority = el("input", { type: "number", value: shown.priority, min: -100, max: 100 });
@@ -14,7 +16,7 @@ export async function editDialog(path, shown) {
   const fields = [
     el("label", {}, "Name ", name),
     el("label", {}, "Labels ", labels),
-    !ENDED.includes(shown.state) && el("label", {}, "Priority of the trials that wait ", priority),
+    !ENDED.includes(shown.state) && el("label", {}, WAITING[kind], priority),
     el("label", {}, "Notes ", notes),
   ];
   const send = async () => {
@@ -25,7 +27,7 @@ export async function editDialog(path, shown) {
     if (Object.keys(body).length) await api(path, { method: "PATCH", body });
     return true;
   };
-  return dialog("Change the sweep", fields, [{ label: "Change", action: send }]);
+  return dialog(`Change the ${kind}`, fields, [{ label: "Change", action: send }]);
 }
 
 /** Labels as they are written. */

@@ -7,7 +7,8 @@ import { figure, word } from "../lib/format.js";
 const WIDTH = 960,
   HEIGHT = 320,
   TOP = 34,
-  BOTTOM = 14,
+  BOTTOM = 36,
+  BELOW = -0.08, // where a line passes an axis that its combination does not have
   LEFT = 24,
   RIGHT = 110,
   MOST_LINES = 400,
@@ -24,30 +25,30 @@ export function parallelCoordinates(lines, last, told) {
   const x = (i) => LEFT + (i * (WIDTH - LEFT - RIGHT)) / axes.length;
   const pointed = el("p", { class: "note told" }, "Point at a line to read it.");
   const paths = drawn.map((one) => {
-    const places = axes.map((axis, i) => (axis in one.settings ? [x(i), y(scales[i].place(one.settings[axis]))] : null));
+    const places = axes.map((axis, i) => [x(i), y(axis in one.settings ? scales[i].place(one.settings[axis]) : BELOW)]);
     const node = svg("path", { d: drawing([...places, [x(axes.length), y(ends.place(one.cost))]]) });
     node.style.stroke = `color-mix(in oklab, var(--line-2) ${Math.round(100 * ends.place(one.cost))}%, var(--line-1))`;
     node.addEventListener("pointerenter", () => setText(pointed, one.text));
     return node;
   });
-  const names = [...axes, last].map((name, i) => upright(name, x(i), (scales[i] ?? ends).ticks));
+  const names = [...axes, last].map((name, i) => {
+    const lacking = i < axes.length && drawn.some(({ settings }) => !(name in settings));
+    return upright(name, x(i), [...(scales[i] ?? ends).ticks, ...(lacking ? [[BELOW, "–"]] : [])]);
+  });
   const picture = svg(
     "svg",
     { class: "parallel", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Parallel coordinates of ${last}` },
     ...paths.reverse(),
     ...names,
   );
-  return el("figure", {}, picture, el("figcaption", {}, pointed));
+  const frame = el("div", { class: "frame", tabindex: 0, role: "region", "aria-label": "Lines of all settings" }, picture);
+  return el("figure", {}, frame, el("figcaption", {}, pointed));
 }
 
 const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
 
-/** From one point to the next; broken where a combination does not have an axis. */
-function drawing(points) {
-  return points
-    .map((point, i) => (point ? `${i && points[i - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : ""))
-    .join("");
-}
+/** From one point to the next. */
+const drawing = (points) => `M${points.map(([across, down]) => `${across.toFixed(1)} ${down.toFixed(1)}`).join("L")}`;
 
 /** Where values stand, 0 to 1: numbers by size, in logarithms where they span decades, others one beside the other. */
 export function scaleOf(values, told = figure) {

@@ -48,12 +48,12 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], lis
     return lambda: log.read_text().split()
 
 
-def finished(service: Service, data: bytes = b"weights", **spec: Any) -> tuple[str, Path]:
+def finished(service: Service, weights: bytes = b"weights", **spec: Any) -> tuple[str, Path]:
     """The id and the run directory of a job that has left a model."""
     job = service.client.submit({"epochs": 1} | spec)
     eventually(lambda: service.client.get(job.id).state.is_terminal)
     run_dir = Path(service.client.get(job.id).run_dir)
-    (run_dir / FINISHED).write_bytes(data)
+    (run_dir / FINISHED).write_bytes(weights)
     return job.id, run_dir
 
 

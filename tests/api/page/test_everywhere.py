@@ -31,8 +31,11 @@ def submitted(service: Service) -> str:
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: Enter) -> None:
     job = submitted(service)
-    page = visit(**PHONE).go()
-    for view in VIEWS:
+    one = visit(**PHONE)
+    one.answer("**/v1/sweeps/sweep-2", tuned()[0])
+    one.answer("**/v1/sweeps/sweep-2/report*", tuned()[1])
+    page = one.go()
+    for view in (*VIEWS, "sweeps/sweep-2"):
         page.goto(f"{service.url}/#/{view.format(job=job)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_timeout(300)
@@ -63,7 +66,15 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("p", "Plan"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (
+        ("s", "Sweeps"),
+        ("c", "Cluster"),
+        ("o", "Compare"),
+        ("m", "Models"),
+        ("p", "Plan"),
+        ("n", "New"),
+        ("j", "Jobs"),
+    ):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")

@@ -34,6 +34,7 @@ def test_the_best_settings_and_what_matters(report: TuningReport) -> None:
     assert report.answer[0].startswith("The best settings are optimizer.lr 0.1, optimizer.name momentum")
     assert "are shown to be worse with 95 % confidence" in report.answer[1]
     assert "Most of the differences go with optimizer.lr" in report.answer[2]
+    assert report.answer[2].endswith("; the other axes have less than 1% each.")
     assert len(report.answer) == 3  # 0.1 has neighbours on either side
 
 
@@ -77,6 +78,8 @@ def test_an_axis_that_some_trials_lack_is_judged_among_the_others() -> None:
         trial(5 + i, 0.5 + 0.1 * i, **{"optimizer.name": "momentum", "optimizer.momentum": 0.1 * i}) for i in range(5)
     ]
     found = tuning_report(evidence(trials))
+    assert "optimizer.momentum (" in found.answer[2]
+    assert " among the 5 trials that have it)" in found.answer[2]
     counted = {one.axis: one.trials for one in found.importances}
     assert counted == {"optimizer.name": 10, "optimizer.momentum": 5}
     assert {name for name, _ in tuning_figures(found)} >= {"parallel.png", "importance.svg"}
