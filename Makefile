@@ -66,6 +66,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report
+	$(BIN)/python -m benchmarks.links --report
 	$(BIN)/python -m benchmarks.sweeps --report
 	$(BIN)/python -m benchmarks.service --report
 	$(BIN)/python -m benchmarks.page --report
