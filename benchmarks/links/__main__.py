@@ -7,16 +7,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
-from functools import partial
 
 from rich.console import Console
 
-from benchmarks.links import contenders, endless, namespaces
-from benchmarks.links.contenders import DDP, FAST, LIMIT, OURS, Place
-from benchmarks.links.overlap import overlap_of
+from benchmarks.links import namespaces
+from benchmarks.links.contenders import Place
 from benchmarks.links.report import Found, markdown, raw
+from benchmarks.links.rounds import measure_place
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
 from benchmarks.measurement.report import RESULTS
@@ -24,29 +22,6 @@ from benchmarks.measurement.workload import Workload, find_data
 
 PLACE_S = 3600.0
 """How long all rounds of a place may take, also where others compute on the machine."""
-STEPS = 6  # of a trace
-
-
-def measure_place(work: Workload, place: Place, rounds: int) -> Found:
-    """Called in a process of its own, which stays on the first node; tells each figure at once."""
-    work = replace(work, workers=place.nodes)
-    found = Found(place, sum(p.numel() for p in work.build_model().parameters()))
-    names = [LIMIT, DDP, *OURS]
-    with namespaces.nodes(place.mbit_per_s, place.nodes) as there:
-        for turn in range(rounds):
-            first = turn % len(names)
-            found.rounds.append({})
-            for name in names[first:] + names[:first]:
-                try:
-                    rate = contenders.measure(name, work, there, found.num_parameters)
-                except MeasurementError as error:
-                    print(f"{place.title}, {name}: {error}", flush=True)
-                    continue
-                found.rounds[-1][name] = rate
-                print(f"{place.title}, round {turn + 1}, {name}: {rate.examples_per_s:,.0f} examples/s", flush=True)
-        spec = contenders.spec_of(work, OURS[FAST])
-        found.overlap = overlap_of(endless.trace(work, spec, "trace", STEPS))
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,19 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Workload(find_data(None), minibatch=128, warmup_steps=4, seconds=options.seconds)
     console, before = Console(), machine.load()
     places = [Place(nodes, mbit) for nodes in options.nodes for mbit in options.mbit]
-    try:
-        measured = partial(alone, measure_place, work, timeout_s=PLACE_S)
-        found = [measured(place, options.rounds) for place in places]
-    except MeasurementError as error:
-        console.print(str(error), style="red", markup=False)
-        return 1
-    text = markdown(work, found, (before, machine.load()))
-    console.print(text, markup=False, soft_wrap=True)
-    if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-links.md"
-        path.write_text(text)
-        path.with_suffix(".json").write_text(json.dumps(raw(found), indent=1) + "\n")
-    return 0
+    found, path = list[Found](), RESULTS / f"{date.today().isoformat()}-links.md"
+    for place in places:
+        try:
+            found.append(alone(measure_place, work, place, options.rounds, timeout_s=PLACE_S))
+        except MeasurementError as error:
+            console.print(f"{place.title}: {error}", style="red", markup=False)
+            continue
+        text = markdown(work, found, (before, machine.load()))
+        if options.report:  # after each place, for all of them take long
+            path.write_text(text)
+            path.with_suffix(".json").write_text(json.dumps(raw(found), indent=1) + "\n")
+    if found:
+        console.print(text, markup=False, soft_wrap=True)
+    return len(found) < len(places)
 
 
 if __name__ == "__main__":

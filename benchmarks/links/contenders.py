@@ -81,7 +81,7 @@ def measure(name: str, work: Workload, namespaces_: tuple[str, ...], num_paramet
         address = f"{namespaces.ADDRESSES[0]}:{free_port()}"
         there = [(namespace, work, rank, address) for rank, namespace in enumerate(namespaces_)]
         timings = together(_ddp_there, there)
-        sent = all_reduce_bytes(Place(len(there), 1.0), num_parameters)  # gloo's rings send no more
+        sent = all_reduce_bytes(Place(len(there), 1.0), num_parameters) / work.minibatch  # gloo's rings send no more
         return Rate(sum(t.steps * work.minibatch / t.seconds for t in timings), 0.0, sent)
     return endless.run(work, spec_of(work, OURS[name]), "bench")
 

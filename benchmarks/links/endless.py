@@ -29,7 +29,7 @@ class Rate:
     waiting: float
     """Share of the workers' time in which they waited for communication; 0 where nobody counted."""
     sent_bytes: float = 0.0
-    """That a worker sent in a step."""
+    """That workers sent for each example."""
 
 
 def analyse(reports: Sequence[tuple[float, Metrics]]) -> Rate:
@@ -43,8 +43,9 @@ def analyse(reports: Sequence[tuple[float, Metrics]]) -> Rate:
         raise MeasurementError(f"nothing was trained in {ended - begun:.1f} s")
     waited = sum(metrics.wait_communication_s for _, metrics in reports[1:])
     busy = sum(metrics.compute_s + metrics.wait_data_s for _, metrics in reports[1:])
-    sent = sum(metrics.sent_bytes for _, metrics in reports[1:]) / (last.step - first.step) / last.workers
-    return Rate((last.examples - first.examples) / (ended - begun), waited / (waited + busy), sent)
+    examples = last.examples - first.examples
+    sent = sum(metrics.sent_bytes for _, metrics in reports[1:]) / examples
+    return Rate(examples / (ended - begun), waited / (waited + busy), sent)
 
 
 def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, Metrics]]:

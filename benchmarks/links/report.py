@@ -13,7 +13,7 @@ from benchmarks.measurement.report import as_bullets, as_table
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload, data_title
 
-HEADER = ("contender", "examples/s", "min..max", "to DDP", "MB a worker sends in a step", "waiting")
+HEADER = ("contender", "examples/s", "min..max", "to DDP", "MB sent for a minibatch", "waiting")
 OVERLAP = ("where", "a step, ms", "gradients in flight, ms", "of that after the backward pass, ms", "hidden")
 
 
@@ -37,7 +37,7 @@ class Found:
         bounds = [bound_of(self.place, work, limit, self.num_parameters) for _, limit in both]
         return paired([rate for rate, _ in both], bounds) if both else None
 
-    def rows(self) -> list[tuple[str, ...]]:
+    def rows(self, work: Workload) -> list[tuple[str, ...]]:
         """A line a contender."""
         found = []
         for name in dict.fromkeys(name for each in self.rounds for name in each):
@@ -45,7 +45,7 @@ class Found:
             rate, ratio = Spread(tuple(r.examples_per_s for r in rates)), self.ratio(name, DDP)
             told = f"{ratio.median:.2f} ({ratio.low:.2f}..{ratio.high:.2f})" if ratio else "-"
             waiting = Spread(tuple(r.waiting for r in rates)).median
-            sent = Spread(tuple(r.sent_bytes for r in rates)).median / 1e6
+            sent = Spread(tuple(r.sent_bytes for r in rates)).median * work.minibatch / 1e6
             share = f"{waiting:.0%}" if name in OURS else "-"
             found.append(
                 (name, f"{rate.median:,.0f}", f"{rate.low:,.0f}..{rate.high:,.0f}", told, f"{sent:.1f}", share)
@@ -81,7 +81,7 @@ def markdown(work: Workload, found: Sequence[Found], loads: tuple[str, str]) -> 
         as_bullets(settings),
     ]
     for one in found:
-        parts += [f"## {one.place.title}, {len(one.rounds)} rounds", as_table(HEADER, one.rows())]
+        parts += [f"## {one.place.title}, {len(one.rounds)} rounds", as_table(HEADER, one.rows(work))]
     seen = [(one.place, one.overlap) for one in found if one.overlap is not None]
     rows = [
         (place.title, *(f"{1000 * s:,.0f}" for s in (o.step_s, o.in_flight_s, o.exposed_s)), f"{o.hidden:.0%}")

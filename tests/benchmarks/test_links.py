@@ -44,7 +44,7 @@ def test_what_a_trace_shows_of_the_overlap() -> None:
 
 
 def test_the_report_says_what_was_missed() -> None:
-    rounds = [{LIMIT: Rate(1000.0, 0.0), DDP: Rate(150.0 * k, 0.0, 1e6), FAST: Rate(170.0, 0.7, 1e6)} for k in (1, 2)]
+    rounds = [{LIMIT: Rate(1000.0, 0.0), DDP: Rate(150.0 * k, 0.0, 1e4), FAST: Rate(170.0, 0.7, 1e4)} for k in (1, 2)]
     found = report.Found(PLACE, NUM_PARAMETERS, rounds, Overlap(0.1, 0.05, 0.01))
     text = report.markdown(WORK, [found], ("0.10", "0.20"))
     assert "| Millrace sync, fast | 170 | 170..170 | 0.85 (0.57..1.13) | 1.0 | 70% |" in text
