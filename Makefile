@@ -62,6 +62,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.steps.small_steps --report
 	$(BIN)/python -m benchmarks.steps.products --report
 	$(BIN)/python -m benchmarks.steps.start --report
+	$(BIN)/python -m benchmarks.steps.cores --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report
