@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.service.sweeps.sleeping_trial import Sleeping
 from trainers import ClusterInfo, EventLogReader, State, available_resources
 from trainers.runtime.node_folder import where
 
+MODEL: Any = "bohb" if find_spec("hpbandster") else {"name": "optuna", "halving": {"grace_epochs": 1}}
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
 
@@ -213,7 +215,7 @@ def test_the_worse_trials_are_stopped_early_and_cleanly(tmp_path: Path, cluster:
             assert report.trials["stopped"] == len(stopped)
 
             axes = {"optimizer.lr": {"low": 0.001, "high": 0.02, "log": True}, "seed": [0, 1]}
-            third, _ = await sweeps.submit(spec(axes, job, search="bohb", limits={"trials": 8, "concurrent": 4}))
+            third, _ = await sweeps.submit(spec(axes, job, search=MODEL, limits={"trials": 8, "concurrent": 4}))
             async for _ in await sweeps.events(third.id):
                 pass
             results = (await sweeps.show(third.id)).results
