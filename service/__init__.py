@@ -45,11 +45,13 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import CopyDamaged as CopyDamaged
     from service.errors import DatabaseRefused as DatabaseRefused
     from service.errors import DrawingFailed as DrawingFailed
+    from service.errors import ExportBroken as ExportBroken
     from service.errors import FigureNotFound as FigureNotFound
     from service.errors import JobNotFound as JobNotFound
     from service.errors import KeyReused as KeyReused
     from service.errors import ModelNotFound as ModelNotFound
     from service.errors import NeverFits as NeverFits
+    from service.errors import NotExportable as NotExportable
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError
     from service.errors import SpecInvalid as SpecInvalid
@@ -63,8 +65,11 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import TooManyInFlight as TooManyInFlight
     from service.errors import TooManyWaiting as TooManyWaiting
     from service.errors import TraceNotFound as TraceNotFound
+    from service.errors import VersionNotFound as VersionNotFound
     from service.errors import WebhookNotFound as WebhookNotFound
     from service.errors import WebhookRefused as WebhookRefused
+    from service.exports.exports import SUFFIX as SUFFIX
+    from service.exports.exports import FileFormat as FileFormat
     from service.ids import new_job_id as new_job_id
     from service.job_summary import JobSummary as JobSummary
     from service.jobs.assembly import build_manager as build_manager
@@ -96,6 +101,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
+    from service.registry.registry import Registry as Registry
+    from service.registry.versions import MODEL_NAME as MODEL_NAME
+    from service.registry.versions import ModelVersion as ModelVersion
+    from service.registry.versions import VersionQuery as VersionQuery
     from service.scaling.figures import figures as figures
     from service.scaling.markdown import markdown as markdown
     from service.scaling.report import ScalingReport as ScalingReport
@@ -126,6 +135,11 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.sweeps.local import sweep as sweep
     from service.sweeps.manager import SweepManager as SweepManager
     from service.sweeps.own_code import own_code_of_sweep as own_code_of_sweep
+    from service.sweeps.reporting.any_report import AnyReport as AnyReport
+    from service.sweeps.reporting.any_report import report_answer as report_answer
+    from service.sweeps.reporting.any_report import report_figures as report_figures
+    from service.sweeps.reporting.any_report import report_of as report_of
+    from service.sweeps.reporting.any_report import report_text as report_text
     from service.sweeps.spec import SweepSpec as SweepSpec
     from service.sweeps.spec import parse_sweep as parse_sweep
     from service.sweeps.spec import read_sweep_file as read_sweep_file
@@ -135,6 +149,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.sweeps.views import TrialView as TrialView
     from service.sweeps.views import evidence as evidence
     from service.tracking.tracker import Tracking as Tracking
+    from service.tuning.report import TuningReport as TuningReport
     from service.turns import Turns as Turns
     from service.webhooks.addresses import certificates as certificates
     from service.webhooks.addresses import networks as networks

@@ -13,6 +13,9 @@ ServiceError
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
+├── VersionNotFound      no model of this name and version is registered
+├── NotExportable        a model cannot be written in the format
+├── ExportBroken         the process that writes a model in a format has failed
 ├── DrawingFailed        the figures of a report cannot be drawn
 ├── FigureNotFound       the report has no such figure
 ├── TokenRefused         a token that cannot be made or is not there
@@ -69,6 +72,18 @@ class CheckpointNotFound(ServiceError):
 
 class ModelNotFound(ServiceError):
     """The job has no such model, or not yet."""
+
+
+class VersionNotFound(ServiceError):
+    """No model of this name and version is registered."""
+
+
+class NotExportable(ServiceError):
+    """A model that cannot be written in the format that was asked for."""
+
+
+class ExportBroken(ServiceError):
+    """The process that writes a model in another format did not end well."""
 
 
 class TraceNotFound(ServiceError):

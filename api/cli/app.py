@@ -10,6 +10,7 @@ from api.cli.commands.claims import add_claims
 from api.cli.commands.edits import add_edits
 from api.cli.commands.jobs import add_jobs
 from api.cli.commands.local import add_local
+from api.cli.commands.models import add_models
 from api.cli.commands.scaling import add_scaling
 from api.cli.commands.serve import add_serve
 from api.cli.commands.sweeps import add_sweeps
@@ -35,6 +36,7 @@ def build(context: CliContext) -> typer.Typer:
     add_admin(app, context)
     add_verbs(app, context)
     add_edits(app, context)
+    add_models(app, context)
     return app
 
 

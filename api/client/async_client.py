@@ -7,15 +7,17 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2
 
 import service
-from api.client import calls
-from api.client.calls import AnyJob, AnySweep, Call, Unreachable
+from api.client import calls, model_calls
+from api.client.call import Call, Unreachable, refusal, unreachable
+from api.client.calls import AnyJob, AnySweep
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
 from api.client.following import Following
+from api.client.model_calls import Which
 
 T = TypeVar("T")
 
@@ -52,6 +54,10 @@ class AsyncClient:
     async def who(self) -> service.Identity:
         """Who the service takes us for, and our role."""
         return await self._do(calls.who())
+
+    async def sign_out(self) -> None:
+        """End the token that is shown, for good."""
+        await self._do(calls.sign_out())
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
@@ -126,9 +132,11 @@ class AsyncClient:
         """Write one file of a checkpoint to `to`, piece by piece."""
         await self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
-    async def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+    async def model(
+        self, job_id: str, to: Path, which: Which = "model", form: service.FileFormat = "safetensors"
+    ) -> None:
         """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
-        await self._download(calls.model_file(job_id, which), to)
+        await self._download(model_calls.model_file(job_id, which, form), to, **model_calls.EXPORTED)
 
     async def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> AsyncIterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
@@ -189,16 +197,21 @@ class AsyncClient:
         return await self._do(calls.check_sweep(spec))
 
     async def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> AsyncIterator[service.SweepSummary]:
-        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
-        page = await self._do(calls.sweeps(states, labels, None))
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
+        ones."""
+        page = await self._do(calls.sweeps(states, labels, None, archived))
         for one in page.sweeps:
             yield one
         while page.next_page_token is not None:
-            page = await self._do(calls.sweeps(states, labels, page.next_page_token))
+            page = await self._do(calls.sweeps(states, labels, page.next_page_token, archived))
             for one in page.sweeps:
                 yield one
+
+    async def edit_sweep(self, sweep_id: str, **changes: Any) -> service.SweepView:
+        """Change a sweep's `name`, `labels`, `notes`, `priority` of its trials, or whether it is `archived`."""
+        return await self._do(calls.edit_sweep(sweep_id, changes))
 
     async def delete_sweep(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files."""
@@ -230,8 +243,8 @@ class AsyncClient:
         """Add values to its axes, add axes, or change its limits; only what is not done yet is run."""
         return await self._do(calls.tell_sweep(sweep_id, "extend", {"axes": axes or {}, "limits": limits or {}}))
 
-    async def report(self, sweep_id: str) -> service.ScalingReport:
-        """What the sweep says so far about the batch and the learning rate."""
+    async def report(self, sweep_id: str) -> service.AnyReport:
+        """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return await self._do(calls.report(sweep_id))
 
     async def report_files(self, sweep_id: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -240,6 +253,36 @@ class AsyncClient:
         yield "report.md", await self._do(calls.report_text(sweep_id, "text/markdown"))
         for name in await self._do(calls.figures(sweep_id)):
             yield name, await self._do(calls.figure(sweep_id, name))
+
+    # -- registered models ----------------------------------------------------------------------------------------
+
+    async def register(self, job_id: str, name: str, which: Which = "model", notes: str = "") -> service.ModelVersion:
+        """Make a model of a job the next version of a name; the same one again is the version that it is already."""
+        return await self._do(model_calls.register(job_id, name, which, notes))
+
+    async def versions(
+        self, name: str | None = None, job_id: str | None = None, latest: bool = False
+    ) -> AsyncIterator[service.ModelVersion]:
+        """Registered models, newest first: of a name, of a job. latest: The newest version of each name only."""
+        page = await self._do(model_calls.versions(name, job_id, latest, None))
+        for found in page.versions:
+            yield found
+        while page.next_page_token is not None:
+            page = await self._do(model_calls.versions(name, job_id, latest, page.next_page_token))
+            for found in page.versions:
+                yield found
+
+    async def version(self, reference: str) -> service.ModelVersion:
+        """One of them, as `digits@3` or `digits@latest`."""
+        return await self._do(model_calls.version(reference))
+
+    async def download_version(self, reference: str, to: Path) -> None:
+        """Write the file of a version to `to`, piece by piece."""
+        await self._download(model_calls.version_file(reference), to)
+
+    async def remove_version(self, reference: str) -> None:
+        """Remove a version and its file."""
+        await self._do(model_calls.remove_version(reference))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -310,19 +353,19 @@ class AsyncClient:
         try:
             return await self.http.request(call.method, call.path, **call.options)
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error
 
-    async def _download(self, path: str, to: Path) -> None:
+    async def _download(self, path: str, to: Path, **options: Any) -> None:
         try:
-            async with self.http.stream("GET", path) as response:
+            async with self.http.stream("GET", path, **options) as response:
                 if response.is_error:
                     await response.aread()
-                    raise calls.refusal(response)
+                    raise refusal(response)
                 with await asyncio.to_thread(to.open, "wb") as out:
                     async for chunk in response.aiter_bytes():
                         await asyncio.to_thread(out.write, chunk)
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error
 
     async def _events(self, path: str, after: int) -> AsyncIterator[service.Event]:
         following = Following(after, self.patience_s)
@@ -341,9 +384,9 @@ class AsyncClient:
             async with self.http.sse(path, headers=following.headers) as source:
                 if source.response.is_error:
                     await source.response.aread()
-                    raise calls.refusal(source.response)
+                    raise refusal(source.response)
                 async for message in source:
                     if message.data and (event := following.take(message.data, time.monotonic())) is not None:
                         yield event
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error

@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import httpx2
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 import service
-from api.problem import Problem
+from api.client.call import Call, content, many, one, post
 
-T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 AnyJob: TypeAlias = "service.JobSpec | dict[str, Any] | Path"
 AnySweep: TypeAlias = "service.SweepSpec | dict[str, Any] | Path"
-
-
-class Refused(Exception):
-    """The service says no, and what to change."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
-        self.problem = problem
-
-
-class Unreachable(Exception):
-    """No service answers at the address."""
 
 
 DRAWN: dict[str, Any] = {"timeout": 900.0}
 """Options of a request for figures, which waits for their drawing and for those before it. The service ends a process
 that hangs after 300 s."""
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """One request, and how its answer is read."""
-
-    method: str
-    path: str
-    read: Callable[[httpx2.Response], T]
-    options: dict[str, Any] = field(default_factory=dict)
-    is_repeatable: bool = False
-    """Whether it may be sent again when the connection broke in the middle: its key makes it one."""
-
-    def answered(self, response: httpx2.Response) -> T:
-        """What the answer says. Raises Refused."""
-        if response.is_error:
-            raise refusal(response)
-        return self.read(response)
 
 
 @dataclass(frozen=True)
@@ -93,12 +59,12 @@ class AuditPage:
 
 def submit(spec: AnyJob, key: str | None) -> Call[service.JobView]:
     """POST /v1/jobs. Relative paths in the spec are taken from here."""
-    return _post("/v1/jobs", _absolute(spec), key, _one(service.JobView))
+    return post("/v1/jobs", _absolute(spec), key, one(service.JobView))
 
 
 def check(spec: AnyJob) -> Call[service.JobSpec]:
     """POST /v1/jobs?dry_run=true."""
-    return Call("POST", "/v1/jobs", _one(service.JobSpec), {"json": _absolute(spec), "params": {"dry_run": True}}, True)
+    return Call("POST", "/v1/jobs", one(service.JobSpec), {"json": _absolute(spec), "params": {"dry_run": True}}, True)
 
 
 def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
@@ -106,7 +72,7 @@ def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
     told = {
         name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value for name, value in asked.items()
     }
-    return Call("POST", "/v1/plans", _one(service.Plan), {"json": {"spec": _absolute(spec), **told}}, True)
+    return Call("POST", "/v1/plans", one(service.Plan), {"json": {"spec": _absolute(spec), **told}}, True)
 
 
 def jobs(
@@ -115,47 +81,50 @@ def jobs(
     """GET /v1/jobs."""
 
     def read(response: httpx2.Response) -> JobsPage:
-        return JobsPage(_many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
+        return JobsPage(many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    asked = {"archived": True} if archived else {}
-    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token) | asked})
+    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token, archived)})
 
 
-def _wanted(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> dict[str, Any]:
+def _wanted(
+    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool
+) -> dict[str, Any]:
     """The parameters of a page."""
-    params: dict[str, Any] = {"state": [str(state) for state in states], "label": labels}
-    return params if page_token is None else params | {"page_token": page_token}
+    params = {"state": [str(state) for state in states], "label": labels, "page_token": page_token}
+    return {name: value for name, value in params.items() if value is not None} | (
+        {"archived": True} if archived else {}
+    )
 
 
 def job(job_id: str) -> Call[service.JobView]:
     """GET /v1/jobs/{id}."""
-    return Call("GET", f"/v1/jobs/{job_id}", _one(service.JobView))
+    return Call("GET", f"/v1/jobs/{job_id}", one(service.JobView))
 
 
 def edit(job_id: str, changes: dict[str, Any]) -> Call[service.JobView]:
     """PATCH /v1/jobs/{id}."""
-    return Call("PATCH", f"/v1/jobs/{job_id}", _one(service.JobView), {"json": changes}, True)
+    return Call("PATCH", f"/v1/jobs/{job_id}", one(service.JobView), {"json": changes}, True)
 
 
 def scale(job_id: str, workers: int) -> Call[service.JobView]:
     """POST /v1/jobs/{id}/scale."""
-    return Call("POST", f"/v1/jobs/{job_id}/scale", _one(service.JobView), {"json": {"workers": workers}}, True)
+    return Call("POST", f"/v1/jobs/{job_id}/scale", one(service.JobView), {"json": {"workers": workers}}, True)
 
 
 def tell_job(job_id: str, verb: str) -> Call[service.JobView]:
     """POST /v1/jobs/{id}/{verb}."""
-    return Call("POST", f"/v1/jobs/{job_id}/{verb}", _one(service.JobView))
+    return Call("POST", f"/v1/jobs/{job_id}/{verb}", one(service.JobView))
 
 
 def fork(job_id: str, changes: dict[str, Any], checkpoint: str | None, key: str | None) -> Call[service.JobView]:
     """POST /v1/jobs/{id}/fork."""
-    call = _post(f"/v1/jobs/{job_id}/fork", changes, key, _one(service.JobView))
+    call = post(f"/v1/jobs/{job_id}/fork", changes, key, one(service.JobView))
     return replace(call, options=call.options | {"params": {} if checkpoint is None else {"checkpoint": checkpoint}})
 
 
 def checkpoints(job_id: str) -> Call[list[service.CheckpointView]]:
     """GET /v1/jobs/{id}/checkpoints."""
-    return Call("GET", f"/v1/jobs/{job_id}/checkpoints", _many(service.CheckpointView, "checkpoints"))
+    return Call("GET", f"/v1/jobs/{job_id}/checkpoints", many(service.CheckpointView, "checkpoints"))
 
 
 def checkpoint_file(job_id: str, checkpoint: str, file: str) -> str:
@@ -171,7 +140,7 @@ def trace(job_id: str, steps: int, worker: int | None) -> Call[int]:
 
 def traces(job_id: str) -> Call[list[service.TraceView]]:
     """GET /v1/jobs/{id}/traces."""
-    return Call("GET", f"/v1/jobs/{job_id}/traces", _many(service.TraceView, "traces"))
+    return Call("GET", f"/v1/jobs/{job_id}/traces", many(service.TraceView, "traces"))
 
 
 def ends_trace(event: service.Event) -> bool:
@@ -187,12 +156,7 @@ def trace_file(job_id: str, name: str) -> str:
 def metrics(job_id: str, name: str, points: int, x: str) -> Call[service.Line]:
     """GET /v1/jobs/{id}/metrics."""
     params = {"name": name, "points": points, "x": x}
-    return Call("GET", f"/v1/jobs/{job_id}/metrics", _one(service.Line), {"params": params})
-
-
-def model_file(job_id: str, which: str) -> str:
-    """The address of a model that a job has left, which is read piece by piece."""
-    return f"/v1/jobs/{job_id}/model?which={which}"
+    return Call("GET", f"/v1/jobs/{job_id}/metrics", one(service.Line), {"params": params})
 
 
 def logs(job_id: str, worker: int | None, grep: str) -> Call[str]:
@@ -204,12 +168,12 @@ def logs(job_id: str, worker: int | None, grep: str) -> Call[str]:
 def events_so_far(job_id: str, after: int) -> Call[list[service.Event]]:
     """GET /v1/jobs/{id}/events as JSON."""
     options = {"params": {"after": after}, "headers": {"Accept": "application/json"}}
-    return Call("GET", f"/v1/jobs/{job_id}/events", _many(service.Event), options)
+    return Call("GET", f"/v1/jobs/{job_id}/events", many(service.Event), options)
 
 
 def sweep(spec: AnySweep, key: str | None) -> Call[service.SweepView]:
     """POST /v1/sweeps. Relative paths in the spec are taken from here."""
-    return _post("/v1/sweeps", _absolute_sweep(spec), key, _one(service.SweepView))
+    return post("/v1/sweeps", _absolute_sweep(spec), key, one(service.SweepView))
 
 
 def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
@@ -222,13 +186,20 @@ def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
     return Call("POST", "/v1/sweeps", read, {"json": _absolute_sweep(spec), "params": {"dry_run": True}}, True)
 
 
-def sweeps(states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None) -> Call[SweepsPage]:
+def sweeps(
+    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool = False
+) -> Call[SweepsPage]:
     """GET /v1/sweeps."""
 
     def read(response: httpx2.Response) -> SweepsPage:
-        return SweepsPage(_many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
+        return SweepsPage(many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token)})
+    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token, archived)})
+
+
+def edit_sweep(sweep_id: str, changes: dict[str, Any]) -> Call[service.SweepView]:
+    """PATCH /v1/sweeps/{id}."""
+    return Call("PATCH", f"/v1/sweeps/{sweep_id}", one(service.SweepView), {"json": changes}, True)
 
 
 def delete_sweep(sweep_id: str) -> Call[None]:
@@ -238,24 +209,23 @@ def delete_sweep(sweep_id: str) -> Call[None]:
 
 def one_sweep(sweep_id: str) -> Call[service.SweepView]:
     """GET /v1/sweeps/{id}."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}", _one(service.SweepView))
+    return Call("GET", f"/v1/sweeps/{sweep_id}", one(service.SweepView))
 
 
 def tell_sweep(sweep_id: str, verb: str, body: Any = None) -> Call[service.SweepView]:
     """POST /v1/sweeps/{id}/{verb}."""
-    return Call(
-        "POST", f"/v1/sweeps/{sweep_id}/{verb}", _one(service.SweepView), {} if body is None else {"json": body}
-    )
+    return Call("POST", f"/v1/sweeps/{sweep_id}/{verb}", one(service.SweepView), {} if body is None else {"json": body})
 
 
-def report(sweep_id: str) -> Call[service.ScalingReport]:
+def report(sweep_id: str) -> Call[service.AnyReport]:
     """GET /v1/sweeps/{id}/report."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/report", _one(service.ScalingReport))
+    kinds: TypeAdapter[service.AnyReport] = TypeAdapter(service.AnyReport)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/report", lambda response: kinds.validate_json(response.content))
 
 
 def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
     """GET /v1/sweeps/{id}/report as it is sent, in one of its forms."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/report", _content, {"headers": {"Accept": media_type}})
+    return Call("GET", f"/v1/sweeps/{sweep_id}/report", content, {"headers": {"Accept": media_type}})
 
 
 def figures(sweep_id: str) -> Call[list[str]]:
@@ -265,22 +235,22 @@ def figures(sweep_id: str) -> Call[list[str]]:
 
 def figure(sweep_id: str, name: str) -> Call[bytes]:
     """GET /v1/sweeps/{id}/figures/{name}."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", _content, DRAWN)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", content, DRAWN)
 
 
 def algorithms() -> Call[list[service.Algorithm]]:
     """GET /v1/algorithms."""
-    return Call("GET", "/v1/algorithms", _many(service.Algorithm))
+    return Call("GET", "/v1/algorithms", many(service.Algorithm))
 
 
 def models() -> Call[list[service.Model]]:
     """GET /v1/models."""
-    return Call("GET", "/v1/models", _many(service.Model))
+    return Call("GET", "/v1/models", many(service.Model))
 
 
 def datasets() -> Call[list[service.Dataset]]:
     """GET /v1/datasets."""
-    return Call("GET", "/v1/datasets", _many(service.Dataset))
+    return Call("GET", "/v1/datasets", many(service.Dataset))
 
 
 def url_of(server: str) -> str:
@@ -295,7 +265,12 @@ def ready() -> Call[None]:
 
 def who() -> Call[service.Identity]:
     """GET /v1/me."""
-    return Call("GET", "/v1/me", _one(service.Identity))
+    return Call("GET", "/v1/me", one(service.Identity))
+
+
+def sign_out() -> Call[None]:
+    """DELETE /v1/me/token."""
+    return Call("DELETE", "/v1/me/token", lambda _: None)
 
 
 def audit(query: AuditQuery) -> Call[AuditPage]:
@@ -321,7 +296,7 @@ def add_webhook(url: str, states: tuple[service.State, ...]) -> Call[tuple[servi
 
 def webhooks() -> Call[list[service.Webhook]]:
     """GET /v1/webhooks."""
-    return Call("GET", "/v1/webhooks", _many(service.Webhook, "webhooks"))
+    return Call("GET", "/v1/webhooks", many(service.Webhook, "webhooks"))
 
 
 def webhook(webhook_id: str) -> Call[dict[str, Any]]:
@@ -332,42 +307,6 @@ def webhook(webhook_id: str) -> Call[dict[str, Any]]:
 def delete(kind: str, identity: str) -> Call[None]:
     """DELETE /v1/jobs/{id}, or /v1/webhooks/{id}. kind: `jobs` or `webhooks`."""
     return Call("DELETE", f"/v1/{kind}/{identity}", lambda _: None)
-
-
-def refusal(response: httpx2.Response) -> Refused:
-    """The answer as an error."""
-    try:
-        return Refused(Problem.model_validate_json(response.content))
-    except ValidationError:  # something else listens there
-        status = response.status_code
-        return Refused(Problem(title=response.reason_phrase, status=status, detail=f"{response.url} answers {status}"))
-
-
-def unreachable(server: str, error: Exception) -> Unreachable:
-    """Why nobody answered, and what to do."""
-    cause = str(error) or type(error).__name__
-    return Unreachable(f"no service answers at {server} ({cause}); `millrace serve` starts one")
-
-
-def _one(model: type[M]) -> Callable[[httpx2.Response], M]:
-    return lambda response: model.model_validate_json(response.content)
-
-
-def _many(model: type[M], name: str | None = None) -> Callable[[httpx2.Response], list[M]]:
-    def read(response: httpx2.Response) -> list[M]:
-        found = response.json()
-        return [model.model_validate(item) for item in (found if name is None else found[name])]
-
-    return read
-
-
-def _content(response: httpx2.Response) -> bytes:
-    return response.content
-
-
-def _post(path: str, body: Any, key: str | None, read: Callable[[httpx2.Response], T]) -> Call[T]:
-    headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-    return Call("POST", path, read, {"json": body, "headers": headers}, is_repeatable=True)
 
 
 def _absolute(spec: AnyJob) -> dict[str, Any]:

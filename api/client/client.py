@@ -10,14 +10,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2
 
 import service
-from api.client import calls
-from api.client.calls import AnyJob, AnySweep, Call, Refused, Unreachable
+from api.client import calls, model_calls
+from api.client.call import Call, Refused, Unreachable, refusal, unreachable
+from api.client.calls import AnyJob, AnySweep
 from api.client.following import Following
+from api.client.model_calls import Which
 
 __all__ = ["Client", "Refused", "Unreachable"]
 
@@ -58,6 +60,10 @@ class Client:
     def who(self) -> service.Identity:
         """Who the service takes us for, and our role."""
         return self._do(calls.who())
+
+    def sign_out(self) -> None:
+        """End the token that is shown, for good."""
+        self._do(calls.sign_out())
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
@@ -129,9 +135,9 @@ class Client:
         """Write one file of a checkpoint to `to`, piece by piece."""
         self._download(calls.checkpoint_file(job_id, checkpoint, file), to)
 
-    def model(self, job_id: str, to: Path, which: Literal["model", "best", "raw"] = "model") -> None:
+    def model(self, job_id: str, to: Path, which: Which = "model", form: service.FileFormat = "safetensors") -> None:
         """Write the finished model of a job, or another that it has left, to `to`, piece by piece."""
-        self._download(calls.model_file(job_id, which), to)
+        self._download(model_calls.model_file(job_id, which, form), to, **model_calls.EXPORTED)
 
     def trace(self, job_id: str, steps: int = 10, worker: int | None = None) -> Iterator[service.Event]:
         """Have one worker of a running job, or its first, record its next steps. Gives every event about it, as it
@@ -190,14 +196,19 @@ class Client:
         return self._do(calls.check_sweep(spec))
 
     def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = ()
+        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
     ) -> Iterator[service.SweepSummary]:
-        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first."""
-        page = self._do(calls.sweeps(states, labels, None))
+        """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
+        ones."""
+        page = self._do(calls.sweeps(states, labels, None, archived))
         yield from page.sweeps
         while page.next_page_token is not None:
-            page = self._do(calls.sweeps(states, labels, page.next_page_token))
+            page = self._do(calls.sweeps(states, labels, page.next_page_token, archived))
             yield from page.sweeps
+
+    def edit_sweep(self, sweep_id: str, **changes: Any) -> service.SweepView:
+        """Change a sweep's `name`, `labels`, `notes`, `priority` of its trials, or whether it is `archived`."""
+        return self._do(calls.edit_sweep(sweep_id, changes))
 
     def delete_sweep(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files."""
@@ -229,8 +240,8 @@ class Client:
         """Add values to its axes, add axes, or change its limits; only what is not done yet is run."""
         return self._do(calls.tell_sweep(sweep_id, "extend", {"axes": axes or {}, "limits": limits or {}}))
 
-    def report(self, sweep_id: str) -> service.ScalingReport:
-        """What the sweep says so far about the batch and the learning rate."""
+    def report(self, sweep_id: str) -> service.AnyReport:
+        """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return self._do(calls.report(sweep_id))
 
     def report_files(self, sweep_id: str) -> Iterator[tuple[str, bytes]]:
@@ -239,6 +250,34 @@ class Client:
         yield "report.md", self._do(calls.report_text(sweep_id, "text/markdown"))
         for name in self._do(calls.figures(sweep_id)):
             yield name, self._do(calls.figure(sweep_id, name))
+
+    # -- registered models ----------------------------------------------------------------------------------------
+
+    def register(self, job_id: str, name: str, which: Which = "model", notes: str = "") -> service.ModelVersion:
+        """Make a model of a job the next version of a name; the same one again is the version that it is already."""
+        return self._do(model_calls.register(job_id, name, which, notes))
+
+    def versions(
+        self, name: str | None = None, job_id: str | None = None, latest: bool = False
+    ) -> Iterator[service.ModelVersion]:
+        """Registered models, newest first: of a name, of a job. latest: The newest version of each name only."""
+        page = self._do(model_calls.versions(name, job_id, latest, None))
+        yield from page.versions
+        while page.next_page_token is not None:
+            page = self._do(model_calls.versions(name, job_id, latest, page.next_page_token))
+            yield from page.versions
+
+    def version(self, reference: str) -> service.ModelVersion:
+        """One of them, as `digits@3` or `digits@latest`."""
+        return self._do(model_calls.version(reference))
+
+    def download_version(self, reference: str, to: Path) -> None:
+        """Write the file of a version to `to`, piece by piece."""
+        self._download(model_calls.version_file(reference), to)
+
+    def remove_version(self, reference: str) -> None:
+        """Remove a version and its file."""
+        self._do(model_calls.remove_version(reference))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -304,19 +343,19 @@ class Client:
         try:
             return self.http.request(call.method, call.path, **call.options)
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error
 
-    def _download(self, path: str, to: Path) -> None:
+    def _download(self, path: str, to: Path, **options: Any) -> None:
         try:
-            with self.http.stream("GET", path) as response:
+            with self.http.stream("GET", path, **options) as response:
                 if response.is_error:
                     response.read()
-                    raise calls.refusal(response)
+                    raise refusal(response)
                 with to.open("wb") as out:
                     for chunk in response.iter_bytes():
                         out.write(chunk)
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error
 
     def _events(self, path: str, after: int) -> Iterator[service.Event]:
         following = Following(after, self.patience_s)
@@ -334,12 +373,12 @@ class Client:
             with self.http.sse(path, headers=following.headers) as source:
                 if source.response.is_error:
                     source.response.read()
-                    raise calls.refusal(source.response)
+                    raise refusal(source.response)
                 for message in source:
                     if message.data and (event := following.take(message.data, time.monotonic())) is not None:
                         yield event
         except httpx2.TransportError as error:
-            raise calls.unreachable(self.server, error) from error
+            raise unreachable(self.server, error) from error
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 
 from api.http import problems, sse
 from api.http.audit import Auditing
@@ -20,17 +22,23 @@ from api.http.routes import (
     catalogue,
     health,
     jobs,
+    me,
     metrics,
     page,
     plans,
+    registry,
     sweeps,
     traces,
     verbs,
     webhooks,
 )
 from api.problem import Problem
-from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Sender, SweepManager, SweepSpec
+from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Registry, Sender, SweepManager, SweepSpec
 
+AS_IT_IS = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
+"""What is not compressed on its way: weights become 8 % smaller, at 20 MB a second."""
+MODELS = "models"
+"""Beside the folder of the runs: the files of registered models."""
 PROFILES = "profiles"
 """In the folder of the runs: profiles of this machine, for plans."""
 
@@ -71,10 +79,14 @@ def create_app(
     """The service's REST API over its managers, which start and stop with the app."""
     streams, access, reading = config.streams, config.access, FairProcess("specs")
     streams.standing.tokens = access.tokens
+    models = Registry(
+        manager.store, manager.run_dirs, manager.config.runs_dir.with_name(MODELS), manager.lifecycle.sinks.trackers
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await manager.start()
+        await models.start()
         await sweep_manager.start()
         if sender is not None:
             await sender.start()
@@ -96,18 +108,17 @@ def create_app(
     )
     app.access, app.state.reading = access, reading
     problems.install(app)
-    app.add_middleware(Guard, access=access)
-    app.add_middleware(Auditing, audit=manager.store.audit)
-    app.add_middleware(metrics.Timing, metrics=manager.metrics)
-    app.add_middleware(Head)
+    _add_layers(app, access, manager)
     app.include_router(jobs.router(manager, streams, access), prefix="/v1")
     app.include_router(artifacts.router(manager), prefix="/v1")
+    app.include_router(registry.router(models, manager), prefix="/v1")
     app.include_router(verbs.router(manager, access), prefix="/v1")
     app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     planner = Planner(manager.runs, manager.config.runs_dir / PROFILES)
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
+    app.include_router(me.router(access), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))
@@ -117,3 +128,12 @@ def create_app(
     app.mount("/page", page.PageFiles(), name="page")
     app.mount("/guide", page.GuideFiles(config.guide), name="guide")
     return app
+
+
+def _add_layers(app: FastAPI, access: Access, manager: JobManager) -> None:
+    """What stands around every route, the innermost first."""
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3, exclude_content_types=AS_IT_IS)
+    app.add_middleware(Guard, access=access)
+    app.add_middleware(Auditing, audit=manager.store.audit)
+    app.add_middleware(metrics.Timing, metrics=manager.metrics)
+    app.add_middleware(Head)

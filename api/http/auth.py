@@ -4,6 +4,7 @@ import asyncio
 import functools
 import ipaddress
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import ProblemError, answer
-from service import LOCAL, FieldError, Identity, JobSummary, Requester, Role, SweepSummary, Tokens
+from service import LOCAL, FieldError, Identity, JobSummary, ModelVersion, Requester, Role, SweepSummary, Tokens
 
 MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
 BODY_WITHIN_S = 30.0
@@ -21,7 +22,12 @@ OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.
 OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
 ADMIN = ("/v1/audit", "/v1/webhooks")
+OWN_TOKEN = "/v1/me/token"
+"""Whoever shows a token may end it."""
 ADDRESS_CHARACTERS = 64
+DOORMEN = 2
+"""Threads that look tokens up, and do nothing else: all others may wait for Ray, or for a storage that does not answer.
+"""
 AS_DATA = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -51,7 +57,7 @@ def demanded(method: str, path: str) -> Role | None:
         return None
     if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADMIN):
         return Role.admin
-    return Role.viewer if method in READING else Role.user
+    return Role.viewer if method in READING or path == OWN_TOKEN else Role.user
 
 
 def caller(request: Request) -> Requester:
@@ -69,12 +75,13 @@ def check_code(request: Request, access: Access, found: list[FieldError]) -> Non
         )
 
 
-def check_owner(request: Request, owned: JobSummary | SweepSummary) -> None:
-    """Raise ProblemError if the job or sweep is another user's. Admins may stop anybody's."""
+def check_owner(request: Request, owned: JobSummary | SweepSummary | ModelVersion) -> None:
+    """Raise ProblemError if it is another user's. Admins may stop, and remove, anybody's."""
     identity = caller(request)
     if owned.user != identity.user and not identity.role.covers(Role.admin):
         detail = f"{owned.id} is {owned.user}'s, and you are {identity.user}"
-        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin; a job's fork would be your own")
+        own = "" if isinstance(owned, ModelVersion) else "; a job's fork would be your own"
+        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin{own}")
 
 
 class Guard:
@@ -83,6 +90,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
         self.access = access
+        self.threads = ThreadPoolExecutor(DOORMEN, thread_name_prefix="tokens")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
@@ -115,7 +123,8 @@ class Guard:
     async def _identify(self, headers: Headers, is_open: bool) -> Identity:
         scheme, _, text = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.access.tokens is not None:
-            identity = await asyncio.to_thread(self.access.tokens.identify, text.strip())
+            loop, identify = asyncio.get_running_loop(), self.access.tokens.identify
+            identity = await loop.run_in_executor(self.threads, identify, text.strip())
             if identity is None:
                 raise _unknown("the token is not known here, or has ended", 'Bearer error="invalid_token"')
             return identity

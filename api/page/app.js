@@ -5,7 +5,9 @@ import { compareView } from "./views/compare.js";
 import { el, dialog } from "./lib/dom.js";
 import { jobView } from "./views/job_detail.js";
 import { jobsView } from "./views/job_list.js";
+import { modelsView } from "./views/models.js";
 import { planView } from "./views/plan.js";
+import { showAccount } from "./lib/account.js";
 import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";
@@ -15,6 +17,7 @@ const SECTIONS = [
   { key: "j", path: "jobs", label: "Jobs" },
   { key: "s", path: "sweeps", label: "Sweeps" },
   { key: "o", path: "compare", label: "Compare" },
+  { key: "m", path: "models", label: "Models" },
   { key: "c", path: "cluster", label: "Cluster" },
   { key: "p", path: "plan", label: "Plan" },
   { key: "n", path: "new", label: "New" },
@@ -25,12 +28,13 @@ const VIEWS = [
   [/^sweeps$/, sweepsView],
   [/^sweeps\/([^/]+)$/, sweepView],
   [/^compare$/, compareView],
+  [/^models$/, modelsView],
   [/^cluster$/, clusterView],
   [/^plan$/, planView],
   [/^new$/, submitView],
 ];
 const KEYS = [
-  ["j  s  o  c  p  n", "Jobs, Sweeps, Compare, Cluster, Plan, New"],
+  ["j  s  o  m  c  p  n", "Jobs, Sweeps, Compare, Models, Cluster, Plan, New"],
   ["↓  ↑", "the next or the last row of a list"],
   ["Enter", "open the row"],
   ["Space", "take the row into the comparison"],
@@ -90,7 +94,7 @@ function help() {
 }
 
 function pressed(event) {
-  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
   const section = SECTIONS.find(({ key }) => key === event.key);
   const filter = main.querySelector("[data-filter]");
@@ -124,6 +128,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
+showAccount(document.getElementById("account")).catch(() => {}); // the view says what is amiss
 window.addEventListener("hashchange", show);
 document.addEventListener("keydown", pressed);
 show(null);

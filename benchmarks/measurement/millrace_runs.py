@@ -38,6 +38,9 @@ class Ours:
     shards: int = 2
     scheme: Literal["a", "b", "c", "bc"] = "a"
     push: Literal["whole", "layerwise"] = "whole"
+    threads: int = 1
+    """Of each worker."""
+    bind: Literal["auto", "none", "cores"] = "auto"
 
     def config(self) -> dict[str, Any]:
         """The section `algorithm` of the spec."""
@@ -76,7 +79,7 @@ def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 1
     epochs = math.ceil(examples / work.longest_epoch)
     return TrainSpec.model_validate(
         {
-            "workers": {"count": work.workers, "threads": 1},
+            "workers": {"count": work.workers, "threads": ours.threads, "bind": ours.bind},
             "algorithm": ours.config(),
             "task": work.task,
             "model": {"name": work.model, "kwargs": dict(work.sizes)},

@@ -12,6 +12,7 @@ from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
 from service.scaling.counted import FULLEST, Quantity
 from service.spec import apply_overrides, checked, with_field
+from service.sweeps.axis import listed
 from service.sweeps.spec import SweepSpec, parse_sweep
 from trainers import FieldError
 
@@ -106,7 +107,7 @@ def variants_of(sweep: SweepSpec) -> list[str]:
     """The names of all that a sweep may compare."""
     if sweep.variants:
         return list(sweep.variants)
-    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    axes = {axis: listed(values) for axis, values in sweep.axes.items() if axis != "seed"}
     return [variant_name(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
 
 

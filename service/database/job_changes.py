@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
+from service.database.tables import SweptRow
 from service.errors import SpecInvalid
 from service.spec import MAX_LABELS, NAME, check_label, is_text
 from trainers import FieldError
@@ -13,10 +14,12 @@ from trainers import FieldError
 MAX_NOTES = 10_000
 TOLD_OF_NOTES = 100
 """Characters of a note that the audit and the log repeat."""
+OF_TRIALS = "sweep"
+"""The label of a trial: its sweep."""
 
 
 class JobChanges(BaseModel):
-    """Fields of a job that change, and no others: a merge patch (RFC 7396). The last writer of a field wins."""
+    """Fields of a job or a sweep that change, and no others: a merge patch (RFC 7396). The last writer of one wins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
@@ -25,12 +28,13 @@ class JobChanges(BaseModel):
     labels: dict[str, str | None] = Field(default={}, max_length=2 * MAX_LABELS, examples=[{"team": "vision"}])
     """Labels that are set; null takes one away; those that are not named stay."""
     notes: str = Field(default="", max_length=MAX_NOTES)
-    """What you want to say of the job, at most 10,000 characters."""
+    """What you want to say of it, at most 10,000 characters."""
     priority: int = Field(default=0, ge=-100, le=100)
-    """A waiting job moves in the queue; of a running one, it says to whom it gives way. Not of a trial or an ended
-    job."""
+    """A waiting job moves in the queue; of a running one, it says to whom it gives way. Not of a trial or of what has
+    ended; that of a sweep is its trials'."""
     archived: bool = False
-    """Whether lists leave the job out unless they are asked for it. Only of a job that has ended."""
+    """Whether lists leave it out unless they are asked for it. Only of what has ended; a sweep that is archived is kept
+    beyond its `ttl_s`."""
 
     @field_validator("labels")
     @classmethod
@@ -59,21 +63,30 @@ class JobChanges(BaseModel):
 
 
 def apply_changes(connection: Connection, tables: tuple[Table, Table], job_id: str, changes: JobChanges) -> None:
-    """Change a job in the tables of jobs and labels. Raises SpecInvalid if it would have too many labels."""
+    """Change a job in the tables of jobs and labels. Raises SpecInvalid if it would have too many labels, or
+    of a trial another sweep."""
     jobs, labels = tables
     values = {name: value for name, value in changes.given.items() if name != "labels"}
     if values:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
     if changes.labels:
+        if OF_TRIALS in changes.labels and _is_trial(connection, job_id):
+            message = "names the sweep of a trial, by which it is found: leave it"
+            raise SpecInvalid([FieldError(pointer=f"/labels/{OF_TRIALS}", message=message)])
         rows = connection.execute(select(labels.c.key, labels.c.value).where(labels.c.job_id == job_id))
         before = {row.key: row.value for row in rows}
-        _replace_labels(connection, labels, job_id, _merged(before, changes.labels))
+        _replace_labels(connection, labels, job_id, merged_labels(before, changes.labels))
 
 
-def _merged(labels: Mapping[str, str], changed: Mapping[str, str | None]) -> dict[str, str]:
+def _is_trial(connection: Connection, job_id: str) -> bool:
+    return connection.scalar(select(SweptRow.job_id).where(SweptRow.job_id == job_id)) is not None
+
+
+def merged_labels(labels: Mapping[str, str], changed: Mapping[str, str | None]) -> dict[str, str]:
+    """Labels with others set, and those taken away whose value is None. Raises SpecInvalid for too many."""
     merged = {key: value for key, value in {**labels, **changed}.items() if value is not None}
     if len(merged) > MAX_LABELS:
-        message = f"the job would have {len(merged)} labels; take some away, at most {MAX_LABELS} are kept"
+        message = f"there would be {len(merged)} labels; take some away, at most {MAX_LABELS} are kept"
         raise SpecInvalid([FieldError(pointer="/labels", message=message)])
     return merged
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint, false
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -58,6 +58,28 @@ class SweptRow(Base):
     __tablename__ = "swept"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     sweep: Mapped[str] = mapped_column(String(32), index=True)
+
+
+class SweepRow(Base):
+    """One sweep."""
+
+    __tablename__ = "sweeps"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created: Mapped[float] = mapped_column(index=True)
+    user: Mapped[str] = mapped_column(String(64))
+    state: Mapped[str] = mapped_column(String(16))
+    archived: Mapped[bool]
+    ledger: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """What its ledger has of the sweep itself, the spec among it."""
+
+
+class SweepTrialRow(Base):
+    """One trial, as the ledger of its sweep has it."""
+
+    __tablename__ = "sweep_trials"
+    sweep: Mapped[str] = mapped_column(ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    ledger: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class TokenRow(Base):
@@ -135,3 +157,24 @@ class AuditRow(Base):
     target: Mapped[str | None] = mapped_column(String(64), index=True)
     status: Mapped[int]
     details: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class ModelVersionRow(Base):
+    """One version of a registered model. Its job may be gone."""
+
+    __tablename__ = "model_versions"
+    __table_args__ = (UniqueConstraint("name", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int]
+    job_id: Mapped[str] = mapped_column(String(16), index=True)
+    which: Mapped[str] = mapped_column(String(8))
+    """Which of the job's models."""
+    user: Mapped[str] = mapped_column(String(64))
+    created: Mapped[float]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    notes: Mapped[str]
+    facts: Mapped[dict[str, Any]] = mapped_column(JSON)
+    removed: Mapped[float | None]
+    """When it was removed: its number does not come again."""

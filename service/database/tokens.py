@@ -13,7 +13,7 @@ from sqlalchemy import CursorResult, Engine, select, update
 from sqlalchemy.orm import Session
 
 from service.database.audit import Act, insert_entry, operator
-from service.database.identity import Identity, Role
+from service.database.identity import Identity, Requester, Role
 from service.database.tables import TokenRow
 from service.errors import TokenRefused
 from service.ids import DIGITS
@@ -80,8 +80,11 @@ class Tokens:
             rows = session.scalars(select(TokenRow).order_by(TokenRow.created.desc(), TokenRow.id))
             return [Token.model_validate(row) for row in rows]
 
-    def revoke(self, token_id: str) -> Token:
-        """End one; from the next request on it is refused. Raises TokenRefused when there is none."""
+    def revoke(self, token_id: str, by: Requester | None = None) -> Token:
+        """End one; from the next request on it is refused. Raises TokenRefused when there is none.
+
+        by: Who asks for it, for the audit; by default whoever types a command on this machine.
+        """
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             statement = update(TokenRow).where(TokenRow.id == token_id, TokenRow.revoked.is_(None))
             revoked = session.execute(statement.values(revoked=time.time()))
@@ -90,7 +93,7 @@ class Tokens:
                 raise TokenRefused(f"there is no token {token_id!r}; `millrace token list` shows those that there are")
             if cast(CursorResult[Any], revoked).rowcount:  # and not long ago
                 act = Act(action="token.revoke", target=token_id, details={"user": row.user, "role": row.role})
-                insert_entry(session.connection(), operator(), act)
+                insert_entry(session.connection(), by or operator(), act)
             return Token.model_validate(row)
 
     def identify(self, text: str) -> Identity | None:

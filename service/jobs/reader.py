@@ -7,14 +7,17 @@ from typing import BinaryIO, TypeVar
 
 from service.database.job_query import Query
 from service.database.job_store import Job
+from service.errors import NotExportable
+from service.exports.exports import Exports, FileFormat
 from service.job_summary import JobSummary
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
 from service.jobs.live_log import read_batches
 from service.jobs.metric_series import Line, table_of
+from service.jobs.own_code import own_code
 from service.jobs.progress import LogFilter, Progress
 from service.jobs.views import JobView, Page, summary, view
-from service.storage.checkpoints import CheckpointView, checkpoints, open_file, open_model
+from service.storage.checkpoints import CheckpointView, checkpoints, open_file
 from service.storage.mirror import Mirror
 from service.storage.traces import TraceView, open_trace, traces
 from trainers import Event, State
@@ -34,6 +37,7 @@ class JobReader:
         self.run_dirs = lifecycle.sinks.run_dirs
         self.series = lifecycle.sinks.series
         self.mirror = mirror
+        self.exports = Exports()
 
     async def num_queued(self) -> int:
         """The number of waiting jobs."""
@@ -115,10 +119,18 @@ class JobReader:
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         return await asyncio.to_thread(open_trace, job.run_dir, name)
 
-    async def model_file(self, job_id: str, which: str) -> BinaryIO:
-        """The finished model of a job, or another that it has left, open. Raises ModelNotFound."""
+    async def model_file(
+        self, job_id: str, which: str, form: FileFormat = "safetensors", user: str = "local"
+    ) -> BinaryIO:
+        """The finished model of a job, or another that it has left, open. Raises ModelNotFound, NotExportable where it
+        is of code of its own, and what `Exports.open` raises."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
-        return await asyncio.to_thread(open_model, job.run_dir, which)
+        if form != "safetensors" and own_code(job.job_spec):
+            raise NotExportable(
+                f"the model is of code of its own, which the service does not run: `millrace export` writes {form} "
+                "where that code is"
+            )
+        return await self.exports.open(job.run_dir, which, form, user)
 
     def _with_trouble(self, shown: S) -> S:
         """The same job, with what keeps its state from being written."""

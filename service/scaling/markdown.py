@@ -1,8 +1,8 @@
 """The scaling report as Markdown: the answer first, then the tables it rests on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from service.scaling.cells import Cell
+from service.scaling.cells import Cell, Outcome
 from service.scaling.gaps import Gap
 from service.scaling.metric import Metric
 from service.scaling.proxy import Proxy, Saved
@@ -16,7 +16,7 @@ MOST_LOST = 20
 
 def markdown(report: ScalingReport) -> str:
     """For people. Figures are not in it: they are files of their own."""
-    lines = [f"# Scaling report: {_plain(report.name)}", "", _counts(report), ""]
+    lines = [f"# Scaling report: {plain(report.name)}", "", counts_told(report.trials, report.confidence), ""]
     for variant in report.variants:
         lines += _variant(variant, report.question.metric, several=len(report.variants) > 1)
     if not report.variants:
@@ -42,9 +42,10 @@ def _variant(variant: VariantReport, metric: Metric, several: bool) -> list[str]
     return lines + _gaps(variant.gaps)
 
 
-def _counts(report: ScalingReport) -> str:
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in report.trials.items() if count)
-    sides = f"{report.confidence:.0%}"
+def counts_told(trials: Mapping[Outcome, int], confidence: float) -> str:
+    """How many trials came to what, and how sure the rest is."""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in trials.items() if count)
+    sides = f"{confidence:.0%}"
     return (
         f"{counts or 'No trial'}. An interval's sides hold with {sides} confidence each; ± is one standard deviation."
     )
@@ -52,8 +53,8 @@ def _counts(report: ScalingReport) -> str:
 
 def _errors(cells: Sequence[Cell], metric: Metric) -> list[str]:
     excess = "worse than the baseline by" if metric.higher_is_better else "above the baseline"
-    head = ("batch", "rule", "warm-up", "rate", _plain(metric.name), "seeds", excess, "verdict")
-    return _table(head, (_error_row(cell, metric) for cell in cells))
+    head = ("batch", "rule", "warm-up", "rate", plain(metric.name), "seeds", excess, "verdict")
+    return table(head, (_error_row(cell, metric) for cell in cells))
 
 
 def _error_row(cell: Cell, metric: Metric) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ def _error_row(cell: Cell, metric: Metric) -> tuple[str, ...]:
 
 def _rates(rows: Sequence[BatchRates]) -> list[str]:
     head = ("batch", "tried", "best", "as good", "none predicts", "sqrt predicts", "linear predicts", "agrees with")
-    return _table(head, (_rate_row(row) for row in rows))
+    return table(head, (_rate_row(row) for row in rows))
 
 
 def _rate_row(row: BatchRates) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _rate_row(row: BatchRates) -> tuple[str, ...]:
 
 def _targets(rows: Sequence[TimeToTarget]) -> list[str]:
     head = ("batch", "rule", "warm-up", "reached", "seconds", "improvement", "examples", "updates", "fewer updates")
-    return _table(head, (_target_row(row) for row in rows if row.multiple == 1))
+    return table(head, (_target_row(row) for row in rows if row.multiple == 1))
 
 
 def _target_row(row: TimeToTarget) -> tuple[str, ...]:
@@ -106,10 +107,10 @@ def _gaps(gaps: Sequence[Gap]) -> list[str]:
         return []
     lines = ["## What this does not tell, and what would", ""]
     for gap in gaps:
-        lines.append(f"- {_capital(_plain(gap.message))}.")
+        lines.append(f"- {_capital(plain(gap.message))}.")
         for p in gap.proposals:
             time = "" if p.about_s is None else f", about {p.about_s:.0f} s in all"
-            method = f"{p.rule}, warm-up {_plain(p.warmup)}, rate {p.lr:.4g}"
+            method = f"{p.rule}, warm-up {plain(p.warmup)}, rate {p.lr:.4g}"
             lines.append(f"  - Add batch {p.batch}, {method}, seeds {_numbers(p.seeds)}{time}: {p.why}.")
     return [*lines, ""]
 
@@ -122,7 +123,7 @@ def _lost(report: ScalingReport) -> list[str]:
     shown = without[:MOST_LOST]
     rows = ((t.id, str(t.batch), t.method, str(t.seed), t.outcome, t.state, t.reason) for t in shown)
     more = [f"And {len(without) - len(shown)} more.", ""] if len(without) > len(shown) else []
-    return ["## Trials that broke or did not finish", "", *_table(head, rows), "", *more]
+    return ["## Trials that broke or did not finish", "", *table(head, rows), "", *more]
 
 
 def _saved(saved: Saved) -> list[str]:
@@ -133,16 +134,17 @@ def _saved(saved: Saved) -> list[str]:
     return ["## Compute saved", "", f"{stopped}: {left}, {saved.share:.0%} of what the trials would have taken."]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     lines = [_line(head), _line(["---"] * len(head))]
-    return [*lines, *(_line([_plain(text) for text in row]) for row in rows)]
+    return [*lines, *(_line([plain(text) for text in row]) for row in rows)]
 
 
 def _line(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """In one line, and in one field of a table."""
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -152,7 +154,7 @@ def _with_spread(value: float, spread: float | None, form: str) -> str:
 
 
 def _settings(variant: dict[str, str]) -> str:
-    return _plain(", ".join(f"{path} = {value}" for path, value in variant.items()))
+    return plain(", ".join(f"{path} = {value}" for path, value in variant.items()))
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -1,5 +1,7 @@
 """The scaling report: how large the batch can be, by which rule, and how sure that is. A pure function of evidence."""
 
+from typing import Literal
+
 from service.scaling.cells import BASE, Cell, Groups, Outcome, Variant, baseline_of, cell, grouped, outcome
 from service.scaling.divergence import Divergence
 from service.scaling.evidence import Evidence, Question, ReportModel, Trial
@@ -55,6 +57,8 @@ class VariantReport(ReportModel):
 class ScalingReport(ReportModel):
     """What a sweep says about the batch and the learning rate."""
 
+    kind: Literal["scaling"] = "scaling"
+    """A sweep that varies no batch has a tuning report."""
     name: str
     question: Question
     confidence: float = CONFIDENCE

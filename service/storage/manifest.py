@@ -12,7 +12,7 @@ from service.storage.checkpoints import chunks
 NUMBERED = re.compile(r"manifests/([0-9]{12})\.json")
 OBJECT = re.compile(r"objects/[0-9a-f]{64}")
 FILE = re.compile(
-    r"(?:model|raw)\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    r"(?:model|best|raw)\.safetensors|checkpoints/[0-9]{1,20}/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
     r"|traces/[0-9]{4,9}-worker-[0-9]{1,9}-[0-9]{1,3}\.json\.gz"
 )
 """The files of a run directory that are copied besides its log."""

@@ -14,8 +14,8 @@ from service.storage.manifest import FILE
 from service.storage.traces import opened_traces, traces
 
 LOG = "events.jsonl"
-MODELS = ("model.safetensors", "raw.safetensors")
-"""The finished model; where that is an average, the parameters as they are lie beside it."""
+MODELS = ("model.safetensors", "best.safetensors", "raw.safetensors")
+"""The finished model and the best one; where they are averages, the parameters as they are lie beside them."""
 
 
 class Stamp(NamedTuple):

@@ -1,18 +1,19 @@
 """From axes to configurations: which runs a sweep consists of. Combinations that come to the same run are one."""
 
 import hashlib
-import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
 from service.errors import SpecInvalid
 from service.spec import JobSpec, with_field
-from service.sweeps.spec import OptunaSearch, RandomSearch, SweepSpec, escaped
+from service.sweeps.axis import Choice, Range, condition, is_met, listed
+from service.sweeps.spec import GridSearch, RandomSearch, Sampled, SweepSpec, escaped
 from trainers import FieldError, Resources, TrainSpec, field_errors, known_examples, needs
 
 SEED = "{seed}"
@@ -33,20 +34,21 @@ class Configuration:
 
 
 def configurations(spec: SweepSpec) -> list[Configuration]:
-    """All that the sweep is to run, the baseline first; of a search by Optuna, what it begins with.
+    """All that the sweep is to run, the baseline first; of a search that goes by results, what it begins with.
 
     Raises:
         SpecInvalid: An axis is empty or names no field, a value does not do, or the grid is over the limit.
     """
     found: dict[str, Configuration] = {}
-    limit, count = spec.limits.trials, math.prod(map(len, spec.axes.values()))
-    drawn = isinstance(spec.search, RandomSearch)
-    if not isinstance(spec.search, RandomSearch | OptunaSearch) and count > limit * FOLDED:
+    limit, count = spec.limits.trials, math.prod(len(listed(axis)) for axis in spec.axes.values())
+    drawn = isinstance(spec.search, RandomSearch) or bool(spec.ranges)
+    if not drawn and not isinstance(spec.search, Sampled) and count > limit * FOLDED:
         raise _over(count, limit)
-    _check(spec)
-    if isinstance(spec.search, OptunaSearch):
+    _check_axes(spec)
+    if isinstance(spec.search, Sampled):
         return [configuration(spec, next(_combinations(spec)))]
-    for settings in _combinations(spec):
+    tries = islice(_combinations(spec), limit * FOLDED) if spec.ranges else _combinations(spec)
+    for settings in tries:
         one = configuration(spec, settings)
         found.setdefault(one.key, one)
         if drawn and len(found) == limit:
@@ -59,24 +61,52 @@ def configurations(spec: SweepSpec) -> list[Configuration]:
 
 def base_batch(spec: SweepSpec) -> int:
     """The baseline's batch."""
-    smallest = min((int(b) for b in spec.axes.get("batch", ()) if isinstance(b, int)), default=spec.job.update_batch)
+    batches = listed(spec.axes.get("batch", ()))
+    smallest = min((int(b) for b in batches if isinstance(b, int)), default=spec.job.update_batch)
     return spec.report.base_batch or spec.job.batch.base or smallest
 
 
 def _combinations(spec: SweepSpec) -> Iterator[dict[str, JsonValue]]:
-    axes = dict(spec.axes)
-    names = sorted(axes, key=lambda axis: (axis == "seed", list(axes).index(axis)))  # seeds of a cell stay together
+    seed = getattr(spec.search, "seed", 0)
+    if spec.ranges:
+        dice = random.Random(seed)
+        while True:
+            yield _with_drawn(spec, dice)
+    names = spec.in_order
     if not isinstance(spec.search, RandomSearch):
-        for values in itertools.product(*(axes[name] for name in names)):
-            yield dict(zip(names, values, strict=True))
+        yield from _every(spec, names, {})
         return
-    sizes = [len(axes[name]) for name in names]
-    for place in _drawn(math.prod(sizes), spec.search.seed):
-        settings, rest = {}, place
+    sizes = [len(listed(spec.axes[name])) for name in names]
+    for place in _drawn(math.prod(sizes), seed):
+        settings, rest = dict[str, JsonValue](), place
         for name, size in zip(names, sizes, strict=True):
             rest, index = divmod(rest, size)
-            settings[name] = axes[name][index]
+            if is_met(spec.axes[name], settings):
+                settings[name] = listed(spec.axes[name])[index]
         yield settings
+
+
+def _every(spec: SweepSpec, names: list[str], settings: dict[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
+    """Every combination of the axes' values that goes on from these settings."""
+    if not names:
+        yield settings
+        return
+    axis = spec.axes[names[0]]
+    if not is_met(axis, settings):
+        yield from _every(spec, names[1:], settings)
+        return
+    for value in listed(axis):
+        yield from _every(spec, names[1:], {**settings, names[0]: value})
+
+
+def _with_drawn(spec: SweepSpec, dice: random.Random) -> dict[str, JsonValue]:
+    """A combination of which each value is drawn."""
+    settings: dict[str, JsonValue] = {}
+    for name in spec.in_order:
+        axis = spec.axes[name]
+        if is_met(axis, settings):
+            settings[name] = axis.draw(dice) if isinstance(axis, Range) else dice.choice(listed(axis))
+    return settings
 
 
 def _drawn(count: int, seed: int) -> Iterator[int]:
@@ -89,33 +119,82 @@ def _drawn(count: int, seed: int) -> Iterator[int]:
             yield place
 
 
-def _check(spec: SweepSpec) -> None:
-    """Each axis by itself, so that each error has the path of its axis."""
-    errors: list[FieldError] = []
+def _check_axes(spec: SweepSpec) -> None:
+    """Each axis by itself, so that each error has the path of its axis. Raises SpecInvalid."""
+    errors = [*_wrong_ranges(spec), *_wrong_conditions(spec)]
+    for name in () if errors else spec.axes:  # a value is tried beside what its axis' condition names
+        errors += _wrong_values(spec, name)
     for name, fields in spec.variants.items():
         errors += _wrong_fields(spec, name, fields)
-    for axis, values in spec.axes.items():
-        pointer = f"/axes/{escaped(axis)}"
-        if axis == "variant" and spec.variants:
-            errors += [
-                _no_variant(spec, pointer, index, one) for index, one in enumerate(values) if one not in spec.variants
-            ]
-            continue
-        if not values:
-            errors.append(FieldError(pointer=pointer, message="the axis is empty; give it at least one value"))
-        for index, value in enumerate(values):
-            try:
-                job_with(spec.job, {axis: value}, lenient=axis != "batch")
-            except SpecInvalid as error:
-                message = "; ".join(dict.fromkeys(item.message for item in error.errors))
-                is_unknown = "there is no such field" in message
-                errors.append(FieldError(pointer=pointer if is_unknown else f"{pointer}/{index}", message=message))
-                if is_unknown:
-                    break
     if "rule" in spec.axes and spec.job.batch.base is None:
         errors.append(FieldError(pointer="/job/batch/base", message="rules scale from a base batch; set it"))
     if errors:
         raise SpecInvalid(errors)
+
+
+def _wrong_ranges(spec: SweepSpec) -> Iterator[FieldError]:
+    """Where a range cannot be answered for."""
+    scaled = [name for name in ("batch", "rule") if name in spec.axes]
+    for name in spec.ranges:
+        pointer = f"/axes/{escaped(name)}"
+        if isinstance(spec.search, GridSearch):
+            yield FieldError(
+                pointer=pointer, message="a grid has no ranges: list values, or search by random, asha, ..."
+            )
+        elif name in ("batch", "rule", "seed", "variant", "warmup"):
+            yield FieldError(pointer=pointer, message=f"{name} has no range: list its values")
+        elif scaled:
+            message = "the scaling report compares seeds at equal settings, of which a range has none: list values"
+            yield FieldError(pointer=pointer, message=f"{message}, or leave {' and '.join(scaled)} out")
+
+
+def _wrong_conditions(spec: SweepSpec) -> Iterator[FieldError]:
+    """Conditions that no trial meets, or that are not known when they are asked."""
+    for name, axis in spec.axes.items():
+        before = spec.in_order[: spec.in_order.index(name)]
+        for other, values in condition(axis).items():
+            pointer = f"/axes/{escaped(name)}/when/{escaped(other)}"
+            if other not in before:
+                yield FieldError(pointer=pointer, message="a condition names an axis that stands before its own")
+            elif isinstance(spec.axes[other], Range):
+                yield FieldError(pointer=pointer, message="a condition names an axis that lists its values")
+            elif missing := [value for value in values if value not in listed(spec.axes[other])]:
+                yield FieldError(pointer=pointer, message=f"{other} never has the value {missing[0]!r}")
+
+
+def _wrong_values(spec: SweepSpec, name: str) -> list[FieldError]:
+    """Values of one axis that its field does not take; of a range, its ends are tried."""
+    axis, pointer = spec.axes[name], f"/axes/{escaped(name)}"
+    if name == "variant" and spec.variants:
+        return [
+            _no_variant(spec, pointer, index, one) for index, one in enumerate(listed(axis)) if one not in spec.variants
+        ]
+    if isinstance(axis, Range):
+        places: dict[str, JsonValue] = {"low": axis.rounded(axis.low), "high": axis.rounded(axis.high)}
+    else:
+        pointer += "/values" if isinstance(axis, Choice) else ""
+        places = {str(index): value for index, value in enumerate(listed(axis))}
+        if not places:
+            return [FieldError(pointer=pointer, message="the axis is empty; give it at least one value")]
+    beside = job_with(spec.job, spec.fields(_met(spec, name)), lenient=True)
+    errors = []
+    for place, value in places.items():
+        try:
+            job_with(beside, {name: value}, lenient=name != "batch")
+        except SpecInvalid as error:
+            message = "; ".join(dict.fromkeys(item.message for item in error.errors))
+            if "there is no such field" in message:
+                return [FieldError(pointer=pointer, message=message)]
+            errors.append(FieldError(pointer=f"{pointer}/{place}", message=message))
+    return errors
+
+
+def _met(spec: SweepSpec, name: str) -> dict[str, JsonValue]:
+    """Settings beside which a trial has an axis, the first of them."""
+    found: dict[str, JsonValue] = {}
+    for other, values in condition(spec.axes[name]).items():
+        found |= _met(spec, other) | {other: values[0]}
+    return found
 
 
 def _wrong_fields(spec: SweepSpec, name: str, fields: Mapping[str, JsonValue]) -> Iterator[FieldError]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from service.database.job_changes import JobChanges, merged_labels
 from service.errors import NeverFits, StateConflict
 from service.jobs.queueing.growth import REMEDY, Growth
 from service.status import Status
@@ -37,7 +38,8 @@ def begin(folder: Path, sweep_id: str, spec: SweepSpec, body_hash: str = "", use
 def check_fits(
     spec: SweepSpec, total: Resources, growth: Growth, refuses: Callable[[Resources], str | None] = lambda _: None
 ) -> int:
-    """The number of trials of the sweep. Raises SpecInvalid, and NeverFits if the cluster could never start one.
+    """The number of trials of the sweep, or the most there may be. Raises SpecInvalid, and NeverFits if the cluster
+    could never start one.
 
     total: What the cluster has. growth: What it may become. refuses: Why who submits it may never hold so much.
     """
@@ -48,7 +50,7 @@ def check_fits(
         if (limit := refuses(needed := needs(train))) is not None:
             lacks = f"a trial needs {needed.cpus:g} CPUs and {needed.gpus:g} GPUs at once, and {limit}"
             raise NeverFits(f"{lacks}; {REMEDY}")
-    return len(found)
+    return spec.most_trials or len(found)
 
 
 def keep(store: TrialStore, growth: Growth | None = None, trainable: Any = None) -> None:
@@ -118,6 +120,24 @@ def extend(store: TrialStore, axes: Mapping[str, Any], limits: Mapping[str, Any]
         raise StateConflict("the sweep is being cancelled; extend it when it has ended")
     spec = store.spec.extended(axes, limits)
     return store.add(spec, configurations(spec))
+
+
+def edit(store: TrialStore, changes: JobChanges) -> None:
+    """Change name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+    given, state = changes.given, store.state
+    priority = given.pop("priority", None)
+    if priority is not None and state.is_terminal:
+        raise StateConflict(
+            f"the sweep is {state}; only the trials of one that has not ended have a place in the queue"
+        )
+    if changes.archived and not state.is_terminal:
+        raise StateConflict(f"the sweep is {state}; only one that has ended can be archived")
+    spec = store.get("spec")
+    job = spec["job"] | ({} if priority is None else {"priority": priority})
+    if changes.labels:
+        job["labels"] = merged_labels(job["labels"], changes.labels)
+        given.pop("labels")
+    store.change(priority, spec=spec | {"name": given.pop("name", spec["name"]), "job": job}, **given)
 
 
 def stop_trial(store: TrialStore, trial: str) -> None:

@@ -1,9 +1,10 @@
-"""Pages of sweeps, by state, label and user."""
+"""Pages of sweeps, by state, label and user, or of the archived ones."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from service.database.job_query import Query
+from service.database.sweep_store import SweepStore
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepSummary, summary
 
@@ -20,31 +21,10 @@ class SweepPage(NamedTuple):
     next_page_token: str | None
 
 
-class _Head(NamedTuple):
-    """What a sweep is listed by."""
-
-    created_us: int
-    """Microseconds since 1970."""
-    id: str
-    store: TrialStore
-
-
-def page(stores: Iterable[TrialStore], query: SweepQuery) -> SweepPage:
-    """One page. Only of the sweeps on it are the trials read."""
-    heads = [_Head(int(1e6 * one.get("created")), one.folder.name, one) for one in stores if _is_wanted(one, query)]
-    heads.sort(key=lambda head: head[:2], reverse=True)
-    if query.before is not None:
-        created, _, sweep_id = query.before.partition("-")
-        heads = [head for head in heads if head[:2] < (int(created), sweep_id)]
+def page(saved: SweepStore, folder: Path, query: SweepQuery) -> SweepPage:
+    """One page. Only of the sweeps on it are the ledgers in the folder read."""
+    heads = saved.find(query)
     shown = heads[: query.limit]
-    token = f"{shown[-1].created_us}-{shown[-1].id}" if len(heads) > len(shown) else None
-    return SweepPage([summary(head.store) for head in shown], token)
-
-
-def _is_wanted(store: TrialStore, query: SweepQuery) -> bool:
-    if query.states and store.state not in query.states:
-        return False
-    if query.user is not None and store.user != query.user:
-        return False
-    labels: dict[str, Any] = store.get("spec")["job"]["labels"] if query.labels else {}
-    return all(key in labels and value in (None, labels[key]) for key, value in query.labels)
+    stores = [TrialStore(folder / head.id) for head in shown]
+    token = shown[-1].token if len(heads) > len(shown) else None
+    return SweepPage([summary(store) for store in stores if store.exists], token)

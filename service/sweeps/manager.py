@@ -13,17 +13,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.database.job_changes import JobChanges
 from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Claim
-from service.scaling.report import ScalingReport
 from service.status import Status
 from service.sweeps import control
+from service.sweeps.ledgers.keeper import LedgerKeeper
 from service.sweeps.listing import SweepPage, SweepQuery, page
 from service.sweeps.local import new_sweep_id
 from service.sweeps.removal import expires, remove
+from service.sweeps.reporting.any_report import AnyReport
 from service.sweeps.reporting.drawings import Drawings
 from service.sweeps.reporting.reports import Reports
 from service.sweeps.spec import SweepSpec
@@ -89,6 +91,7 @@ class SweepManager:
         self.trainable = trainable
         """Replaces the class of the trials in Ray Tune; none: `TrialRun`."""
         self.queue = TrialQueue(jobs)
+        self.ledgers = LedgerKeeper(jobs.store, jobs.mirror)
         self.reports = Reports()
         self.drawings = Drawings(folder)
         self.logs: dict[str, LiveLog] = {}
@@ -100,7 +103,9 @@ class SweepManager:
     async def start(self) -> None:
         """Take up the sweeps that an earlier process left. The job manager must have started."""
         await self.drawings.start()
+        await asyncio.to_thread(self.ledgers.restore, self.folder)
         for store in await asyncio.to_thread(self._stores):
+            await asyncio.to_thread(self.ledgers.save, store)
             if await asyncio.to_thread(_has_ended, store):
                 for row in await asyncio.to_thread(store.trials):
                     self.jobs.trials.register(row.id, TrialHandle(store, row.id))
@@ -141,19 +146,20 @@ class SweepManager:
                 raise KeyReused(f"the key {key!r} stands for {sweep_id} already, which has another spec; use a new key")
             return await self.show(sweep_id), False
         await asyncio.to_thread(control.begin, store.folder, sweep_id, spec, digest, user)
+        await asyncio.to_thread(self.ledgers.save, store)
         await self._follow(store)
         return await self.show(sweep_id), True
 
     async def page(self, query: SweepQuery) -> SweepPage:
         """A page of sweeps, newest first."""
-        return await asyncio.to_thread(lambda: page(self._stores(), query))
+        return await asyncio.to_thread(page, self.ledgers.saved, self.folder, query)
 
     async def delete(self, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials and all their files. Raises SweepNotFound, StateConflict."""
         store = self._store(sweep_id)
         if (follower := self.followers.get(sweep_id)) is not None and store.state.is_terminal:
             await asyncio.wait({follower}, timeout=ENDS_WITHIN_S)  # it has still to record the end
-        await remove(self.jobs, store)
+        await remove(self.jobs, self.ledgers, store)
         await self.drawings.forget(sweep_id)
 
     async def remove_expired(self, now: float) -> None:
@@ -168,7 +174,7 @@ class SweepManager:
         """One sweep with its trials. Raises SweepNotFound."""
         return await asyncio.to_thread(view, self._store(sweep_id))
 
-    async def report(self, sweep_id: str) -> ScalingReport:
+    async def report(self, sweep_id: str) -> AnyReport:
         """What its trials have shown so far. Raises SweepNotFound."""
         return await self.reports.of(self._store(sweep_id))
 
@@ -195,6 +201,21 @@ class SweepManager:
     async def extend(self, sweep_id: str, axes: Mapping[str, Any], limits: Mapping[str, Any]) -> SweepView:
         """Add values to its axes, add axes, or change its limits. Raises SpecInvalid."""
         return await self._do(sweep_id, lambda store: control.extend(store, axes, limits))
+
+    async def edit(self, sweep_id: str, changes: JobChanges) -> SweepView:
+        """Change its name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+        store = self._store(sweep_id)
+        await asyncio.to_thread(control.edit, store, changes)
+        if "priority" in changes.given:
+            only = JobChanges(priority=changes.priority)
+            for one in await asyncio.to_thread(store.progress):
+                if not one.state.has_ended:
+                    await asyncio.to_thread(self.jobs.store.edit, one.id, only)
+                    self.jobs.queue.reprioritise(one.id, changes.priority)
+        if "archived" in changes.given:
+            await asyncio.to_thread(self.ledgers.saved.archive_trials, sweep_id, changes.archived)
+        await asyncio.to_thread(self.ledgers.save, store)
+        return await self.show(sweep_id)
 
     async def events(self, sweep_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
         """The log above the number `after`, in batches, as it grows; ends when the sweep has."""
@@ -230,6 +251,7 @@ class SweepManager:
     async def _do(self, sweep_id: str, what: Callable[[TrialStore], T]) -> SweepView:
         store = self._store(sweep_id)
         await asyncio.to_thread(what, store)
+        await asyncio.to_thread(self.ledgers.save, store)
         if sweep_id not in self.logs and not await asyncio.to_thread(_has_ended, store):
             await self._follow(store)
         return await self.show(sweep_id)
@@ -270,6 +292,7 @@ class SweepManager:
                     kept_s = time.monotonic()
                     await self.queue.look(store)
                     await self._note_ends(store)
+                    await asyncio.to_thread(self.ledgers.save, store)
                     if keeping is None or keeping.done():  # it may wait for an answer of Ray; the queue must not
                         if keeping is not None:
                             keeping.result()
@@ -283,6 +306,7 @@ class SweepManager:
                 await asyncio.sleep(self.poll_s)
         await self.queue.look(store)
         await self._note_ends(store)
+        await asyncio.to_thread(self.ledgers.save, store)
         self.logs.pop(sweep_id, None)
         self.followers.pop(sweep_id, None)
         if not await asyncio.to_thread(_has_ended, store):  # it was extended while its driver ended

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from service.jobs.own_code import MESSAGE, NAMED, own_code
+from service.sweeps.axis import listed
 from service.sweeps.spec import SweepSpec, escaped
 from trainers import FieldError
 
@@ -15,8 +16,9 @@ def own_code_of_sweep(spec: SweepSpec) -> list[FieldError]:
     """The fields through which any of its trials would: an axis may name code just as the job may."""
     found = [error.model_copy(update={"pointer": f"/job{error.pointer}"}) for error in own_code(spec.job)]
     for axis, values in spec.axes.items():
+        texts = _texts([*listed(values)])
         section = axis.strip().partition(".")[0]
-        if section in SECTIONS and (section == "code" or any(":" in text for text in _texts(list(values)))):
+        if section in SECTIONS and (section == "code" or any(":" in text for text in texts)):
             found.append(FieldError(pointer=f"/axes/{escaped(axis)}", message=MESSAGE))
     return found
 

@@ -1,14 +1,13 @@
 """SweepSpec: a JobSpec, the axes along which it is varied, how they are searched, and within which limits."""
 
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     ValidationInfo,
@@ -20,17 +19,13 @@ from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
 from service.scaling.divergence import Divergence
 from service.spec import NAME, JobSpec, apply_overrides, checked
+from service.sweeps.axis import TAGS, Axes, Axis, Choice, Part, Range, listed
 from trainers import PATH_FIELDS, FieldError, absolute
 
-Axes = dict[str, tuple[JsonValue, ...]]
 TASKS = frozenset({"classification", "regression", "language_model", "segmentation"})
 """Those of which it is known from the spec what they are compared by."""
-
-
-class Part(BaseModel):
-    """Root of all parts of a sweep's spec: frozen, documented, and strict about names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+BATCH = frozenset({"batch", "rule", "scaling", "batch.per_worker", "workers", "workers.count", "workers.virtual"})
+"""Axes of a sweep that is reported on by batches and rates."""
 
 
 class GridSearch(Part):
@@ -47,33 +42,57 @@ class RandomSearch(Part):
     """Of the draw."""
 
 
-class AshaSearch(Part):
-    """Every combination, and the worse ones are stopped early: asynchronous successive halving (Li et al. 2020)."""
+class Halving(Part):
+    """When trials are stopped early."""
 
-    name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
     """No trial is stopped before it has been trained so long."""
     reduction: float = Field(default=3, gt=1, le=100)
     """At each rung, one trial in so many goes on."""
 
 
+class AshaSearch(Halving):
+    """Every combination, or of ranges as many as `limits.trials` allows, and the worse ones are stopped early:
+    asynchronous successive halving (Li et al. 2020)."""
+
+    name: Literal["asha"] = "asha"
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of the draw from ranges."""
+
+
 class OptunaSearch(Part):
-    """Combinations that Optuna's sampler chooses by what the trials before came to; needs the extra `optuna`."""
+    """Combinations that Optuna's sampler chooses by what the trials before came to."""
 
     name: Literal["optuna"] = "optuna"
+    sampler: Literal["tpe", "gp"] = "tpe"
+    """`tpe`: tree-structured Parzen estimators (Bergstra et al. 2011), for any axes. `gp`: a Gaussian process, for few
+    trials of few ranges."""
+    halving: Halving | None = None
+    """Stops the worse trials early too, as `asha` does."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Of the sampler."""
+
+
+class BohbSearch(Halving):
+    """BOHB (Falkner et al. 2018): a model of the good and the bad combinations chooses, halving stops the worse trials;
+    needs the extra `bohb`."""
+
+    name: Literal["bohb"] = "bohb"
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of the draws."""
 
     @field_validator("name")
     @classmethod
     def _is_installed(cls, name: str) -> str:
-        if find_spec("optuna") is None:
-            raise ValueError("optuna is not installed here: pip install 'millrace[optuna]', or use grid, random, asha")
+        if find_spec("hpbandster") is None or find_spec("ConfigSpace") is None:
+            raise ValueError("its packages are not installed here: pip install 'millrace[bohb]', or use optuna")
         return name
 
 
+Sampled = OptunaSearch | BohbSearch
+"""Searches that choose the next trial by what those before came to."""
 AnySearch = Annotated[
-    Annotated[GridSearch | RandomSearch | AshaSearch | OptunaSearch, Field(discriminator="name")],
+    Annotated[GridSearch | RandomSearch | AshaSearch | Sampled, Field(discriminator="name")],
     BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
 ]
 
@@ -125,15 +144,15 @@ class SweepSpec(Part):
     """What every trial runs, but for what the axes change."""
 
     axes: Axes
-    """Axis -> its values. `batch`: examples an update; `multiple`: of `optimizer.lr`; `rule`: `scaling` by name;
-    `warmup`: by name or as a section; any other is the path of a field of the job, such as `seed` or
-    `optimizer.momentum`. `variant`: the names of `variants`; left out, all of them."""
+    """Axis -> its values, or a range of numbers that they are drawn from. `batch`: examples an update; `multiple`: of
+    `optimizer.lr`; `rule`: `scaling` by name; `warmup`: by name or as a section; any other is the path of a field of
+    the job, such as `seed` or `optimizer.momentum`. `variant`: the names of `variants`; left out, all of them."""
 
-    variants: dict[str, dict[str, JsonValue]] = {}
+    variants: dict[str, dict[str, JsonValue]] = Field(default={})
     """Name -> what that variant of the job has, as axes have it: `batch`, `rule`, or the path of a field -> value."""
 
     search: AnySearch = GridSearch()
-    """`grid`, `random`, `asha` or `optuna`, by name alone or with options."""
+    """`grid`, `random`, `asha`, `optuna` or `bohb`, by name alone or with options."""
 
     limits: LimitsSpec = LimitsSpec()
     """What it may take."""
@@ -192,9 +211,36 @@ class SweepSpec(Part):
             raise ValueError("target_error: no test error is compared; use target, or report.metric: accuracy")
         return report
 
+    @property
+    def varies_batch(self) -> bool:
+        """Whether it asks how large the batch can be, and by which rule the rate must follow: of ranges there is no
+        answer to that."""
+        paths = {*self.axes, *(path for fields in self.variants.values() for path in fields)}
+        return not self.ranges and any(path in BATCH or path.startswith("scaling.") for path in paths)
+
+    @property
+    def most_trials(self) -> int | None:
+        """How many trials a search that goes by results may come to, which adds them one by one; None of others, whose
+        trials are all known before."""
+        if not isinstance(self.search, Sampled):
+            return None
+        combinations = math.prod(len(listed(axis)) for axis in self.axes.values())
+        return self.limits.trials if self.ranges else min(self.limits.trials, combinations)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The axes that values are drawn from."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Range)}
+
+    @property
+    def in_order(self) -> list[str]:
+        """The axes as a trial's settings are found, one after the other: the seed last, so that the seeds of one
+        combination stay together."""
+        return sorted(self.axes, key=lambda axis: axis == "seed")
+
     def resolved(self, base: Path) -> "SweepSpec":
         """The same spec with every relative path taken from the folder `base`, those on axes too."""
-        axes = {axis: tuple(_resolved(axis, value, base) for value in values) for axis, values in self.axes.items()}
+        axes = {axis: _axis_resolved(axis, values, base) for axis, values in self.axes.items()}
         variants = {
             name: {path: _resolved(path, value, base) for path, value in fields.items()}
             for name, fields in self.variants.items()
@@ -214,11 +260,19 @@ class SweepSpec(Part):
         """
         dumped = self.model_dump(mode="json")
         for axis, values in axes.items():
-            known = list(self.axes.get(axis, ()))
-            if not isinstance(values, list | tuple):
-                raise SpecInvalid([FieldError(pointer=f"/axes/{escaped(axis)}", message="an axis is a list of values")])
-            dumped["axes"][axis] = known + [value for value in values if value not in known]
+            there = self.axes.get(axis, ())
+            if not isinstance(values, list | tuple) or not isinstance(there, tuple):
+                message = "only an axis that lists its values is extended; of ranges, raise limits.trials"
+                raise SpecInvalid([FieldError(pointer=f"/axes/{escaped(axis)}", message=message)])
+            dumped["axes"][axis] = [*there, *(value for value in values if value not in there)]
         return parse_sweep({**dumped, "limits": dumped["limits"] | dict(limits or {})})
+
+
+def _axis_resolved(name: str, axis: Axis, base: Path) -> Axis:
+    if isinstance(axis, Range):
+        return axis
+    values = tuple(_resolved(name, value, base) for value in listed(axis))
+    return axis.model_copy(update={"values": values}) if isinstance(axis, Choice) else values
 
 
 def _resolved(axis: str, value: JsonValue, base: Path) -> Any:
@@ -244,7 +298,16 @@ def parse_sweep(data: Any) -> SweepSpec:
     """A sweep's spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message="a sweep's spec is a mapping of fields")])
-    return checked(data, SweepSpec)
+    try:
+        return checked(data, SweepSpec)
+    except SpecInvalid as error:
+        raise SpecInvalid([one.model_copy(update={"pointer": _written(one.pointer)}) for one in error.errors]) from None
+
+
+def _written(pointer: str) -> str:
+    """A pointer without the form of an axis, which pydantic puts into it."""
+    parts = pointer.split("/")
+    return "/".join(parts[:3] + parts[4:]) if parts[1:2] == ["axes"] and parts[3:4] and parts[3] in TAGS else pointer
 
 
 def read_sweep_file(path: Path, overrides: list[str] | None = None) -> SweepSpec:

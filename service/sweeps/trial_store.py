@@ -153,17 +153,17 @@ class TrialStore:
 
     # -- the sweep ------------------------------------------------------------------------------------------------
 
-    def get(self, name: str) -> Any:
-        """A value of the sweep itself: id, spec, created, body_hash, state, reason, message, used_s."""
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value of the sweep itself: id, spec, created, body_hash, user, state, reason, message, used_s, notes,
+        archived. default: Where an earlier Millrace did not store it, or nobody has yet."""
         with self.reading() as db:
-            return self._get(db, name)
+            return self._get(db, name, default)
 
     @property
     def metric(self) -> Metric:
         """What its trials are compared by; the error until a trial has said otherwise."""
-        with self.reading() as db:
-            row = db.execute("SELECT value FROM sweep WHERE name = 'metric'").fetchone()
-        return ERROR if row is None else Metric.model_validate_json(row[0])
+        found = self.get("metric")
+        return ERROR if found is None else Metric.model_validate(found)
 
     def compares(self, metric: Metric) -> None:
         """Store what the trials are compared by."""
@@ -177,10 +177,8 @@ class TrialStore:
 
     @property
     def user(self) -> str:
-        """Who submitted it; `local` for a sweep of an earlier Millrace, which did not store that."""
-        with self.reading() as db:
-            row = db.execute("SELECT value FROM sweep WHERE name = 'user'").fetchone()
-            return "local" if row is None else str(json.loads(row[0]))
+        """Who submitted it."""
+        return str(self.get("user", "local"))
 
     @property
     def state(self) -> State:
@@ -194,6 +192,14 @@ class TrialStore:
             (spec,) = db.execute("SELECT value FROM sweep WHERE name = 'spec'").fetchone()
             rows = db.execute("SELECT id, state, reason, share, error FROM trials ORDER BY number").fetchall()
         return hashlib.sha256(json.dumps([spec, rows]).encode()).hexdigest()[:16]
+
+    def change(self, priority: int | None, **values: Any) -> None:
+        """Store values of the sweep itself, and a priority of the trials that have not ended."""
+        with self.writing() as db:
+            self._set(db, **values)
+            if priority is not None:
+                change = "UPDATE trials SET job = json_set(job, '$.priority', ?) WHERE state IN ('QUEUED', 'RUNNING')"
+                db.execute(change, (priority,))
 
     def move(self, from_states: Collection[State], status: Status) -> bool:
         """Change the sweep's status if its state is one of `from_states`. Returns whether it was."""
@@ -230,15 +236,14 @@ class TrialStore:
     def new_driver(self) -> int:
         """Number a driver that begins to run the sweep, from 1. Returns the number."""
         with self.writing() as db:
-            number = self._driver(db) + 1
+            number = int(self._get(db, "driver", 0)) + 1
             self._set(db, driver=number)
             return number
 
     @property
     def driver(self) -> int:
         """The number of the driver that has begun last; 0 before the first."""
-        with self.reading() as db:
-            return self._driver(db)
+        return int(self.get("driver", 0))
 
     def use(self, seconds: float) -> float:
         """Add to the time that the sweep has run. Returns the sum."""
@@ -372,13 +377,9 @@ class TrialStore:
         return [TrialRow(**row | {"settings": json.loads(row["settings"]), "job": json.loads(row["job"])})
                 for row in found]  # fmt: skip
 
-    def _driver(self, db: sqlite3.Connection) -> int:
-        row = db.execute("SELECT value FROM sweep WHERE name = 'driver'").fetchone()
-        return 0 if row is None else int(json.loads(row[0]))
-
-    def _get(self, db: sqlite3.Connection, name: str) -> Any:
-        (value,) = db.execute("SELECT value FROM sweep WHERE name = ?", (name,)).fetchone()
-        return json.loads(value)
+    def _get(self, db: sqlite3.Connection, name: str, default: Any = None) -> Any:
+        row = db.execute("SELECT value FROM sweep WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
 
     def _set(self, db: sqlite3.Connection, **values: Any) -> None:
         rows = [(name, json.dumps(value)) for name, value in values.items()]

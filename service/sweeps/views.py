@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from service.errors import SpecUnreadable
 from service.scaling.evidence import Evidence, Question, Trial
 from service.scaling.metric import Metric
 from service.sweeps.axes import base_batch
@@ -52,6 +53,12 @@ class SweepSummary(BaseModel):
     """Seconds since 1970."""
     user: str
     """Who submitted it."""
+    labels: dict[str, str]
+    """Of its job."""
+    priority: int
+    """Of its trials in the queue."""
+    archived: bool
+    """Whether lists leave it out unless they are asked for it."""
     trials: dict[str, int]
     """The number of trials in each state, and in all."""
     progress: float
@@ -65,6 +72,8 @@ class SweepView(SweepSummary):
 
     spec: SweepSpec
     """As submitted and extended, with every default filled in and every path absolute."""
+    notes: str
+    """What somebody wants to say of it."""
     folder: str
     """The folder with its trial store, its log, and the run directories of its trials."""
     metric: Metric
@@ -76,7 +85,9 @@ def view(store: TrialStore) -> SweepView:
     """A sweep in full."""
     rows, metric = store.trials(), store.metric
     results = [_trial_view(row, metric) for row in rows]
-    return SweepView(**_summary(store, rows), spec=store.spec, folder=str(store.folder), metric=metric, results=results)
+    notes = store.get("notes", "")
+    whole = {"spec": store.spec, "notes": notes, "folder": str(store.folder), "metric": metric, "results": results}
+    return SweepView(**_summary(store, rows), **whole)
 
 
 def summary(store: TrialStore) -> SweepSummary:
@@ -113,10 +124,19 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
             if event.type == "progress":
                 eta_s = event.data["eta_s"]
     values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
+    spec, most = store.get("spec"), None if state.is_terminal else _most_trials(store)
+    values |= {"labels": spec["job"]["labels"], "priority": spec["job"]["priority"]}
     return values | {
-        "name": store.get("spec")["name"], "user": store.user, "state": state, "trials": counts_of(rows),
-        "progress": progress_of(rows), "eta_s": eta_s,
+        "name": spec["name"], "user": store.user, "archived": store.get("archived", False), "state": state,
+        "trials": counts_of(rows), "progress": progress_of(rows, most), "eta_s": eta_s,
     }  # fmt: skip
+
+
+def _most_trials(store: TrialStore) -> int | None:
+    try:
+        return store.spec.most_trials
+    except SpecUnreadable:  # another version of Millrace looks after it
+        return None
 
 
 def _trial_view(row: TrialRow, metric: Metric) -> TrialView:
@@ -146,7 +166,9 @@ def _trial(store: TrialStore, spec: SweepSpec, row: TrialRow) -> Trial:
         seed=job.seed,
         state=row.state.value,
         reason=": ".join(filter(None, (row.reason, row.message.partition("\n")[0]))),
-        error=curve.error,
+        error=row.error
+        if curve.error is None and not curve.points
+        else curve.error,  # without its log, if that is gone
         points=curve.points,
         start_loss=curve.start_loss,
         settings=row.settings,

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from service.tracking.mirror import TRY_AGAIN_S, LogFollower, TrackedJob, listen, mirror, take_up
+from service.tracking.mirror import TRY_AGAIN_S, LogFollower, TrackedJob, listen, mirror, read_job, take_up
 from trainers import Event
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def wait_for(repo: str) -> None:
 
 def main(repo: str, experiment: str, where: str) -> None:
     """Mirror the jobs that come by the standard input."""
-    incoming, folder = listen(), Path(where)
+    incoming, folder = listen(read_job), Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a service that was killed may still write what it has read

@@ -5,7 +5,6 @@ A tracker that is away is tried again and again, while what it is to hear waits 
 """
 
 import contextlib
-import json
 import logging
 import queue
 import sys
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,10 +25,18 @@ TRY_AGAIN_S = 10.0
 logger = logging.getLogger(__name__)
 
 
-class TrackedJob(BaseModel):
-    """A job as the service sends it."""
+class Tracked(BaseModel):
+    """What the service sends: a job, or what else a tracker is to have."""
 
     id: str
+
+
+K = TypeVar("K", bound=Tracked)
+
+
+class TrackedJob(Tracked):
+    """A job as the service sends it."""
+
     name: str
     labels: dict[str, str]
     run_dir: Path
@@ -41,9 +48,11 @@ Jobs = queue.SimpleQueue[TrackedJob | None]
 
 
 class TrackedRun(Protocol):
-    """One job in a tracker."""
+    """One job in a tracker, or what else it is to have."""
 
-    job: TrackedJob
+    @property
+    def job(self) -> Tracked:
+        """Which one."""
 
     def go_on(self) -> bool:
         """Log what is new. Returns whether the job has ended. If the tracker raises, the next call tries again."""
@@ -61,10 +70,10 @@ class LogFollower:
         self.scalars = Scalars()
 
 
-def mirror(open_run: Callable[[TrackedJob], TrackedRun], incoming: Jobs) -> None:
+def mirror(open_run: Callable[[K], TrackedRun], incoming: "queue.SimpleQueue[K | None]") -> None:
     """Follow all jobs until no more are coming, and then to where their logs end now."""
     runs: dict[str, TrackedRun] = {}
-    news: list[TrackedJob | None] = []
+    news: list[K | None] = []
     while None not in news:
         news = arrived(incoming)
         for job in filter(None, news):
@@ -80,9 +89,9 @@ def mirror(open_run: Callable[[TrackedJob], TrackedRun], incoming: Jobs) -> None
                 break
 
 
-def arrived(incoming: Jobs) -> list[TrackedJob | None]:
-    """The jobs that arrive within a second."""
-    found: list[TrackedJob | None] = []
+def arrived(incoming: "queue.SimpleQueue[K | None]") -> list[K | None]:
+    """What arrives within a second."""
+    found: list[K | None] = []
     with contextlib.suppress(queue.Empty):
         found.append(incoming.get(timeout=POLL_S))
         while True:
@@ -90,13 +99,18 @@ def arrived(incoming: Jobs) -> list[TrackedJob | None]:
     return found
 
 
-def listen() -> Jobs:
-    """The jobs that come by the standard input, until it ends."""
-    incoming: Jobs = queue.SimpleQueue()
+def read_job(line: str) -> TrackedJob:
+    """A job from a line."""
+    return TrackedJob.model_validate_json(line)
+
+
+def listen(parse: Callable[[str], K]) -> "queue.SimpleQueue[K | None]":
+    """What comes by the standard input, until it ends."""
+    incoming: queue.SimpleQueue[K | None] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
-            incoming.put(TrackedJob.model_validate(json.loads(line)))
+            incoming.put(parse(line))
         incoming.put(None)
 
     threading.Thread(target=read, daemon=True).start()

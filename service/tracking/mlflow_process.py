@@ -1,7 +1,8 @@
 """Mirrors jobs as MLflow runs: `python -m service.tracking.mlflow_process URI EXPERIMENT`.
 
-It is a process of its own because MLflow takes 150 MB. It finds a job's MLflow run by a tag and does not log again what
-that run already has, so both this process and the service may be restarted at any moment.
+Registered models go into MLflow's registry. It is a process of its own because MLflow takes 150 MB. It finds a job's
+MLflow run by a tag and does not log again what that run already has, so both this process and the service may be
+restarted at any moment.
 """
 
 import logging
@@ -12,7 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.tracking.mirror import TRY_AGAIN_S, TrackedJob, flat, listen, mirror
+from pydantic import TypeAdapter
+
+from service.tracking.mirror import TRY_AGAIN_S, Tracked, TrackedJob, TrackedRun, flat, listen, mirror
+from service.tracking.mlflow_registry import JOB_TAG, RegisteredVersion, TrackedVersion
 from service.tracking.scalars import Scalars
 from trainers import Event, EventLogReader, State
 
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-JOB_TAG = "millrace.job"
 FOLDER_TAG = "millrace.run_dir"
 BATCH = 50
 """Events that are logged at once; MLflow takes up to 1,000 figures."""
@@ -107,7 +110,7 @@ def main(uri: str, experiment_name: str) -> None:
     """Mirror the jobs that come by the standard input."""
     from mlflow import MlflowClient
 
-    incoming = listen()
+    incoming = listen(_parsed)
     while True:
         try:
             client = MlflowClient(tracking_uri=uri)
@@ -120,7 +123,19 @@ def main(uri: str, experiment_name: str) -> None:
             time.sleep(TRY_AGAIN_S)
     for job in unfinished:
         incoming.put(job)
-    mirror(lambda job: JobRun(client, number, job), incoming)
+
+    def entry(one: Tracked) -> TrackedRun:
+        if isinstance(one, TrackedVersion):
+            return RegisteredVersion(client, number, one)
+        assert isinstance(one, TrackedJob)
+        return JobRun(client, number, one)
+
+    mirror(entry, incoming)
+
+
+def _parsed(line: str) -> Tracked:
+    kinds: TypeAdapter[TrackedJob | TrackedVersion] = TypeAdapter(TrackedJob | TrackedVersion)
+    return kinds.validate_json(line)
 
 
 if __name__ == "__main__":

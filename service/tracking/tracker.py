@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from service.database.job_store import Job
 
@@ -49,6 +50,15 @@ class Tracking:
         """Mirror a job from its first event to its last. Calling it twice does no harm."""
         fields = {"id": job.id, "name": job.name, "labels": job.labels, "run_dir": str(job.run_dir), "spec": job.spec}
         self.jobs.put(json.dumps(fields))
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether it keeps versions of models."""
+        return self.library == "mlflow"
+
+    def register(self, version: dict[str, Any], file: Path) -> None:
+        """Have a version of a model in its registry too. Calling it twice does no harm."""
+        self.jobs.put(json.dumps({**version, "file": str(file)}))
 
     def close(self) -> None:
         """Let the process log what it has read, and end it."""

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from service.tracking.mirror import LogFollower, TrackedJob, listen, mirror, take_up
+from service.tracking.mirror import LogFollower, TrackedJob, listen, mirror, read_job, take_up
 from trainers import Event, State
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class JobRun(LogFollower):
 
 def main(project: str, mode: Mode, where: str) -> None:
     """Mirror the jobs that come by the standard input."""
-    incoming, folder = listen(), Path(where)
+    incoming, folder = listen(read_job), Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a service that was killed may still write what it has read

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from api import build
 from deploy.main import cli_context
 from deploy.settings import Settings
-from service import JobSpec, configurations, load_yaml, read_spec, read_sweep_file
+from service import JobSpec, configurations, load_yaml, parse_sweep, read_spec, read_sweep_file
 from tests.docs.readme import BLOCKS, PATHS, ROOT, TEXTS, blanked
 from trainers.algorithms import CONFIGS
 from trainers.data.names import dataset_names
@@ -151,6 +151,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     whole = read_spec((ROOT / "examples/tables/flats.yaml").read_bytes()).train
     assert (told.task, told.model.name) == (whole.task, whole.model.name)
     assert told.data.model_copy(update={"columns": ()}) == whole.data
+    swept = parse_sweep(load_yaml(shown.pop(("sweeps", "Ranges and conditions"))))
+    assert (len(configurations(swept)), swept.varies_batch) == (1, False)
     assert not shown
 
 

@@ -46,6 +46,7 @@ WALKED = {
     },
     "audit": {"The audit"},
     "storage": {"Copies of runs", "Backup"},
+    "registry": {"Register, list, fetch", "By REST and from Python"},
     "rest": {
         "Who calls", "Errors", "What there is to choose from", "A job, checked and made once", "Events", "The queue",
         "Changes after the submission",
@@ -277,6 +278,7 @@ def test_a_service_for_others(place: Place) -> None:
         assert_operations(place)
         assert_audit(place)
         assert_storage(place)
+        assert_registry(place)
         assert_rest(place)
 
 
@@ -305,6 +307,15 @@ def assert_storage(place: Place) -> None:
     assert "takes what is written and gives it back" in told
     assert re.search(r"copy +(is being copied|copied) to", told)
     assert (place.folder / "backup.db").stat().st_size > 0
+
+
+def assert_registry(place: Place) -> None:
+    """What its commands print and leave."""
+    told = place.shell("\n".join(blocks("registry", "bash")))
+    assert "digits@1 is the model of job" in told
+    assert '"versions":[{"id":"digits@1"' in told
+    assert told.split()[-1] == "8"
+    assert (place.folder / "digits.pt").is_file()
 
 
 def assert_rest(place: Place) -> None:

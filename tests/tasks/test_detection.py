@@ -7,8 +7,9 @@ from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.spec import TrainSpec
+from trainers.tasks.average_precision import FIGURES
 from trainers.tasks.config import TaskSpec
-from trainers.tasks.detection import NAMES, Detection
+from trainers.tasks.detection import Detection
 from trainers.tasks.registry import build_task, build_task_model
 
 FACTS = DataFacts((1, 24, 20), classes=3)
@@ -54,9 +55,44 @@ def test_figures_are_those_of_torchmetrics_for_the_whole_set() -> None:
     for images, targets in seen:
         whole.update(model(list(images)), list(targets))
     theirs = whole.compute()
-    assert {name: found[name] for name in NAMES} == pytest.approx({name: float(theirs[name]) for name in NAMES})
+    assert {name: found[name] for name in FIGURES} == pytest.approx({name: float(theirs[name]) for name in FIGURES})
     assert 0 < found["map"] < 1
     assert not model.training
+
+
+def test_figures_of_masks_are_those_of_torchmetrics_too() -> None:
+    from torchmetrics.detection import MeanAveragePrecision
+
+    task, draw = build_task(TaskSpec(name="detection"), "cross_entropy", FACTS), torch.Generator().manual_seed(0)
+    examples, found = [], []
+    for number in range(4):
+        masks = torch.zeros(2, 24, 20, dtype=torch.uint8)
+        masks[0, 2:9, 3:12] = masks[1, 11:20, 5 : 10 + number] = 1
+        boxes = torch.tensor([[3.0, 2, 12, 9], [5, 11, 10 + number, 20]])
+        labels = torch.tensor([1, 2])
+        examples.append((torch.rand(1, 24, 20, generator=draw), {"boxes": boxes, "labels": labels, "masks": masks}))
+        near = (masks[:, None] * 0.9).roll(number, -1)  # the further, the worse
+        found.append({"boxes": boxes, "scores": torch.tensor([0.9, 0.4]), "labels": labels, "masks": near})
+    found[0] = {name: value[:0] for name, value in found[0].items()}
+
+    class Guesses(torch.nn.Module):
+        """Gives what was prepared, image by image."""
+
+        def forward(self, images: list, targets: list | None = None) -> object:
+            if self.training:
+                return {"loss": images[0].mean()}
+            return [found[[torch.equal(image, one) for one, _ in examples].index(True)] for image in images]
+
+    batches = [task.collate(examples[:1]), task.collate(examples[1:])]
+    first, second = (task.metrics(Guesses().eval(), batch) for batch in batches)
+    assert first.keys() == {"loss", *FIGURES, *(f"mask_{name}" for name in FIGURES)}
+    whole = MeanAveragePrecision(iou_type="segm", backend="pycocotools")
+    guessed = [one | {"masks": one["masks"].flatten(0, 1) > 0.5} for one in found]
+    whole.update(guessed, [target | {"masks": target["masks"].bool()} for _, target in examples])
+    theirs = whole.compute()
+    ours = {name: (first[f"mask_{name}"] + second[f"mask_{name}"]).value for name in FIGURES}
+    assert ours == pytest.approx({name: float(theirs[name]) for name in FIGURES})
+    assert 0 < ours["map"] < (first["map"] + second["map"]).value < 1
 
 
 def test_an_image_in_which_nothing_is_found_counts() -> None:
@@ -71,7 +107,7 @@ def test_an_image_in_which_nothing_is_found_counts() -> None:
             return {"loss": images[0].mean()} if self.training else [nothing for _ in images]
 
     found = task.metrics(Blind().eval(), data)
-    assert {name: found[name].value for name in NAMES} == dict.fromkeys(NAMES, 0.0)
+    assert {name: found[name].value for name in FIGURES} == dict.fromkeys(FIGURES, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,25 @@
-"""Boxes of objects in images."""
+"""Boxes of objects in images, and their masks."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
 from trainers.models.objective import Loss, Model
+from trainers.tasks.average_precision import average_precisions, objects
 from trainers.tasks.base import Task
 from trainers.tasks.measures import Mean, Measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Self
 
-Rows = npt.NDArray[np.float32]
-NAMES = ("map", "map_50", "map_75", "mar_100")
-"""COCO's, as torchmetrics names them."""
 TAKEN = ("boxes", "labels", "masks", "keypoints")
 """What of an example's dict goes to the model."""
 
@@ -35,7 +28,8 @@ class Detection(Task):
     """A model as torchvision's: in training a dict of losses for images and targets, otherwise boxes for images.
 
     An example is an image (C, H, W) and a dict of `boxes` (N, 4), x1 y1 x2 y2 in pixels, and `labels` (N,) from 1 on;
-    0 is the ground. Each loss is the mean over a minibatch that the model makes; a minibatch weighs its images.
+    0 is the ground. Where it has `masks` (N, H, W) and the model gives some, they are measured too. Each loss is the
+    mean over a minibatch that the model makes; a minibatch weighs its images.
     """
 
     headline: ClassVar[str] = "map"
@@ -75,55 +69,11 @@ class Detection(Task):
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         images, targets = data
         found = model(list(images))
-        pairs = tuple(
-            Boxes(_rows(one, "boxes", "scores", "labels"), _rows(target, "boxes", "labels"))
-            for one, target in zip(found, targets, strict=True)
-        )
+        masks = all("masks" in one for one in (*found, *targets))
+        seen = tuple(objects(one, target, masks) for one, target in zip(found, targets, strict=True))
         with _giving_losses(model):
             loss = self.loss(model, data)
-        measures: dict[str, Measure] = {name: AveragePrecision(name, pairs) for name in NAMES}
-        return {"loss": Mean(float(loss.total), loss.weight)} | measures
-
-
-@dataclass(frozen=True, eq=False)
-class Boxes:
-    """Of one image: what was found, (N, 6) with score and label, and what is there, (M, 5) with the label."""
-
-    found: Rows
-    there: Rows
-
-
-@dataclass(frozen=True)
-class AveragePrecision(Measure):
-    """One of COCO's figures, of all images together. It is no sum: what was found in each image is kept, in the images'
-    order, some kilobytes an image, and the figure is torchmetrics' for the whole set."""
-
-    name: str
-    images: tuple[Boxes, ...]
-
-    def __add__(self, other: Self) -> Self:
-        return replace(self, images=self.images + other.images)
-
-    @property
-    def value(self) -> float:
-        return _figures(self.images)[self.name]
-
-
-@lru_cache(maxsize=1)  # all figures are asked of the same images, one after another
-def _figures(images: tuple[Boxes, ...]) -> dict[str, float]:
-    """By the names of `NAMES`."""
-    from torchmetrics.detection import MeanAveragePrecision
-
-    measured = MeanAveragePrecision(box_format="xyxy", iou_type="bbox", backend="pycocotools")
-    measured.warn_on_many_detections = False
-    found = [torch.from_numpy(boxes.found) for boxes in images]
-    there = [torch.from_numpy(boxes.there) for boxes in images]
-    measured.update(
-        [{"boxes": rows[:, :4], "scores": rows[:, 4], "labels": rows[:, 5].long()} for rows in found],
-        [{"boxes": rows[:, :4], "labels": rows[:, 4].long()} for rows in there],
-    )
-    computed = measured.compute()
-    return {name: float(computed[name]) for name in NAMES}
+        return {"loss": Mean(float(loss.total), loss.weight)} | average_precisions(seen, masks)
 
 
 @contextmanager
@@ -160,10 +110,3 @@ def _target(target: Any) -> dict[str, Tensor]:
     if not bool((boxes[:, 2:] > boxes[:, :2]).all()):
         raise ValueError("a box is x1, y1, x2, y2 in pixels, with x2 above x1 and y2 above y1")
     return taken
-
-
-def _rows(named: Mapping[str, Tensor], *names: str) -> Rows:
-    """The named tensors side by side, a row a box."""
-    tensors = [named[name].detach().cpu().float() for name in names]
-    columns = [tensor if tensor.ndim > 1 else tensor[:, None] for tensor in tensors]
-    return torch.cat(columns, 1).numpy()

@@ -138,3 +138,15 @@ def _works(token: Token) -> str:
 
 def _day(when: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
+def print_me(client: Client, end_token: bool, as_json: bool) -> None:
+    """Print who we are to the service, and end our token if that is wanted."""
+    identity = client.who()
+    if end_token:
+        client.sign_out()
+    if as_json:
+        typer.echo(json.dumps({**identity.model_dump(mode="json"), "ended": end_token}))
+        return
+    token = f"with the token {identity.token}" + (", which has ended" if end_token else "")
+    typer.echo(f"{identity.user}, {identity.role}, {token if identity.token else 'without a token'}")

@@ -28,17 +28,19 @@ from service import (
     NeverFits,
     SpecInvalid,
     State,
+    SweepSpec,
     SweepSummary,
     SweepView,
     TrialStore,
     check_fits,
     configurations,
-    evidence,
     load_yaml,
     log_line,
-    markdown,
     new_sweep_id,
-    scaling_report,
+    report_answer,
+    report_figures,
+    report_of,
+    report_text,
     trial_needs,
 )
 
@@ -77,8 +79,14 @@ class SweepLines:
 def check_sweep(request: RunRequest) -> None:
     """Print the spec in full and how many trials it comes to."""
     spec = read_sweep(request.spec_file, request.sets)
-    found = {"trials": len(configurations(spec)), "spec": spec.model_dump(mode="json")}
+    found = {"trials": _count(spec), "spec": spec.model_dump(mode="json")}
     typer.echo(json.dumps(found, indent=None if request.as_json else 2))
+
+
+def _count(spec: SweepSpec) -> int:
+    """Of its trials, once all are known to do."""
+    found = len(configurations(spec))
+    return spec.most_trials or found
 
 
 def submit_sweep(context: CliContext, server: str, request: RunRequest) -> None:
@@ -141,6 +149,10 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
         typer.echo(sweep.model_dump_json())
         return
     typer.echo(_sentence(sweep))
+    said = {"labels": ", ".join(f"{key}={value}" for key, value in sweep.labels.items()), "notes": sweep.notes}
+    for name, value in said.items():
+        if value:
+            typer.echo(f"{name}: {value}")
     axes = list(sweep.spec.axes)
     ids = id_column("job", (trial.id for trial in sweep.results))
     table = Table("trial", ids, *axes, "state", "progress", sweep.metric.name, "message", box=None)
@@ -152,16 +164,10 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
     wide_console().print(table)
 
 
-def delete_sweep(client: Client, sweep_id: str, as_json: bool) -> None:
-    """Remove a sweep, and say so."""
-    client.delete_sweep(sweep_id)
-    typer.echo(json.dumps({"id": sweep_id, "deleted": True}) if as_json else f"Sweep {sweep_id} is deleted.")
-
-
-def print_sweeps(client: Client, wanted: tuple[list[str], list[str], int], as_json: bool) -> None:
-    """A table of sweeps, or one JSON object. wanted: states, labels, and how many at most."""
-    states, labels, limit = wanted
-    found = list(islice(client.sweeps(known_states(states), tuple(labels)), limit))
+def print_sweeps(client: Client, wanted: tuple[list[str], list[str], bool, int], as_json: bool) -> None:
+    """A table of sweeps, or one JSON object. wanted: states, labels, whether archived, and how many at most."""
+    states, labels, archived, limit = wanted
+    found = list(islice(client.sweeps(known_states(states), tuple(labels), archived), limit))
     if as_json:
         typer.echo(json.dumps({"sweeps": [one.model_dump(mode="json") for one in found]}))
         return
@@ -199,13 +205,10 @@ def print_report(context: CliContext, server: str | None, sweep: str, out: Path 
 
 def report_files(store: TrialStore) -> Iterator[tuple[str, bytes]]:
     """Report and figures of a sweep in a folder: names and files, `report.json` and `report.md` first."""
-    found = evidence(store)
-    report = scaling_report(found)
+    report, found = report_of(store)
     yield "report.json", report.model_dump_json().encode()
-    yield "report.md", markdown(report).encode()
-    from service import figures  # matplotlib, which no other command needs
-
-    yield from figures(report, found)
+    yield "report.md", report_text(report).encode()
+    yield from report_figures(report, found)
 
 
 def _wanted(files: Iterator[tuple[str, bytes]], out: Path | None) -> dict[str, bytes]:
@@ -236,15 +239,14 @@ def added(values: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _print_done(done: SweepView, store: TrialStore, as_json: bool) -> None:
     """The end, and what it says; as one JSON object the sweep with its report."""
-    report = scaling_report(evidence(store))
+    report, _ = report_of(store)
     if as_json:
         whole = done.model_dump(mode="json") | {"report": json.loads(report.model_dump_json())}
         typer.echo(json.dumps(whole))
         return
     typer.echo(_sentence(done))
-    for variant in report.variants:
-        for line in variant.answer:
-            typer.echo(line)
+    for line in report_answer(report):
+        typer.echo(line)
     typer.echo(f"`millrace report {store.folder}` prints the whole report; --out writes its figures too")
 
 

@@ -1,11 +1,11 @@
-"""The commands that change what is said of a job: `edit`, `label`, `archive` and `unarchive`."""
+"""The commands that change what is said of a job or a sweep: `edit`, `label`, `archive` and `unarchive`."""
 
 from typing import Annotated, Any
 
 import typer
 
 from api.cli.context import CliContext
-from api.cli.options import JobId, Output, OutputOption, ServerOption
+from api.cli.options import JobId, Output, OutputOption, ServerOption, is_sweep
 
 Labels = Annotated[
     list[str], typer.Argument(metavar="KEY=VALUE|KEY-...", help="Set a label; KEY- takes it away.", show_default=False)
@@ -32,7 +32,7 @@ def _add_edit(app: typer.Typer, context: CliContext) -> None:
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
-        """Change a job's name, notes or priority."""
+        """Change the name, notes or priority of a job or a sweep."""
         changes = {"name": name, "notes": notes, "priority": priority}
         given = {field: value for field, value in changes.items() if value is not None}
         if not given:
@@ -43,7 +43,7 @@ def _add_edit(app: typer.Typer, context: CliContext) -> None:
 def _add_label(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def label(job: JobId, labels: Labels, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Set labels of a job, as in `millrace label JOB team=vision draft-`."""
+        """Set labels of a job or a sweep, as in `millrace label JOB team=vision draft-`."""
         changed: dict[str, str | None] = {}
         for one in labels:
             key, equals, value = one.partition("=")
@@ -56,18 +56,19 @@ def _add_label(app: typer.Typer, context: CliContext) -> None:
 def _add_archive(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def archive(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Leave an ended job out of lists; `millrace list --archived` has it."""
+        """Leave what has ended out of lists; `list` and `sweeps` have it with --archived."""
         _change(context, server, output, job, {"archived": True})
 
     @app.command()
     def unarchive(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Have lists show an archived job again."""
+        """Have lists show an archived job or sweep again."""
         _change(context, server, output, job, {"archived": False})
 
 
 def _change(context: CliContext, server: str | None, output: Output, job: str, changes: dict[str, Any]) -> None:
-    from api.cli.actions.jobs import print_job
+    from api.cli.actions.verbs import print_edited
     from api.cli.connection import connected
 
     with connected(context, server) as client:
-        print_job(client.edit(job, **changes), output is Output.json)
+        changed = client.edit_sweep(job, **changes) if is_sweep(job) else client.edit(job, **changes)
+        print_edited(changed, output is Output.json)

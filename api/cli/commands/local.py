@@ -171,7 +171,7 @@ def _add_export(app: typer.Typer, context: CliContext) -> None:
         output: OutputOption = Output.text,
     ) -> None:
         """Write a finished model, of a run on this machine, in another format; load it again and compare."""
-        from api.cli.actions.export import export_run
+        from api.cli.actions.models import export_run
 
         status = export_run(context, server, run, (form.value if form else None, to, raw), output is Output.json)
         raise typer.Exit(status)

@@ -68,6 +68,7 @@ def _add_verbs(app: typer.Typer, context: CliContext) -> None:
     def sweeps(
         state: Annotated[list[str] | None, typer.Option(help="Only sweeps in this state; may be repeated.")] = None,
         label: Annotated[list[str] | None, typer.Option(help="Only sweeps whose job has this KEY=VALUE.")] = None,
+        archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
         server: ServerOption = None,
         output: OutputOption = Output.text,
@@ -77,16 +78,7 @@ def _add_verbs(app: typer.Typer, context: CliContext) -> None:
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            print_sweeps(client, (state or [], label or [], limit), output is Output.json)
-
-    @app.command()
-    def delete(sweep: SweepId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Remove a sweep that has ended, with its trials and all their files."""
-        from api.cli.actions.sweeps import delete_sweep
-        from api.cli.connection import connected
-
-        with connected(context, server) as client:
-            delete_sweep(client, sweep, output is Output.json)
+            print_sweeps(client, (state or [], label or [], archived, limit), output is Output.json)
 
     @app.command()
     def extend(

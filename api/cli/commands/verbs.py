@@ -1,7 +1,6 @@
 """The commands that pause, scale, resume, fork and trace."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +10,6 @@ from api.cli.context import CliContext
 from api.cli.options import JobId, KeyOption, Output, OutputOption, ServerOption, Sets, is_sweep
 
 
-class ModelName(StrEnum):
-    """The models that a job leaves."""
-
-    model = "model"
-    best = "best"
-    raw = "raw"
-
-
 def add_verbs(app: typer.Typer, context: CliContext) -> None:
     """Add what is done with a job, and `pause`, `scale` and `resume` of sweeps."""
     _add_pause(app, context)
@@ -26,7 +17,6 @@ def add_verbs(app: typer.Typer, context: CliContext) -> None:
     _add_resume(app, context)
     _add_fork(app, context)
     _add_checkpoints(app, context)
-    _add_model(app, context)
     _add_delete(app, context)
     _add_trace(app, context)
 
@@ -119,32 +109,16 @@ def _add_checkpoints(app: typer.Typer, context: CliContext) -> None:
 def _add_delete(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def delete(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:
-        """Remove an ended job, with its checkpoints and its model."""
+        """Remove an ended job or sweep, with its trials, checkpoints and models."""
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            client.delete(job)
-        typer.echo(json.dumps({"id": job, "deleted": True}) if output is Output.json else f"Job {job} is deleted.")
-
-
-def _add_model(app: typer.Typer, context: CliContext) -> None:
-    @app.command()
-    def model(
-        job: JobId,
-        *,
-        out: Annotated[Path, typer.Option(help="Where it is written.")] = Path("model.safetensors"),
-        which: Annotated[
-            ModelName, typer.Option(help="The finished, the best, or an average's raw one.")
-        ] = ModelName.model,
-        server: ServerOption = None,
-        output: OutputOption = Output.text,
-    ) -> None:
-        """Fetch the finished model of a job."""
-        from api.cli.connection import connected
-
-        with connected(context, server) as client:
-            client.model(job, out, which.value)
-        typer.echo(json.dumps({"path": str(out)}) if output is Output.json else f"The model is in {out}")
+            if is_sweep(job):
+                client.delete_sweep(job)
+            else:
+                client.delete(job)
+        told = f"{'Sweep' if is_sweep(job) else 'Job'} {job} is deleted."
+        typer.echo(json.dumps({"id": job, "deleted": True}) if output is Output.json else told)
 
 
 def _add_trace(app: typer.Typer, context: CliContext) -> None:

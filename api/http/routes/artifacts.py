@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
+from api.http.auth import caller
 from api.http.exact import Exact
 from api.http.files import OpenFile
 from api.http.problems import ProblemError, answers
-from service import CheckpointView, JobManager, Line
+from service import SUFFIX, CheckpointView, FileFormat, JobManager, Line
 
 FILE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -26,6 +27,13 @@ Axis = Annotated[Literal["examples", "epoch", "step", "time"], Query(description
 Which = Annotated[
     Literal["model", "best", "raw"],
     Query(description="The finished one; the best so far (`checkpoint.keep_best`); the one without `ema`."),
+]
+Format = Annotated[
+    FileFormat,
+    Query(
+        alias="format",
+        description="Others than safetensors are written when they are first asked for, which may take a minute.",
+    ),
 ]
 Jobs = Annotated[
     list[Annotated[str, Query(pattern="^[0-9a-z]{12}$")]],
@@ -67,11 +75,16 @@ def router(manager: JobManager) -> APIRouter:
         return OpenFile(opened, f"{step}-{file}", kind)
 
     @routes.get(
-        "/jobs/{job_id}/model", response_class=FileResponse, responses={**FILE, **answers(400, 404, 416, 422, 502, 503)}
+        "/jobs/{job_id}/model",
+        response_class=FileResponse,
+        responses={**FILE, **answers(400, 404, 409, 416, 422, 429, 502, 503, 507)},
     )
-    async def model(job_id: str, which: Which = "model") -> FileResponse:
-        """The finished model, or another that the run has left, as safetensors; with a `Range`, a part of it."""
-        return OpenFile(await manager.model_file(job_id, which), f"{job_id}-{which}.safetensors")
+    async def model(
+        request: Request, job_id: str, which: Which = "model", form: Format = "safetensors"
+    ) -> FileResponse:
+        """The finished model, or another that the run has left, in a format; with a `Range`, a part of it."""
+        opened = await manager.model_file(job_id, which, form, caller(request).user)
+        return OpenFile(opened, f"{job_id}-{which}{SUFFIX[form]}")
 
     @routes.get("/jobs/{job_id}/metrics", responses=answers(404, 422, 502, 503))
     async def metrics(job_id: str, name: Name, points: Points = 500, x: Axis = "examples") -> Line:

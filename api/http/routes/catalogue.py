@@ -1,18 +1,16 @@
-"""/v1/schema/job, /v1/algorithms, /v1/models, /v1/datasets, /v1/cluster, /v1/me: what there is to choose from."""
+"""/v1/schema/job, /v1/algorithms, /v1/models, /v1/datasets, /v1/cluster: what there is to choose from."""
 
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel
 
-from api.http.auth import caller
 from api.http.exact import Exact
 from service import (
     Algorithm,
     ClusterInfo,
     Dataset,
-    Identity,
     JobManager,
     Model,
     algorithms,
@@ -67,11 +65,6 @@ def router(manager: JobManager, cluster: ClusterInfo) -> APIRouter:
     async def list_datasets() -> list[Dataset]:
         """Every dataset that has a name."""
         return datasets()
-
-    @routes.get("/me")
-    async def who(request: Request) -> Identity:
-        """Who the server takes you for, and your role."""
-        return caller(request)
 
     @routes.get("/cluster")
     async def show_cluster() -> Cluster:

@@ -1,4 +1,4 @@
-"""/v1/sweeps: submit, list, show, follow, cancel, pause, resume, extend."""
+"""/v1/sweeps: submit, list, show, follow, cancel, pause, resume, extend, change, delete."""
 
 from typing import Annotated, Any
 
@@ -15,16 +15,17 @@ from api.http.problems import answers
 from api.http.routes.jobs import MAX_EVENTS, STREAM, Labels, pairs
 from api.http.routes.submission import asked, spec_in_body, tell_where
 from service import (
+    AnyReport,
     Event,
-    ScalingReport,
+    JobChanges,
     State,
     SweepManager,
     SweepQuery,
     SweepSpec,
     SweepSummary,
     SweepView,
-    markdown,
     own_code_of_sweep,
+    report_text,
 )
 
 MARKDOWN: dict[str, Any] = {"content": {"text/markdown": {"schema": {"type": "string"}}}}
@@ -113,13 +114,15 @@ def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        archived: Annotated[bool, Query(description="The archived ones, which are left out else.")] = False,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9]{1,20}-sweep-[0-9a-z]{1,32}$")] = None,
     ) -> SweepPage:
         """Sweeps, newest first. Labels are those of the sweep's job."""
         wanted = SweepQuery(
-            states=frozenset(state or ()), labels=pairs(label), user=user, limit=page_size, before=page_token
-        )
+            states=frozenset(state or ()), labels=pairs(label), user=user, archived=archived, limit=page_size,
+            before=page_token,
+        )  # fmt: skip
         found = await manager.page(wanted)
         return SweepPage(sweeps=found.sweeps, next_page_token=found.next_page_token)
 
@@ -138,12 +141,13 @@ def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -
 
 
 def _add_report(routes: APIRouter, manager: SweepManager) -> None:
-    @routes.get("/{sweep_id}/report", response_model=ScalingReport, responses={200: MARKDOWN, **answers(404)})
+    @routes.get("/{sweep_id}/report", response_model=AnyReport, responses={200: MARKDOWN, **answers(404, 503)})
     async def report(request: Request, sweep_id: str) -> Any:
-        """The scaling report of what its trials showed so far: JSON, or Markdown by `Accept: text/markdown`."""
+        """What its trials showed so far: of batches and rates where it varies the batch, otherwise of its axes. JSON,
+        or Markdown by `Accept: text/markdown`."""
         found = await manager.report(sweep_id)
         if "text/markdown" in request.headers.get("accept", ""):
-            return PlainTextResponse(markdown(found), media_type="text/markdown")
+            return PlainTextResponse(report_text(found), media_type="text/markdown")
         return Response(found.model_dump_json(), media_type="application/json")
 
     @routes.get("/{sweep_id}/figures", responses={200: FIRST_FIGURE, **answers(404, 429, 503)})
@@ -172,6 +176,13 @@ def _add_verbs(routes: APIRouter, manager: SweepManager) -> None:
         """Remove a sweep that has ended, with its trials, which are jobs as well, and all their files."""
         check_owner(request, await manager.show(sweep_id))
         await manager.delete(sweep_id)
+
+    @routes.patch("/{sweep_id}", responses=answers(404, 409, 422))
+    async def edit(request: Request, sweep_id: str, changes: JobChanges) -> SweepView:
+        """Change a sweep's name, labels, notes or priority, or archive it. Only the fields that are sent change."""
+        told(request, **changes.told)
+        check_owner(request, await manager.show(sweep_id))
+        return await manager.edit(sweep_id, changes)
 
     @routes.post("/{sweep_id}/pause", status_code=202, responses=answers(404, 409))
     async def pause(request: Request, sweep_id: str) -> SweepView:

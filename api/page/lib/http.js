@@ -149,9 +149,20 @@ async function ask(path, options) {
   return response;
 }
 
+const token = () => sessionStorage.getItem(TOKEN) ?? localStorage.getItem(TOKEN);
+
+/** Whether a token is shown with each request. */
+export const showsToken = () => token() !== null;
+
+/** Show none any more. */
+export function forgetToken() {
+  sessionStorage.removeItem(TOKEN);
+  localStorage.removeItem(TOKEN);
+}
+
 async function send(path, options) {
-  const token = sessionStorage.getItem(TOKEN) ?? localStorage.getItem(TOKEN);
-  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const shown = token();
+  const headers = { ...options.headers, ...(shown ? { Authorization: `Bearer ${shown}` } : {}) };
   try {
     return await fetch(new URL(path, document.baseURI), { cache: "no-store", ...options, headers });
   } catch (error) {
@@ -185,8 +196,7 @@ async function tokenDialog() {
     el("label", { class: "check" }, keep, " Keep it in this browser"),
   ];
   const save = () => {
-    sessionStorage.removeItem(TOKEN);
-    localStorage.removeItem(TOKEN);
+    forgetToken();
     (keep.checked ? localStorage : sessionStorage).setItem(TOKEN, field.value.trim());
     return true;
   };

@@ -3,16 +3,25 @@
 import { el } from "../lib/dom.js";
 import { count, figure } from "../lib/format.js";
 import { api, download } from "../lib/http.js";
+import { registeredPart } from "./registered.js";
 import { actionButton, table } from "./widgets.js";
 
 const MOST = 50;
+const SUFFIX = { safetensors: ".safetensors", "torch.save": ".pt", "torch.export": ".pt2", onnx: ".onnx" };
 
 /** A table that is filled by `checkpoint` events. */
 export function checkpointsPanel(id) {
   const body = el("tbody");
-  const model = actionButton("Finished model", "quiet", () =>
-    download(`v1/jobs/${encodeURIComponent(id)}/model`, `${id}-model.safetensors`),
+  const format = el(
+    "select",
+    { "aria-label": "Format" },
+    Object.keys(SUFFIX).map((name) => el("option", { value: name }, name)),
   );
+  const fetch = actionButton("Finished model", "quiet", () =>
+    download(`v1/jobs/${encodeURIComponent(id)}/model?format=${format.value}`, `${id}-model${SUFFIX[format.value]}`),
+  );
+  const registered = registeredPart(id);
+  const model = el("div", { class: "buttons" }, fetch, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
   return {
@@ -20,6 +29,7 @@ export function checkpointsPanel(id) {
     /** The run has left its model. */
     finish() {
       model.hidden = false;
+      registered.look().catch(() => {});
     },
     add({ data }) {
       none.hidden = true;

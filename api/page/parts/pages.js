@@ -19,11 +19,13 @@ export function filters(base, query) {
     "data-filter": true,
     "aria-keyshortcuts": "/",
   });
+  const archived = el("input", { type: "checkbox", checked: query.get("archived") === "true" });
   const apply = (event) => {
     event.preventDefault();
     const next = new URLSearchParams();
     if (states.value) next.set("state", states.value);
     if (label.value.trim()) next.set("label", label.value.trim());
+    if (archived.checked) next.set("archived", "true");
     location.hash = `${base}${next.size ? `?${next}` : ""}`;
   };
   return el(
@@ -31,6 +33,7 @@ export function filters(base, query) {
     { class: "filters", role: "search", onsubmit: apply, onchange: apply },
     states,
     label,
+    el("label", { class: "check" }, archived, " archived"),
     el("button", { type: "submit", class: "quiet" }, "Filter"),
   );
 }
@@ -38,7 +41,7 @@ export function filters(base, query) {
 /** What is asked of the service for the page in the address. */
 export function wanted(query) {
   const params = new URLSearchParams({ page_size: "50" });
-  for (const name of ["state", "label", "page_token"]) if (query.get(name)) params.set(name, query.get(name));
+  for (const name of ["state", "label", "archived", "page_token"]) if (query.get(name)) params.set(name, query.get(name));
   return params;
 }
 

@@ -1,7 +1,8 @@
 // What can be done with a job: buttons that say so, and say why not.
 
-import { announce, dialog, el } from "../lib/dom.js";
+import { announce, dialog, el, setText } from "../lib/dom.js";
 import { api, newKey, post } from "../lib/http.js";
+import { editDialog } from "./edit_dialog.js";
 import { actionButton, confirmed } from "./widgets.js";
 import { ENDED } from "../lib/states.js";
 import { traceFields } from "./traces.js";
@@ -14,6 +15,8 @@ const ALLOWED = {
   Delete: (job) => ENDED.includes(job.state),
   Fork: () => true,
   Trace: (job) => job.state === "RUNNING",
+  Edit: () => true,
+  Archive: (job) => ENDED.includes(job.state),
 };
 
 /** The buttons of a job; `done` is called when one has worked, `record(steps, worker)` has a trace made. */
@@ -42,6 +45,13 @@ export function verbs(id, done, record) {
     }),
     Fork: actionButton("Fork", "", () => fork(path, job)),
     Trace: actionButton("Trace", "", () => trace(record)),
+    Edit: actionButton("Edit", "", async () => {
+      if (await editDialog(path, job, "job")) await done();
+    }),
+    Archive: actionButton("Archive", "", async () => {
+      await api(path, { method: "PATCH", body: { archived: !job.archived } });
+      await done();
+    }),
   };
   for (const button of Object.values(buttons)) button.disabled = true; // until there is a job to do it with
   return {
@@ -53,6 +63,7 @@ export function verbs(id, done, record) {
     update(found) {
       job = found;
       for (const [name, button] of Object.entries(buttons)) button.disabled = !ALLOWED[name](job);
+      setText(buttons.Archive, job.archived ? "Bring back" : "Archive");
     },
   };
 }

@@ -192,6 +192,7 @@ class JobPage {
         ...(job.user ? [["User", job.user]] : []),
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
         ...(labels.length ? [["Labels", labels]] : []),
+        ...(job.notes ? [["Notes", job.notes]] : []),
         ["Folder", el("code", {}, job.run_dir)],
       ]),
     );

@@ -4,7 +4,9 @@ import { Chart, TALL, colour, lineColour } from "../parts/chart.js";
 import { announce, el, keyed, link, setText } from "../lib/dom.js";
 import { compared, count, word } from "../lib/format.js";
 import { api, post, remove } from "../lib/http.js";
+import { editDialog, labelText } from "../parts/edit_dialog.js";
 import { heatMap, method } from "../parts/heat_map.js";
+import { tuningReport } from "../parts/tuning.js";
 import {
   actionButton,
   badge,
@@ -40,6 +42,8 @@ class SweepPage {
     this.why = el("p", { class: "why" });
     this.bar = progressBar();
     this.counts = el("p", { class: "note" });
+    this.labels = el("p", { class: "note" });
+    this.notes = el("p", { class: "notes" });
     this.report = el("div");
     this.rows = el("tbody");
     this.trials = el("div");
@@ -48,6 +52,8 @@ class SweepPage {
       Pause: actionButton("Pause", "", () => this.#tell("pause")),
       Resume: actionButton("Resume", "", () => this.#tell("resume")),
       Cancel: actionButton("Cancel", "danger", () => this.#cancel()),
+      Edit: actionButton("Edit", "", () => this.#edit()),
+      Archive: actionButton("Archive", "", () => this.#archive()),
       Delete: actionButton("Delete", "danger", () => this.#delete()),
     };
     for (const button of Object.values(this.buttons)) button.disabled = true; // until there is a sweep to tell
@@ -58,6 +64,8 @@ class SweepPage {
       this.why,
       this.bar,
       this.counts,
+      this.labels,
+      this.notes,
       el(
         "div",
         { class: "buttons", role: "group", "aria-label": "What to do with the sweep" },
@@ -82,7 +90,12 @@ class SweepPage {
     setBadge(this.badge, sweep.state);
     setText(this.why, `${sweep.reason}: ${sweep.message}`);
     setText(this.counts, `Trials ${countsOf(sweep)}`);
+    setText(this.labels, labelText(sweep.labels) + (sweep.archived ? " · archived" : ""));
+    setText(this.notes, sweep.notes);
     setProgress(this.bar, sweep.progress, sweep.eta_s);
+    this.buttons.Edit.disabled = false;
+    this.buttons.Archive.disabled = !ENDED.includes(sweep.state);
+    setText(this.buttons.Archive, sweep.archived ? "Bring back" : "Archive");
     this.buttons.Pause.disabled = ENDED.includes(sweep.state) || sweep.state === "PAUSED";
     this.buttons.Resume.disabled = sweep.state !== "PAUSED";
     this.buttons.Cancel.disabled = ENDED.includes(sweep.state);
@@ -105,6 +118,15 @@ class SweepPage {
     const text = "Its trials stop cleanly, each with a checkpoint, and no more are run.";
     if (await confirmed("Cancel the sweep?", text, "Cancel the sweep", () => post(`${this.path}/cancel`)))
       await this.refresh();
+  }
+
+  async #edit() {
+    if (await editDialog(this.path, this.sweep)) await this.refresh();
+  }
+
+  async #archive() {
+    await api(this.path, { method: "PATCH", body: { archived: !this.sweep.archived } });
+    await this.refresh();
   }
 
   async #delete() {
@@ -146,10 +168,12 @@ class SweepPage {
 
   #showReport(report) {
     this.close();
+    if (report.kind === "tuning") return this.report.replaceChildren(tuningReport(report, this.sweep.results));
     const variants = report.variants.filter(({ cells }) => cells.length);
     this.report.replaceChildren(...variants.map((variant) => this.#variant(variant, report.question)));
     for (const { chart, data } of this.drawn ?? []) chart.draw(data);
     this.drawn = [];
+    return undefined;
   }
 
   #variant(variant, question) {

@@ -9,9 +9,8 @@ import resource
 import sys
 from pathlib import Path
 
-from service.scaling.report import scaling_report
+from service.sweeps.reporting.any_report import report_figures, report_of
 from service.sweeps.trial_store import TrialStore
-from service.sweeps.views import evidence
 
 NICER = 5
 """So much lower is its priority than the service's, which must answer others meanwhile: a third of its share."""
@@ -23,10 +22,8 @@ def main(folder: Path, into: Path) -> int:
     """Draw. Returns the exit status."""
     os.nice(NICER)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    found = evidence(TrialStore(folder), lambda trial: print(f"read {trial}", flush=True))
-    from service.scaling.figures import figures  # matplotlib
-
-    for name, data in figures(scaling_report(found), found):
+    report, found = report_of(TrialStore(folder), lambda trial: print(f"read {trial}", flush=True))
+    for name, data in report_figures(report, found):
         (into / name).write_bytes(data)
         print(f"drew {name}", flush=True)
     return 0

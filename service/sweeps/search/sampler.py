@@ -1,67 +1,74 @@
-"""Optuna chooses each next configuration by the results of the trials before (its ask-and-tell interface)."""
+"""Each next configuration is chosen by the results of the trials before."""
 
-from typing import Any
+from typing import Any, Protocol
+
+from pydantic import JsonValue
 
 from service.errors import SpecInvalid
 from service.sweeps.axes import configuration
-from service.sweeps.spec import OptunaSearch, SweepSpec
+from service.sweeps.search.bohb_study import BohbStudy
+from service.sweeps.search.optuna_study import OptunaStudy
+from service.sweeps.spec import BohbSearch, OptunaSearch, SweepSpec
+from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_store import TrialRow, TrialStore
 
 TRIES = 50
 """After so many proposals in a row that were run already, or are invalid, the search counts as exhausted."""
 
 
-class Sampler:
-    """Adds what Optuna proposes to the store. A new sampler learns from the store what was tried."""
+class Study(Protocol):
+    """What a library knows of the trials so far."""
 
-    def __init__(self, store: TrialStore, spec: SweepSpec, search: OptunaSearch) -> None:
+    def ask(self) -> dict[str, JsonValue]:
+        """The settings that it would try next."""
+
+    def tell(self, cost: float) -> None:
+        """What those come to that it was asked for last, which is known without running them."""
+
+
+class Sampler:
+    """Adds what is proposed to the store. A new sampler learns from the store what was tried."""
+
+    def __init__(self, store: TrialStore, spec: SweepSpec, search: OptunaSearch | BohbSearch) -> None:
         self.store = store
         self.spec = spec
         self.search = search
         self.exhausted = False
+        self.read: dict[str, dict[int, float]] = {}
+        """Trials that have ended -> their costs at the ends of epochs."""
 
     def propose(self) -> bool:
         """Add one configuration. Returns False if the limit is reached or nothing new is proposed."""
         rows = self.store.trials()
         if self.exhausted or len(rows) >= self.spec.limits.trials:
             return False
-        study = self._study(rows)
-        space = self._space()
+        study = self.study(rows)
         for _ in range(TRIES):
-            trial = study.ask(space)
-            settings = {axis: self.spec.axes[axis][index] for axis, index in trial.params.items()}
+            settings = study.ask()
             try:
                 if self.store.add(self.spec, [configuration(self.spec, settings)]):
                     return True
             except SpecInvalid:
-                study.tell(trial, self._worst(rows))
+                study.tell(self._worst(rows))
                 continue
-            study.tell(trial, self._known(settings, rows))
+            study.tell(self._known(settings, rows))
         self.exhausted = True
         return False
 
-    def _study(self, rows: list[TrialRow]) -> Any:
-        import optuna
+    def study(self, rows: list[TrialRow]) -> Study:
+        """All that these trials have shown."""
+        if isinstance(self.search, BohbSearch):
+            return BohbStudy(self.spec, self.search, rows, self._costs)
+        return OptunaStudy(self.spec, self.search, rows, self._worst(rows))
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        sampler = optuna.samplers.TPESampler(seed=self.search.seed + len(rows), constant_liar=True)
-        study = optuna.create_study(sampler=sampler, direction="minimize")
-        space, worst = self._space(), self._worst(rows)
-        for row in rows:
-            params = {axis: self._index(axis, row) for axis in self.spec.axes}
-            if None not in params.values() and row.state.has_ended:
-                error = worst if row.error is None else row.error
-                study.add_trial(optuna.trial.create_trial(params=params, distributions=space, value=error))
-        return study
-
-    def _space(self) -> dict[str, Any]:
-        from optuna.distributions import CategoricalDistribution
-
-        return {axis: CategoricalDistribution([*range(len(values))]) for axis, values in self.spec.axes.items()}
-
-    def _index(self, axis: str, row: TrialRow) -> int | None:
-        values = self.spec.axes[axis]
-        return values.index(row.settings[axis]) if row.settings.get(axis) in values else None
+    def _costs(self, row: TrialRow) -> dict[int, float]:
+        """Of a trial, at the ends of its epochs."""
+        if row.id in self.read:
+            return self.read[row.id]
+        costs = read_curve(self.store.run_dir(row.id), self.spec.report).costs
+        if row.state.has_ended:
+            self.read[row.id] = costs
+        return costs
 
     def _known(self, settings: dict[str, Any], rows: list[TrialRow]) -> float:
         key = configuration(self.spec, settings).key

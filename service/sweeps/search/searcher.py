@@ -11,7 +11,8 @@ from ray.tune.search import Searcher
 
 from service.jobs.queueing.growth import Growth
 from service.sweeps.search.sampler import Sampler
-from service.sweeps.spec import AshaSearch, OptunaSearch, SweepSpec
+from service.sweeps.spec import Halving as HalvingSpec
+from service.sweeps.spec import OptunaSearch, Sampled, SweepSpec
 from service.sweeps.trial_curve import TrialCurve
 from service.sweeps.trial_store import Ending, TrialRow, TrialState, TrialStore
 from service.sweeps.turns import Turns
@@ -39,7 +40,7 @@ class TrialSearcher(Searcher):  # type: ignore[misc]
         """Called when nothing is left to do; returns whether nothing was added at the same moment."""
         spec = store.spec
         self.concurrent = spec.limits.concurrent
-        self.sampler = Sampler(store, spec, spec.search) if isinstance(spec.search, OptunaSearch) else None
+        self.sampler = Sampler(store, spec, spec.search) if isinstance(spec.search, Sampled) else None
         self.handed_out: dict[str, tuple[str, Resources]] = {}  # Tune's id -> ours, and what it needs
         self.turns = Turns(store)
         self.takes_turns = self.turns.are_needed
@@ -114,7 +115,7 @@ class GivesWay(FIFOScheduler):  # type: ignore[misc]
 class Halving(GivesWay, ASHAScheduler):  # type: ignore[misc]
     """Asks a trial for a clean stop, with a checkpoint, where Tune would kill it."""
 
-    def __init__(self, store: TrialStore, search: AshaSearch, epochs: int) -> None:
+    def __init__(self, store: TrialStore, search: HalvingSpec, epochs: int) -> None:
         super().__init__(
             time_attr="epoch",
             metric="error",
@@ -149,8 +150,9 @@ class Halving(GivesWay, ASHAScheduler):  # type: ignore[misc]
 def scheduler(store: TrialStore, spec: SweepSpec, searcher: TrialSearcher | None = None) -> TrialScheduler:
     """Decides which of the running trials go on."""
     found = GivesWay()
-    if isinstance(spec.search, AshaSearch):
-        found = Halving(store, spec.search, max((row.job["epochs"] for row in store.trials()), default=1))
+    halving = spec.search.halving if isinstance(spec.search, OptunaSearch) else spec.search
+    if isinstance(halving, HalvingSpec):
+        found = Halving(store, halving, max([spec.job.epochs, *(row.job["epochs"] for row in store.trials())]))
         found.learn()
     found.searcher = searcher
     return found

@@ -1,13 +1,17 @@
 """Readers that take their events slowly, or never: nobody else notices, and nothing piles up for them."""
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from api.http import sse
+from service import CheckpointView
 from tests.api.conftest import Service, eventually
 from tests.api.streams import assert_whole
 from trainers.events import Event, State
@@ -71,3 +75,25 @@ def test_who_never_reads_slows_nobody(service: Service, encoded: list[int], lazy
     assert service.client.submit({}).id != job.id  # and everything else goes on too
     # Nothing was made ready for the others beyond a first batch or so: what they do not take stays in the file.
     assert len(encoded) < len(seen) * 1.5 + (NEVER + 1) * 1000
+
+
+def test_a_storage_that_does_not_answer_keeps_nobody_out(
+    serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = serve(is_required=True)
+    shown, gate = guarded.bearer("user"), threading.Event()
+    guarded.client.http.headers.update(shown)
+    job = guarded.client.submit({"name": "first"})
+
+    def checkpoints(_: Path) -> list[CheckpointView]:
+        assert gate.wait(60)
+        return []
+
+    monkeypatch.setattr("service.jobs.reader.checkpoints", checkpoints)
+    with ThreadPoolExecutor(40) as pool:  # more than the threads that the event loop has for all
+        stuck = [pool.submit(guarded.http.get, f"/v1/jobs/{job.id}/checkpoints", headers=shown) for _ in range(40)]
+        assert guarded.http.get("/v1/jobs", headers=shown).json()["jobs"]
+        assert guarded.http.get(f"/v1/jobs/{job.id}", headers=shown).json()["name"] == "first"
+        assert not any(one.done() for one in stuck)
+        gate.set()
+        assert {one.result().status_code for one in stuck} == {200}

@@ -3,7 +3,9 @@
 from typing import Any
 
 from service import SweepSpec, scaling_report
+from service.tuning.report import tuning_report
 from tests.service.scaling.synthetic import sweep as synthetic
+from tests.service.tuning.evidence import grid
 
 AXES: dict[str, Any] = {
     "batch": [64, 256, 1024, 4096],
@@ -30,6 +32,24 @@ def shown(state: str = "RUNNING", seeds: int = 3) -> tuple[dict[str, Any], str]:
         "id": "sweep-1", "name": "how-large", "state": state, "reason": "Training", "message": "runs its trials",
         "created": 1_795_157_766.0, "trials": {"total": len(results), "succeeded": len(results)}, "progress": 0.75,
         "eta_s": 90.0, "spec": spec.model_dump(mode="json"), "folder": "/sweeps/sweep-1", "results": results,
-        "metric": found.question.metric.model_dump(),
+        "metric": found.question.metric.model_dump(), "labels": {"team": "blue"}, "notes": "", "archived": False,
+        "priority": 0,
     }  # fmt: skip
     return sweep, scaling_report(found).model_dump_json()
+
+
+def tuned() -> tuple[dict[str, Any], str]:
+    """One that varies no batch, and its report."""
+    found = grid(seeds=2)
+    results = [
+        {
+            "id": one.id, "number": number, "state": "SUCCEEDED", "reason": "", "message": "", "settings": one.settings,
+            "progress": 1.0, "error": one.error, "value": one.error, "starts": 1,
+        }
+        for number, one in enumerate(found.trials, 1)
+    ]  # fmt: skip
+    sweep, _ = shown("SUCCEEDED", seeds=1)
+    axes = {"optimizer.lr": [0.01, 0.03, 0.1, 0.3], "optimizer.name": ["momentum", "sgd"], "data.limit": [100, 200]}
+    spec = sweep["spec"] | {"axes": axes | {"seed": [0, 1]}}
+    sweep |= {"id": "sweep-2", "name": "tuned", "spec": spec, "results": results}
+    return sweep, tuning_report(found).model_dump_json()

@@ -13,7 +13,7 @@ import api
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import train
-from tests.api.page.sweep import shown
+from tests.api.page.sweep import shown, tuned
 
 Enter = Callable[..., Visit]
 STYLE = (Path(api.__file__).parent / "page" / "style.css").read_text()
@@ -31,8 +31,11 @@ def submitted(service: Service) -> str:
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: Enter) -> None:
     job = submitted(service)
-    page = visit(**PHONE).go()
-    for view in VIEWS:
+    one = visit(**PHONE)
+    one.answer("**/v1/sweeps/sweep-2", tuned()[0])
+    one.answer("**/v1/sweeps/sweep-2/report*", tuned()[1])
+    page = one.go()
+    for view in (*VIEWS, "sweeps/sweep-2"):
         page.goto(f"{service.url}/#/{view.format(job=job)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_timeout(300)
@@ -63,7 +66,15 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     expect(focused).to_have_text("second")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    for key, title in (("s", "Sweeps"), ("c", "Cluster"), ("o", "Compare"), ("p", "Plan"), ("n", "New"), ("j", "Jobs")):
+    for key, title in (
+        ("s", "Sweeps"),
+        ("c", "Cluster"),
+        ("o", "Compare"),
+        ("m", "Models"),
+        ("p", "Plan"),
+        ("n", "New"),
+        ("j", "Jobs"),
+    ):
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")
@@ -94,8 +105,10 @@ def test_axe_finds_nothing_against_wcag_aa(service: Service, visit: Enter, looks
     one.answer("**/v1/sweeps?*", {"sweeps": [sweep], "next_page_token": None})
     one.answer("**/v1/sweeps/sweep-1", sweep)
     one.answer("**/v1/sweeps/sweep-1/report*", report)
+    one.answer("**/v1/sweeps/sweep-2", tuned()[0])
+    one.answer("**/v1/sweeps/sweep-2/report*", tuned()[1])
     page = one.go()
-    for view in VIEWS:
+    for view in (*VIEWS, "sweeps/sweep-2"):
         page.goto(f"{service.url}/#/{view.format(job=job)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_load_state("networkidle")

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from api.http.routes.page import FOLDER
+from service import Role
 from tests.api.conftest import Service
-from tests.api.page.conftest import Visit
+from tests.api.page.conftest import Visit, visitors
 from tests.api.page.runs import HOSTILE, as_stream, train
 from trainers.events import State
 
@@ -139,3 +140,19 @@ def test_a_token_is_asked_for_once_and_never_stands_in_an_address(
     assert seen == {"", "Bearer wrong", f"Bearer {secret}"}
     assert not any(secret in url for url in one.asked)
     assert page.evaluate("localStorage.length") == 0
+
+
+def test_one_signs_out_and_may_end_the_token(browser: Browser, serve: Callable[..., Service]) -> None:
+    guarded = serve(is_required=True)
+    kept, text = guarded.tokens.create("ann", Role.viewer)
+    with visitors(browser, guarded.url) as enter:
+        page = enter().go("jobs")
+        for ends in (False, True):
+            page.get_by_label("Token", exact=True).fill(text)
+            page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+            page.get_by_role("button", name="Sign out ann").click()
+            box = page.get_by_role("dialog", name="Sign out?")
+            box.get_by_label("End the token too").set_checked(ends)
+            box.get_by_role("button", name="Sign out").click()
+            expect(page.get_by_label("Token", exact=True)).to_be_visible()
+            assert (kept.id in guarded.tokens.ended([kept.id])) == ends

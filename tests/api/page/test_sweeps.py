@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from service import scaling_report
 from service.scaling.metric import Metric
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
-from tests.api.page.sweep import shown
+from tests.api.page.sweep import shown, tuned
 from tests.service.scaling.synthetic import sweep as synthetic
 
 Enter = Callable[..., Visit]
@@ -84,3 +85,55 @@ def test_the_trials_of_a_sweep_are_compared(service: Service, visit: Enter) -> N
     expect(options.nth(1)).to_have_text("Validation accuracy")
     expect(options.nth(2)).to_have_text("Test loss")
     expect(page.locator("canvas")).to_be_visible()
+
+
+def test_a_sweep_that_varies_no_batch_as_best_trials_importance_and_lines(service: Service, visit: Enter) -> None:
+    sweep, report = tuned()
+    one = visit()
+    one.answer("**/v1/sweeps/sweep-2", sweep)
+    one.answer("**/v1/sweeps/sweep-2/report", report)
+    page = one.go("sweeps/sweep-2")
+    expect(page.locator(".answer li").first).to_contain_text("The best settings are optimizer.lr 0.1")
+    expect(page.locator("main")).to_contain_text(re.compile(r"The best trials: trial \d+, trial \d+"))
+    matters = page.get_by_role("region", name="How much each axis matters").get_by_role("row")
+    expect(matters.nth(1)).to_contain_text(re.compile(r"optimizer\.lr\s*\d+ %"))
+    lines = page.get_by_role("img", name="Parallel coordinates of Test error").locator("path")
+    expect(lines).to_have_count(16)
+    lines.last.dispatch_event("pointerenter")  # the best is above the others
+    expect(page.locator("figcaption")).to_contain_text("optimizer.lr 0.1, optimizer.name momentum")
+    expect(page.locator("main")).not_to_contain_text("baseline")
+
+
+def test_a_sweep_is_changed_and_archived(service: Service, visit: Enter) -> None:
+    sweep, report = tuned()
+    one, sent = visit(), list[Any]()
+    one.answer("**/v1/sweeps/sweep-2/report", report)
+
+    def answered(route: Route) -> None:
+        if route.request.method == "PATCH":
+            sent.append(route.request.post_data_json)
+            for name, value in sent[-1].items():
+                sweep[name] = {"mine": "yes"} if name == "labels" else value
+        route.fulfill(json=sweep)
+
+    one.page.route("**/v1/sweeps/sweep-2", answered)
+    page = one.go("sweeps/sweep-2")
+    expect(page.locator("main")).to_contain_text("team=blue")
+    page.get_by_role("button", name="Edit").click()
+    box = page.get_by_role("dialog")
+    expect(box.get_by_label("Priority")).to_have_count(0)  # it has ended
+    box.get_by_label("Name").fill("renamed")
+    box.get_by_label("Labels").fill("mine=yes")
+    box.get_by_label("Notes").fill("the second\ntry")
+    box.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("renamed")
+    expect(page.locator(".notes")).to_have_text("the second\ntry")
+    page.get_by_role("button", name="Archive").click()
+    expect(page.get_by_role("button", name="Bring back")).to_be_visible()
+    wanted = {"name": "renamed", "notes": "the second\ntry", "labels": {"mine": "yes", "team": None}}
+    assert sent == [wanted, {"archived": True}]
+    one.answer("**/v1/sweeps?*", {"sweeps": [], "next_page_token": None})
+    page = one.go("sweeps")
+    page.get_by_label("archived").check()
+    expect(page.get_by_text("No sweep is like that.")).to_be_visible()
+    assert any("archived=true" in url for url in one.asked)

@@ -49,7 +49,8 @@ def test_a_run_comes_back_as_it_was(storage: Storage, tmp_path: Path) -> None:
     write_checkpoint(run_dir, 2000, b"better" * 1000)
     write_log(run_dir, 2)
     (run_dir / "model.safetensors").write_bytes(b"better" * 1000)  # the same bytes are kept once
-    (run_dir / "raw.safetensors").write_bytes(b"better" * 1000)
+    for name in ("best", "raw"):
+        (run_dir / f"{name}.safetensors").write_bytes(b"better" * 1000)
     (run_dir / "fence").write_text("not for others")
     write_trace(run_dir, 1)
     assert upload(storage, run_dir)

@@ -134,11 +134,11 @@ def test_what_is_wrong_with_a_field_is_told_by_its_path(fields: dict[str, Any], 
     assert any(error.pointer.startswith(pointer) for error in caught.value.errors), caught.value.errors
 
 
-def test_optuna_is_refused_with_what_to_install_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bohb_is_refused_with_what_to_install_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.sweeps.spec.find_spec", lambda name: None)
     with pytest.raises(SpecInvalid) as caught:
-        spec({"seed": [0]}, search="optuna")
-    assert "pip install 'millrace[optuna]'" in caught.value.errors[0].message
+        spec({"seed": [0]}, search="bohb")
+    assert "pip install 'millrace[bohb]'" in caught.value.errors[0].message
 
 
 def test_a_path_on_an_axis_is_taken_from_where_the_rest_is(tmp_path: Path) -> None:
@@ -193,3 +193,72 @@ def test_a_wrong_variant_is_told_by_its_field() -> None:
     assert "there is no such field" in told["/variants/a/optimizer.lx"]
     assert "8 examples" in told["/variants/a/batch"]
     assert told["/axes/variant/1"] == "there is no variant 'c', only a, b"
+
+
+LR = {"low": 1e-4, "high": 0.1, "log": True}
+
+
+def test_a_range_is_drawn_from_the_same_for_the_same_seed() -> None:
+    axes = {
+        "optimizer.lr": LR,
+        "batch.per_worker": {"low": 8, "high": 40, "integer": True, "step": 8},
+        "epochs": [3, 4],
+    }
+
+    def drawn(name: str, seed: int, trials: int) -> list[dict[str, Any]]:
+        search = {"name": name, "seed": seed}
+        return [c.settings for c in configurations(spec(axes, search=search, limits={"trials": trials}))]
+
+    assert drawn("random", 1, 60) == drawn("asha", 1, 60) != drawn("random", 2, 60)
+    assert all(one in drawn("random", 1, 60) for one in drawn("random", 1, 20))  # a higher limit adds trials
+    assert {one["batch.per_worker"] for one in drawn("random", 1, 60)} == {8, 16, 24, 32, 40}
+    rates = sorted(one["optimizer.lr"] for one in drawn("random", 1, 60))
+    assert 1e-4 <= rates[0] <= rates[-1] <= 0.1
+    assert 1e-3 < rates[30] < 1e-2  # uniform in the logarithm
+    first = configurations(spec(axes, search="random", limits={"trials": 1}))[0]
+    assert first.job.optimizer.lr == first.settings["optimizer.lr"]
+
+
+@pytest.mark.parametrize("search", ["grid", "random"])
+def test_an_axis_may_stand_beside_values_of_another_only(search: str) -> None:
+    momentum = {"values": [0.5, 0.9], "when": {"optimizer": "momentum"}}
+    axes = {"optimizer": ["sgd", "momentum"], "optimizer.momentum": momentum, "seed": [0, 1]}
+    found = configurations(spec(axes, search=search))
+    assert sorted(str(c.settings.get("optimizer.momentum")) for c in found) == ["0.5"] * 2 + ["0.9"] * 2 + ["None"] * 2
+    assert {c.job.optimizer.name for c in found if "optimizer.momentum" not in c.settings} == {"sgd"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "search", "pointer", "told"),
+    [
+        ({"optimizer.lr": LR}, "grid", "/axes/optimizer.lr", "a grid has no ranges"),
+        ({"optimizer.lr": LR, "batch": [8, 16]}, "random", "/axes/optimizer.lr", "the scaling report compares seeds"),
+        ({"batch": LR}, "random", "/axes/batch", "has no range"),
+        ({"optimizer.lr": {"low": -1, "high": 1}}, "random", "/axes/optimizer.lr/low", "greater than 0"),
+        ({"optimizer.lr": {"low": 2, "high": 1}}, "random", "/axes/optimizer.lr", "ends above where it begins"),
+        ({"optimizer.lr": {"low": 1, "high": 2, "lg": True}}, "random", "/axes/optimizer.lr/lg", "no such field"),
+        ({"epochs": {"low": 1, "high": 2.5, "integer": True}}, "random", "/axes/epochs", "whole numbers"),
+        ({"epochs": {"low": 1, "high": 6, "integer": True, "step": 2}}, "asha", "/axes/epochs", "2.5 steps"),
+        ({"epochs": {"low": 0, "high": 6, "log": True}}, "asha", "/axes/epochs", "above 0"),
+        ({"epochs": {"values": [1], "when": {"seed": 1}}}, "grid", "/axes/epochs/when/seed", "stands before"),
+        ({"name": ["a"], "epochs": {"values": [1], "when": {"name": "b"}}}, "grid", "/axes/epochs/when/name", "never"),
+        (
+            {"seed": [1], "epochs": {"values": [], "when": {"seed": 1}}},
+            "grid",
+            "/axes/epochs/when/seed",
+            "stands before",
+        ),
+    ],
+)
+def test_a_wrong_range_or_condition_is_told_by_its_path(
+    axes: dict[str, Any], search: str, pointer: str, told: str
+) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        configurations(spec(axes, search=search))
+    assert told in {error.pointer: error.message for error in caught.value.errors}[pointer]
+
+
+def test_a_range_is_not_extended() -> None:
+    with pytest.raises(SpecInvalid, match=r"raise limits\.trials"):
+        spec({"optimizer.lr": LR}, search="random").extended({"optimizer.lr": [0.5]})
+    assert spec({"optimizer.lr": LR}, search="random").extended({}, {"trials": 9}).limits.trials == 9

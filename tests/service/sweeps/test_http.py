@@ -4,12 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from api import Client, Refused
+from api.cli.app import build
 from service import Store, TrialStore, parse_sweep
 from service.status import Status
 from service.sweeps import control
+from service.sweeps.ledgers.keeper import LedgerKeeper
 from service.sweeps.removal import expires
+from tests.api.cli.fake_cli import cli_context
 from tests.api.conftest import Service, serve, service  # noqa: F401
 from trainers import State
 
@@ -27,6 +31,13 @@ def test_a_dry_run_counts_the_trials_and_keeps_nothing(service: Service) -> None
     spec, count = service.client.check_sweep({"job": JOB, "axes": {"batch": [8, 16], "seed": [0, 1, 2]}})
     assert count == 6
     assert spec.job.batch.base == 8
+    chosen = {
+        "job": JOB,
+        "axes": {"optimizer.lr": {"low": 0.1, "high": 1}},
+        "search": "optuna",
+        "limits": {"trials": 9},
+    }
+    assert service.client.check_sweep(chosen)[1] == 9  # which are chosen one by one
     assert list(service.client.sweeps()) == []
 
 
@@ -68,6 +79,7 @@ def ended(folder: Path, number: int, user: str = "local", **job: object) -> Tria
     store.close(Status(State.FAILED if number % 2 else State.SUCCEEDED, "Ended", ""), with_queued=True)
     jobs = Store.open(f"sqlite:///{folder / 'jobs.db'}")
     jobs.add_trials(store.folder.name, {r.id: (r.job_spec, store.run_dir(r.id)) for r in store.trials()}, user)
+    LedgerKeeper(jobs, None).save(store)
     jobs.close()
     return store
 
@@ -104,6 +116,47 @@ def test_a_sweep_that_has_ended_is_deleted_with_its_trials(service: Service, tmp
     for call in (lambda: service.client.get_sweep("sweep-1"), lambda: service.client.get(trial.id)):
         assert refused(call)[0] == 404
     assert refused(lambda: service.client.delete_sweep("sweep-1"))[0] == 404
+
+
+def test_a_sweep_is_changed_after_its_submission(service: Service, tmp_path: Path) -> None:  # noqa: F811
+    store = ended(tmp_path, 1, labels={"team": "blue", "draft": "yes"}, ttl_s=1.0)
+    path, (trial,) = "/v1/sweeps/sweep-1", store.trials()
+    changes = {"name": "renamed", "labels": {"team": "red", "draft": None}, "notes": "the second try"}
+    answer = service.http.patch(path, json=changes)
+    assert answer.status_code == 200
+    assert {name: answer.json()[name] for name in ("name", "labels", "notes", "archived")} == {
+        "name": "renamed", "labels": {"team": "red"}, "notes": "the second try", "archived": False,
+    }  # fmt: skip
+    assert service.http.patch(path, json={"priority": 101}).json()["errors"][0]["pointer"] == "/priority"
+    assert refused(lambda: service.client.edit_sweep("sweep-1", priority=1))[0] == 409  # it has ended
+    assert refused(lambda: service.client.edit_sweep("sweep-2", name="x"))[0] == 404
+    told = refused(lambda: service.client.edit(trial.id, labels={"sweep": None}))
+    assert (told[0], [*told[1]]) == (422, ["/labels/sweep"])
+    assert service.client.edit(trial.id, labels={"mine": "yes"}).labels["sweep"] == "sweep-1"
+    cli = build(cli_context(service.runs, tmp_path / "runs", service.url))
+    for words in (["archive", "sweep-1"], ["label", "sweep-1", "kept=yes"]):
+        assert CliRunner().invoke(cli, words).exit_code == 0
+    assert [*service.client.sweeps(), *service.client.list()] == []
+    assert [job.id for job in service.client.list(archived=True)] == [trial.id]
+    (kept,) = service.client.sweeps(archived=True)
+    assert (kept.id, kept.labels, kept.archived) == ("sweep-1", {"team": "red", "kept": "yes"}, True)
+    assert expires(store, None) is None
+    listed = CliRunner().invoke(cli, ["sweeps", "--archived"]).output
+    assert "renamed" in listed
+    assert CliRunner().invoke(cli, ["unarchive", "sweep-1"]).exit_code == 0
+    assert expires(store, None) == store.get("created") + 1
+    assert "is deleted" in CliRunner().invoke(cli, ["delete", "sweep-1"]).output
+    assert not store.folder.exists()
+
+
+def test_a_priority_is_that_of_the_trials_that_wait(service: Service, tmp_path: Path) -> None:  # noqa: F811
+    store = ended(tmp_path, 1)
+    store.move((State.FAILED,), Status(State.PAUSED, "Paused", ""))
+    assert refused(lambda: service.client.edit_sweep("sweep-1", archived=True))[0] == 409
+    assert service.client.edit_sweep("sweep-1", priority=7).priority == 7
+    (trial,) = store.trials()
+    assert (trial.job_spec.priority, service.client.get(trial.id).priority) == (7, 7)
+    assert store.spec.job.priority == 7  # of those that an extension adds
 
 
 @pytest.mark.parametrize(("ttl_s", "keep_s", "after_s"), [(None, None, None), (None, 9.0, 9.0), (2.0, 9.0, 2.0)])

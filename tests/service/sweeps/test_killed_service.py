@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def kill(serving: Serving, state_dir: Path, with_ray: bool) -> None:
     """As an operating system kills: without a word."""
     serving.process.kill()
     for pid in using(str(ray_folder(state_dir))) if with_ray else ():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has died with another of them
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.long

@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service import TrialStore, markdown
+from service import TrialStore, TuningReport, report_text
 from service.sweeps.trial_curve import read_curve
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
 from tests.service.sweeps.managed_sweeps import kill_driver, managed, nothing_left, spec, until
@@ -17,6 +18,7 @@ from tests.service.sweeps.sleeping_trial import Sleeping
 from trainers import ClusterInfo, EventLogReader, State, available_resources
 from trainers.runtime.node_folder import where
 
+MODEL: Any = "bohb" if find_spec("hpbandster") else {"name": "optuna", "halving": {"grace_epochs": 1}}
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
 
@@ -103,7 +105,7 @@ def test_a_trial_that_fails_is_listed_and_the_others_go_on(tmp_path: Path, clust
             for row in store.trials()[2:]:  # in the processes of the trials before, the bits of a run by itself
                 assert_same_bits(parameters(store.run_dir(row.id)), on_the_local_transport(row.job_spec.train))
             assert (await sweeps.jobs.show(poisoned[0].id)).reason == "SpecRejected"
-            assert "SpecRejected" in markdown(await sweeps.report(shown.id))
+            assert "SpecRejected" in report_text(await sweeps.report(shown.id))
 
     asyncio.run(story())
 
@@ -211,5 +213,16 @@ def test_the_worse_trials_are_stopped_early_and_cleanly(tmp_path: Path, cluster:
             assert job_view.message.startswith("stopped: its curve left the baseline's: its training loss was ")
             report = await sweeps.report(second.id)
             assert report.trials["stopped"] == len(stopped)
+
+            axes = {"optimizer.lr": {"low": 0.001, "high": 0.02, "log": True}, "seed": [0, 1]}
+            third, _ = await sweeps.submit(spec(axes, job, search=MODEL, limits={"trials": 8, "concurrent": 4}))
+            async for _ in await sweeps.events(third.id):
+                pass
+            results = (await sweeps.show(third.id)).results
+            assert {trial.reason for trial in results if trial.state == "STOPPED"} <= {"Asha"}
+            assert len({trial.settings["optimizer.lr"] for trial in results}) == len(results) == 8
+            tuned = await sweeps.report(third.id)
+            assert isinstance(tuned, TuningReport)
+            assert tuned.best is not None
 
     asyncio.run(story())

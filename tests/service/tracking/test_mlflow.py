@@ -14,6 +14,7 @@ import pytest
 from service.spec import JobSpec
 from service.tracking.mirror import TrackedJob, mirror
 from service.tracking.mlflow_process import JOB_TAG, JobRun, left_open
+from service.tracking.mlflow_registry import VERSION_TAG, RegisteredVersion, TrackedVersion
 from service.tracking.tracker import Tracking
 from tests.service.conftest import Managed, eventually, reached, started
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
@@ -177,3 +178,22 @@ def test_the_service_itself_does_not_import_it() -> None:
 import service.tracking.aim_process, service.tracking.mlflow_process, service.tracking.wandb_process
 sys.exit(bool({'aim', 'mlflow', 'wandb'} & set(sys.modules)))"""
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_registered_model_is_a_version_of_mlflow_s_once(
+    client: "MlflowClient", experiment: str, job: tuple[TrackedJob, FakeRun], tmp_path: Path
+) -> None:
+    tracked, run = job
+    whole_run(run)
+    assert JobRun(client, experiment, tracked).go_on()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"weights")
+    told = TrackedVersion(id="digits@3", name="digits", job="job1", notes="the baseline", sha256="0", file=file)
+    for _ in range(2):  # as after a restart
+        assert RegisteredVersion(client, experiment, told).go_on()
+    assert RegisteredVersion(client, experiment, told.model_copy(update={"job": "gone", "id": "digits@4"})).go_on()
+    (found,) = client.search_model_versions("name = 'digits'")
+    assert (found.run_id, found.description) == (only(client, experiment).info.run_id, "the baseline")
+    assert found.tags[VERSION_TAG] == "digits@3"
+    (kept,) = Path(found.source.removeprefix("file://")).iterdir()
+    assert kept.read_bytes() == b"weights"

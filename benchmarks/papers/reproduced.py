@@ -1,0 +1,93 @@
+"""`python -m benchmarks.papers.reproduced FOLDER`: are the guide's figures of the claims found again?
+
+FOLDER is the `--claims-dir` of later runs of `millrace claims`, quick or not, that train what the guide's did. Of each
+variant, the mean over its seeds is held against the one in docs/claims. It is found again where the interval of their
+difference (Welch's, 95 % on each side) holds 0. Where all seeds have the same values to the last bit, the page says so.
+Exit status 1 where one is not found again.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.papers.claims import PAGES
+from service import ClaimReport, TrialStore, all_claims, claim_report, evidence, evidence_before
+from service.claims.verdict import VariantResult
+from service.scaling.statistics import Seeds, difference
+
+
+class Found(NamedTuple):
+    """One figure of one variant, as it is in the guide and as it came out again."""
+
+    claim: str
+    variant: str
+    figure: str
+    guide: dict[int, float]
+    """Seed -> value."""
+    again: dict[int, float]
+
+    @property
+    def same(self) -> bool:
+        """To the last bit, for the seeds that both have."""
+        common = self.guide.keys() & self.again.keys()
+        return bool(common) and all(self.guide[seed] == self.again[seed] for seed in common)
+
+    @property
+    def answer(self) -> str:
+        """In a word or two."""
+        if self.same:
+            return "same bits"
+        between = difference(*(Seeds.of(list(values.values())) for values in (self.guide, self.again)))
+        if between is None:
+            return "too few seeds"
+        return "found again" if between[0] <= 0 <= between[1] else "not found again"
+
+
+def figures(guide: ClaimReport, again: ClaimReport) -> Iterator[Found]:
+    """All that both have."""
+    pairs = [("", guide.variants, again.variants)]
+    if guide.before is not None and again.before is not None:
+        pairs.append(("before: ", guide.before.variants, again.before.variants))
+    for prefix, ours, theirs in pairs:
+        others = {one.name: one for one in theirs}
+        for one in ours:
+            if one.name in others:
+                yield from _of_variant(guide, prefix, one, others[one.name])
+
+
+def _of_variant(guide: ClaimReport, prefix: str, one: VariantResult, other: VariantResult) -> Iterator[Found]:
+    values = [(guide.metric.name, one.costs, other.costs)]
+    values += [(of, of_one, other.quantities.get(of, {})) for of, of_one in one.quantities.items()]
+    for name, ours, theirs in values:
+        if ours and theirs:
+            yield Found(guide.name, prefix + one.name, name, ours, theirs)
+
+
+def main() -> int:
+    """Print a line a figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    table = Table("claim", "variant", "figure", "guide", "again", "seeds", "answer")
+    missed = False
+    for name, claim in all_claims().items():
+        store, page = TrialStore(folder / name), PAGES / f"{name}.json"
+        if not (store.exists and store.state.is_terminal and page.exists()):
+            continue
+        again = claim_report(claim, evidence(store), before=evidence_before(folder / name))
+        for one in figures(ClaimReport.model_validate_json(page.read_text()), again):
+            means = [f"{Seeds.of(list(values.values())).mean:.4g}" for values in (one.guide, one.again)]
+            seeds = f"{len(one.guide)}, {len(one.again)}"
+            table.add_row(one.claim, one.variant, one.figure, *means, seeds, one.answer)
+            missed |= one.answer == "not found again"
+    Console().print(table)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

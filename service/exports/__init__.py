@@ -1,0 +1,1 @@
+"""Finished models in other formats."""

@@ -1,0 +1,1 @@
+"""Models of jobs that are registered as versions of a name."""
