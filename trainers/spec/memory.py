@@ -35,10 +35,10 @@ def num_versions(spec: TrainSpec) -> int:
 
 
 def state_bytes(spec: TrainSpec) -> int | None:
-    """What the optimizer keeps for each trained parameter, the average with it, in all its versions; None where its
-    class decides."""
-    vectors = spec.optimizer.num_states
-    return None if vectors is None else FLOAT_BYTES * num_versions(spec) * (vectors + (spec.ema is not None))
+    """What the optimizer keeps for each trained parameter, the average and what late gradients ask for with it, in all
+    its versions; None where its class decides."""
+    vectors, others = spec.optimizer.num_states, (spec.ema is not None) + spec.algorithm.traits.late_states
+    return None if vectors is None else FLOAT_BYTES * num_versions(spec) * (vectors + others)
 
 
 def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
