@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from service.database.connection import Writer
 from service.database.job_query import Query
-from service.database.tables import SweepRow, SweepTrialRow
+from service.database.tables import JobRow, SweepRow, SweepTrialRow, SweptRow
 
 Values = dict[str, Any]
 
@@ -43,6 +43,12 @@ class SweepStore:
             "ledger": values,
         }
         self.writer.submit(lambda connection: _save(connection, sweep, row, trials), may_wait=True).result()
+
+    def archive_trials(self, sweep: str, archived: bool) -> None:
+        """The jobs that are its trials go with it."""
+        trials = select(SweptRow.job_id).where(SweptRow.sweep == sweep)
+        change = update(JobRow).where(JobRow.id.in_(trials)).values(archived=archived)
+        self.writer.submit(lambda connection: connection.execute(change)).result()
 
     def remove(self, sweep: str) -> None:
         """Forget a sweep and its trials."""

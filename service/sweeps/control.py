@@ -38,7 +38,8 @@ def begin(folder: Path, sweep_id: str, spec: SweepSpec, body_hash: str = "", use
 def check_fits(
     spec: SweepSpec, total: Resources, growth: Growth, refuses: Callable[[Resources], str | None] = lambda _: None
 ) -> int:
-    """The number of trials of the sweep. Raises SpecInvalid, and NeverFits if the cluster could never start one.
+    """The number of trials of the sweep, or the most there may be. Raises SpecInvalid, and NeverFits if the cluster
+    could never start one.
 
     total: What the cluster has. growth: What it may become. refuses: Why who submits it may never hold so much.
     """
@@ -49,7 +50,7 @@ def check_fits(
         if (limit := refuses(needed := needs(train))) is not None:
             lacks = f"a trial needs {needed.cpus:g} CPUs and {needed.gpus:g} GPUs at once, and {limit}"
             raise NeverFits(f"{lacks}; {REMEDY}")
-    return len(found)
+    return spec.most_trials or len(found)
 
 
 def keep(store: TrialStore, growth: Growth | None = None, trainable: Any = None) -> None:

@@ -52,7 +52,7 @@ class SweepLog:
             return
         self.written_s = time.monotonic()
         rows = self.store.progress()
-        fraction = progress_of(rows)
+        fraction = progress_of(rows, None if self.store.state.is_terminal else self.store.spec.most_trials)
         if self.fraction_at_begin is None:
             self.fraction_at_begin = fraction
         data = counts_of(rows) | {"progress": fraction}
@@ -73,10 +73,10 @@ class SweepLog:
         self.journal.append(event_type, data)
 
 
-def progress_of(rows: Iterable[TrialRow | TrialProgress]) -> float:
-    """0 to 1: the mean over the trials of how much of each is done."""
+def progress_of(rows: Iterable[TrialRow | TrialProgress], most: int | None = None) -> float:
+    """0 to 1: the mean over the trials of how much of each is done. most: How many there will be, if more are added."""
     fractions = [1.0 if row.state.has_ended else row.fraction for row in rows]
-    return sum(fractions) / len(fractions) if fractions else 0.0
+    return sum(fractions) / max(len(fractions), most or 0) if fractions else 0.0
 
 
 def counts_of(rows: Sequence[TrialRow | TrialProgress]) -> dict[str, Any]:

@@ -212,6 +212,8 @@ class SweepManager:
                 if not one.state.has_ended:
                     await asyncio.to_thread(self.jobs.store.edit, one.id, only)
                     self.jobs.queue.reprioritise(one.id, changes.priority)
+        if "archived" in changes.given:
+            await asyncio.to_thread(self.ledgers.saved.archive_trials, sweep_id, changes.archived)
         await asyncio.to_thread(self.ledgers.save, store)
         return await self.show(sweep_id)
 

@@ -1,5 +1,6 @@
 """SweepSpec: a JobSpec, the axes along which it is varied, how they are searched, and within which limits."""
 
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,6 +217,15 @@ class SweepSpec(Part):
         answer to that."""
         paths = {*self.axes, *(path for fields in self.variants.values() for path in fields)}
         return not self.ranges and any(path in BATCH or path.startswith("scaling.") for path in paths)
+
+    @property
+    def most_trials(self) -> int | None:
+        """How many trials a search that goes by results may come to, which adds them one by one; None of others, whose
+        trials are all known before."""
+        if not isinstance(self.search, Sampled):
+            return None
+        combinations = math.prod(len(listed(axis)) for axis in self.axes.values())
+        return self.limits.trials if self.ranges else min(self.limits.trials, combinations)
 
     @property
     def ranges(self) -> dict[str, Range]:

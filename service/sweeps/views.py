@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from service.errors import SpecUnreadable
 from service.scaling.evidence import Evidence, Question, Trial
 from service.scaling.metric import Metric
 from service.sweeps.axes import base_batch
@@ -123,12 +124,19 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
             if event.type == "progress":
                 eta_s = event.data["eta_s"]
     values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
-    spec = store.get("spec")
+    spec, most = store.get("spec"), None if state.is_terminal else _most_trials(store)
     values |= {"labels": spec["job"]["labels"], "priority": spec["job"]["priority"]}
     return values | {
         "name": spec["name"], "user": store.user, "archived": store.get("archived", False), "state": state,
-        "trials": counts_of(rows), "progress": progress_of(rows), "eta_s": eta_s,
+        "trials": counts_of(rows), "progress": progress_of(rows, most), "eta_s": eta_s,
     }  # fmt: skip
+
+
+def _most_trials(store: TrialStore) -> int | None:
+    try:
+        return store.spec.most_trials
+    except SpecUnreadable:  # another version of Millrace looks after it
+        return None
 
 
 def _trial_view(row: TrialRow, metric: Metric) -> TrialView:

@@ -142,6 +142,7 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
         "clip": _clip(spec),
         "ema": _ema(spec),
+        **_late(spec),
         **_outer(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
@@ -152,7 +153,7 @@ def _state(spec: TrainSpec) -> Quantity:
     holders = "each virtual worker's copy" if traits.own_replicas else "all workers of a node together"
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
-    vectors = vectors if vectors is None or spec.ema is None else vectors + 1
+    vectors = None if vectors is None else vectors + (spec.ema is not None) + traits.late_states
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
@@ -189,6 +190,14 @@ def _ema(spec: TrainSpec) -> Quantity:
         return Quantity(value="none")
     formula = "a <- decay a + (1 - decay) w after each update; a is evaluated and exported"
     return Quantity(value=spec.ema.decay, formula=formula, source="Polyak and Juditsky 1992")
+
+
+def _late(spec: TrainSpec) -> dict[str, Quantity]:
+    """What shards make of gradients that were computed from older parameters."""
+    late = spec.algorithm.traits.late
+    return (
+        {} if late is None else {"late_gradients": Quantity(value=late.name, formula=late.formula, source=late.source)}
+    )
 
 
 def _outer(spec: TrainSpec) -> dict[str, Quantity]:

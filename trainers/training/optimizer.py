@@ -84,6 +84,7 @@ def build_optimizer(
     rule = own.build()
     if spec.ema is not None and EMA in rule.state_names:
         raise SpecRejected(f"ema: the optimizer keeps a state that is called {EMA} too; leave one of them out")
+    late = spec.algorithm.traits.late
     parts = [own.of_group(group) for group in own.groups]
     courses = [_course(spec, num_examples, group.schedule) for group in own.groups]
     return Optimizer(
@@ -97,6 +98,7 @@ def build_optimizer(
         parameters,
         spec.clip,
         spec.ema,
+        None if late is None else late.build(),
     )
 
 

@@ -28,6 +28,7 @@ from service import (
     NeverFits,
     SpecInvalid,
     State,
+    SweepSpec,
     SweepSummary,
     SweepView,
     TrialStore,
@@ -78,8 +79,14 @@ class SweepLines:
 def check_sweep(request: RunRequest) -> None:
     """Print the spec in full and how many trials it comes to."""
     spec = read_sweep(request.spec_file, request.sets)
-    found = {"trials": len(configurations(spec)), "spec": spec.model_dump(mode="json")}
+    found = {"trials": _count(spec), "spec": spec.model_dump(mode="json")}
     typer.echo(json.dumps(found, indent=None if request.as_json else 2))
+
+
+def _count(spec: SweepSpec) -> int:
+    """Of its trials, once all are known to do."""
+    found = len(configurations(spec))
+    return spec.most_trials or found
 
 
 def submit_sweep(context: CliContext, server: str, request: RunRequest) -> None:

@@ -31,6 +31,13 @@ def test_a_dry_run_counts_the_trials_and_keeps_nothing(service: Service) -> None
     spec, count = service.client.check_sweep({"job": JOB, "axes": {"batch": [8, 16], "seed": [0, 1, 2]}})
     assert count == 6
     assert spec.job.batch.base == 8
+    chosen = {
+        "job": JOB,
+        "axes": {"optimizer.lr": {"low": 0.1, "high": 1}},
+        "search": "optuna",
+        "limits": {"trials": 9},
+    }
+    assert service.client.check_sweep(chosen)[1] == 9  # which are chosen one by one
     assert list(service.client.sweeps()) == []
 
 
@@ -129,7 +136,8 @@ def test_a_sweep_is_changed_after_its_submission(service: Service, tmp_path: Pat
     cli = build(cli_context(service.runs, tmp_path / "runs", service.url))
     for words in (["archive", "sweep-1"], ["label", "sweep-1", "kept=yes"]):
         assert CliRunner().invoke(cli, words).exit_code == 0
-    assert list(service.client.sweeps()) == []
+    assert [*service.client.sweeps(), *service.client.list()] == []
+    assert [job.id for job in service.client.list(archived=True)] == [trial.id]
     (kept,) = service.client.sweeps(archived=True)
     assert (kept.id, kept.labels, kept.archived) == ("sweep-1", {"team": "red", "kept": "yes"}, True)
     assert expires(store, None) is None

@@ -13,6 +13,7 @@ from service.sweeps.search.optuna_study import OptunaStudy
 from service.sweeps.search.sampler import Sampler
 from service.sweeps.spec import Halving, Sampled, SweepSpec
 from service.sweeps.trial_store import Ending, TrialRow, TrialState
+from service.sweeps.views import summary
 from trainers import EventLog
 
 RATES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
@@ -121,3 +122,12 @@ def test_the_budgets_of_bohb_are_the_rungs_of_halving() -> None:
     assert rungs(Halving(), 20) == [1, 3, 9, 20]
     assert rungs(Halving(grace_epochs=4, reduction=2), 8) == [4, 8]
     assert rungs(Halving(grace_epochs=4), 2) == [2]
+
+
+def test_the_progress_is_of_all_trials_that_there_will_be(tmp_path: Path) -> None:
+    store, sampler = begun(tmp_path, of({"seed": [0, 1, 2, 3]}, limits={"trials": 3}))
+    finish(store, store.trials()[0], 0.5)
+    assert sampler.propose()
+    assert summary(store).progress == pytest.approx(1 / 3)
+    assert of(RANGES, limits={"trials": 7}).most_trials == 7
+    assert of(RANGES, search="random").most_trials is None
