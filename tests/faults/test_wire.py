@@ -18,7 +18,6 @@ from tests.faults.test_workers import (
     resized,
     spec,
     strike,
-    trained_each_once,
 )
 from tests.local_runs import LocalRun
 from tests.runtime.runs import finished, start
@@ -79,23 +78,41 @@ def test_sync_has_its_bits_through_a_resize_a_kill_and_a_resume(
     assert_equal({name: params[name] for name in params}, {name: undisturbed[name] for name in params})
 
 
+BACKUP = {"name": "sync", "form": "parameter_server", "backup": 1}
+
+
 @pytest.mark.parametrize(
-    "algorithm",
-    [{"name": "downpour"}, {"name": "mixed", "group": 2}, {"name": "sync", "form": "parameter_server", "backup": 1}],
+    ("algorithm", "fewer"),
+    [({"name": "downpour"}, 3), ({"name": "mixed", "group": 2}, 2), (BACKUP, 3)],
     ids=["downpour", "mixed", "backup"],
 )
-def test_asynchronous_workers_train_each_example_once(
-    cluster: ClusterInfo, tmp_path: Path, algorithm: dict[str, Any]
+def test_asynchronous_workers_train_each_example_once_whatever_becomes_of_them(
+    cluster: ClusterInfo, tmp_path: Path, algorithm: dict[str, Any], fewer: int
 ) -> None:
-    plan = tmp_path / "plan"
-    train = halved(plan, 3, algorithm=algorithm, workers=4, clip={"value": 0.02})
-    watched = start(f"wire-{algorithm['name']}-{len(algorithm)}", train, tmp_path / "run")
+    """A worker is killed, some leave, and the run is paused in the middle of an epoch; it goes on with another number
+    of workers, and so does a fork."""
+    plan, name = tmp_path / "plan", f"wire-{algorithm['name']}-{len(algorithm)}"
+    train = halved(plan, 4, pause_s=0.06, algorithm=algorithm, workers=4, clip={"value": 0.02})
+    watched = start(name, train, tmp_path / "run")
     has_trained(watched)
     strike(plan, "kill")
     fault(watched)
+    resized(watched, 4)
     has_trained(watched)
+    watched.run.scale(fewer)
+    resized(watched, fewer)
+    has_trained(watched)
+    watched.run.pause()
+    watched.until(lambda event: event.data.get("state") == "PAUSED")
     hurry(plan)
-    trained_each_once(watched, EPOCHS, EXAMPLES)
+    begin = {"every_epochs": 0, "resume": watched.of("checkpoint")[-1]["path"]}
+    further = halved(plan, fewer, algorithm=algorithm, workers=fewer, clip={"value": 0.02}, checkpoint=begin)
+    again, fork = (finished(f"{name}-{place}", further, tmp_path / place) for place in ("run", "fork"))
+    for ended in (again, fork):
+        assert ended.events[-1].data["state"] == "SUCCEEDED", ended.events[-1]
+        audits = {audit["epoch"]: audit for audit in ended.of("epoch_audit")}
+        assert all((one["trained"], one["lost"], one["duplicated"]) == (EXAMPLES, 0, 0) for one in audits.values())
+    assert len({audit["epoch"] for audit in again.of("epoch_audit")}) == EPOCHS
 
 
 SHARDS = {"name": "sync", "form": "parameter_server"}
