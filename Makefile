@@ -62,10 +62,12 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.steps.small_steps --report
 	$(BIN)/python -m benchmarks.steps.products --report
 	$(BIN)/python -m benchmarks.steps.start --report
+	$(BIN)/python -m benchmarks.steps.cores --report
 	$(BIN)/python -m benchmarks.costs --report
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report
+	$(BIN)/python -m benchmarks.links --report
 	$(BIN)/python -m benchmarks.sweeps --report
 	$(BIN)/python -m benchmarks.service --report
 	$(BIN)/python -m benchmarks.page --report

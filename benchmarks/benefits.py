@@ -1,14 +1,12 @@
 """`python -m benchmarks.benefits`: whether options that are to make training faster do, on one machine and over a link.
 
 Each option is measured in pairs, with it and without it, that alternate: in every other round the other comes first.
-The link is made of two network namespaces (benchmarks/measurement/link.py); without root only one machine is measured.
+The link is made of two network namespaces (benchmarks/links/namespaces.py); without root only one machine is measured.
 """
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,20 +16,20 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.measurement import link, machine
-from benchmarks.measurement.millrace_runs import follow
+from benchmarks.links import namespaces
+from benchmarks.links.endless import Rate, run
+from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
 from benchmarks.measurement.report import RESULTS, as_bullets, as_table
 from benchmarks.measurement.statistics import Spread, paired
 from benchmarks.measurement.workload import Workload, data_title, find_data
-from trainers.events import Event, Metrics
 from trainers.spec import TrainSpec
 
 REPORT_S = 0.5
 ENDLESS = 1000  # epochs; a run is ended when enough of it was seen
 ROUNDS = 5  # an option without effect is ahead in all of them once in 32 times
-RUN_S, PLACE_S = 600.0, 7200.0
-"""How long a run and all runs at one place may take, also where others compute on the machine."""
+PLACE_S = 7200.0
+"""How long all runs at one place may take, also where others compute on the machine."""
 DOWNPOUR: dict[str, Any] = {"name": "downpour", "max_staleness": 1}
 LAYERWISE = DOWNPOUR | {"push": "layerwise"}
 
@@ -71,15 +69,6 @@ LINK = Place(
 )
 
 
-@dataclass(frozen=True)
-class Rate:
-    """One run in one round."""
-
-    examples_per_s: float
-    waiting: float
-    """Share of the workers' time in which they waited for communication."""
-
-
 Pair = tuple[Rate, Rate]
 """Without the option, and with it."""
 Rounds = dict[str, list[dict[str, Pair]]]
@@ -109,37 +98,6 @@ def spec_of(work: Workload, place: Place, option: Option, is_on: bool) -> TrainS
     )
 
 
-def analyse(reports: Sequence[tuple[float, Metrics]]) -> Rate:
-    """From the reports of the measured part, each with its time in seconds.
-
-    Raises:
-        MeasurementError: Nothing was trained in it.
-    """
-    (begun, first), (ended, last) = reports[0], reports[-1]
-    if last.examples == first.examples:
-        raise MeasurementError(f"nothing was trained in {ended - begun:.1f} s")
-    waited = sum(metrics.wait_communication_s for _, metrics in reports[1:])
-    busy = sum(metrics.compute_s + metrics.wait_data_s for _, metrics in reports[1:])
-    return Rate((last.examples - first.examples) / (ended - begun), waited / (waited + busy))
-
-
-def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, Metrics]]:
-    """The reports between the warm-up and the end of the measurement."""
-    begun = None
-    for event in events:
-        if event.is_terminal:
-            raise MeasurementError(f"the job ended as {event.data}")
-        if event.type != "step":
-            continue
-        metrics = Metrics.model_validate(event.data)
-        if begun is None and metrics.step >= work.warmup_steps:
-            begun = event.time
-        if begun is not None:
-            yield event.time, metrics
-            if event.time > begun + work.seconds:
-                return
-
-
 def measure_place(work: Workload, place: Place, count: int) -> list[dict[str, Pair]]:
     """All rounds of all options at one place, on one Ray. Called in a process of its own; tells each pair at once."""
     found = list[dict[str, Pair]]()
@@ -149,7 +107,7 @@ def measure_place(work: Workload, place: Place, count: int) -> list[dict[str, Pa
             found.append({})
             for option in place.options[first:] + place.options[:first]:
                 order = (False, True) if turn % 2 == 0 else (True, False)
-                rates = {is_on: _run(work, spec_of(work, place, option, is_on), f"bench-{is_on:d}") for is_on in order}
+                rates = {is_on: run(work, spec_of(work, place, option, is_on), f"bench-{is_on:d}") for is_on in order}
                 found[-1][option.name] = (rates[False], rates[True])
                 told = " and ".join(f"{rates[is_on].examples_per_s:,.0f}" for is_on in (False, True))
                 print(f"{place.name}, round {turn + 1}, {option.name}: {told} examples/s without and with", flush=True)
@@ -160,22 +118,8 @@ def measure_place(work: Workload, place: Place, count: int) -> list[dict[str, Pa
 def _ray(place: Place) -> Iterator[None]:
     import trainers
 
-    with trainers.embedded(num_cpus=4) if place.mbit_per_s is None else link.two_nodes(place.mbit_per_s):
+    with trainers.embedded(num_cpus=4) if place.mbit_per_s is None else namespaces.nodes(place.mbit_per_s):
         yield
-
-
-def _run(work: Workload, spec: TrainSpec, name: str) -> Rate:
-    import trainers
-
-    folder = Path(tempfile.mkdtemp(prefix="millrace-bench-"))
-    try:
-        run = trainers.start_run(name, spec, folder)
-        try:
-            return analyse(list(measured(follow(folder, RUN_S), work)))
-        finally:
-            trainers.cleanup_run(run.job_id)  # ends it
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def verdict(ratio: Spread) -> str:
@@ -255,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), seconds=options.seconds)
-    possible = [HERE, LINK] if link.is_possible() else [HERE]
+    possible = [HERE, LINK] if namespaces.is_possible() else [HERE]
     places = [place for place in possible if options.place in (None, place.name)]
     if not places:
         parser.error("a link needs root and iproute2")

@@ -31,13 +31,16 @@ SENT_BYTES = "bytes a worker sends in a step"
 class Ours:
     """One of our algorithms with its settings."""
 
-    algorithm: Literal["sync", "downpour", "hybrid"]
+    algorithm: Literal["sync", "downpour", "hybrid", "parallel_sgd", "admm"]
     num_push: int = 1
     num_fetch: int = 1
     max_staleness: int | None = 1
     shards: int = 2
     scheme: Literal["a", "b", "c", "bc"] = "a"
     push: Literal["whole", "layerwise"] = "whole"
+    threads: int = 1
+    """Of each worker."""
+    bind: Literal["auto", "none", "cores"] = "auto"
 
     def config(self) -> dict[str, Any]:
         """The section `algorithm` of the spec."""
@@ -45,6 +48,10 @@ class Ours:
             return {"name": "sync", "form": "all_reduce"}
         if self.algorithm == "hybrid":
             return {"name": "hybrid", "scheme": self.scheme}
+        if self.algorithm == "parallel_sgd":
+            return {"name": "parallel_sgd", "shuffle": "none"}
+        if self.algorithm == "admm":
+            return {"name": "admm", "form": "consensus"}
         settings = {"num_push": self.num_push, "num_fetch": self.num_fetch, "max_staleness": self.max_staleness}
         return {"name": "downpour", "push": self.push, **settings}
 
@@ -76,7 +83,7 @@ def spec_of(work: Workload, ours: Ours, examples: int, report_every_s: float = 1
     epochs = math.ceil(examples / work.longest_epoch)
     return TrainSpec.model_validate(
         {
-            "workers": {"count": work.workers, "threads": 1},
+            "workers": {"count": work.workers, "threads": ours.threads, "bind": ours.bind},
             "algorithm": ours.config(),
             "task": work.task,
             "model": {"name": work.model, "kwargs": dict(work.sizes)},

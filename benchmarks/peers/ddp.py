@@ -36,18 +36,18 @@ CANDIDATES = (
 
 def measure(work: Workload, config: DdpConfig) -> Measurement:
     """One process a worker, as `torchrun` would start them."""
-    port = free_port()
-    return from_timings(together(_train, [(work, config, rank, port) for rank in range(work.workers)]), work)
+    address = f"127.0.0.1:{free_port()}"
+    return from_timings(together(train, [(work, config, rank, address) for rank in range(work.workers)]), work)
 
 
-def _train(work: Workload, config: DdpConfig, rank: int, port: int) -> Timing:
+def train(work: Workload, config: DdpConfig, rank: int, address: str) -> Timing:
+    """One process. address: where the first of them listens."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", address, timedelta(seconds=60), rank=rank, world_size=work.workers)
+    dist.init_process_group("gloo", f"tcp://{address}", timedelta(seconds=60), rank=rank, world_size=work.workers)
     try:
         options: dict[str, Any] = {"bucket_cap_mb": config.bucket_mb, "static_graph": config.static_graph}
         model = DistributedDataParallel(work.build_model(), gradient_as_bucket_view=True, **options)

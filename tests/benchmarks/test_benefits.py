@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks import benefits
-from benchmarks.benefits import HERE, LINK, Option, Pair, Place, Rate
-from benchmarks.measurement import link
+from benchmarks.benefits import HERE, LINK, Option, Pair, Place
+from benchmarks.links import endless, namespaces
+from benchmarks.links.endless import Rate
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.measurement.statistics import Spread
 from benchmarks.measurement.workload import DIGITS, Workload
@@ -28,10 +29,10 @@ def report(time: float, examples: int, waited_s: float = 0.0) -> tuple[float, Me
 
 
 def test_a_rate_is_of_the_time_between_the_first_report_and_the_last() -> None:
-    found = benefits.analyse([report(10.0, 320, 9.0), report(11.0, 640, 0.25), report(12.0, 1280, 0.25)])
+    found = endless.analyse([report(10.0, 320, 9.0), report(11.0, 640, 0.25), report(12.0, 1280, 0.25)])
     assert found == Rate(examples_per_s=480.0, waiting=pytest.approx(0.25))
     with pytest.raises(MeasurementError, match="nothing was trained"):
-        benefits.analyse([report(10.0, 320), report(11.0, 320)])
+        endless.analyse([report(10.0, 320), report(11.0, 320)])
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,12 @@ print(received, time.monotonic() - began)
 SEND = "import socket, sys; socket.create_connection((sys.argv[1], 5555)).sendall(bytes(500_000))"
 
 
-@pytest.mark.skipif(not link.is_possible(), reason="a link needs root and iproute2")
+@pytest.mark.skipif(not namespaces.is_possible(), reason="a link needs root and iproute2")
 def test_a_link_lets_through_no_more_than_its_rate_and_is_gone_afterwards() -> None:
-    with link.link(8.0) as names:  # 1 MB/s
+    with namespaces.network(8.0) as names:  # 1 MB/s
 
         def python(name: str, code: str) -> "subprocess.Popen[str]":
-            command = ["ip", "netns", "exec", name, sys.executable, "-c", code, link.ADDRESSES[1]]
+            command = ["ip", "netns", "exec", name, sys.executable, "-c", code, namespaces.ADDRESSES[1]]
             return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
         with python(names[1], SERVE) as server:

@@ -18,6 +18,7 @@ from trainers.links.local import LocalWorld
 from trainers.links.names import WireName
 from trainers.links.rendezvous import Rendezvous
 from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.late.rule import LateRule
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import UpdateRule, initial_state
 from trainers.optim.slices import ALIGN, spans
@@ -48,6 +49,7 @@ class Setting:
     num_slots: int = 2
     groups: tuple[slice, ...] = ()
     harmless_staleness: int | None = None
+    late: LateRule | None = None
     rule: UpdateRule = field(default_factory=lambda: SgdSpec(weight_decay=0).build())
 
     @property
@@ -56,7 +58,7 @@ class Setting:
 
     def config(self, cut: slice) -> ShardConfig:
         """Learning rate -1: with SGD a push is added to the parameters, so that they count."""
-        update = SliceUpdate(Optimizer(self.rule), cut.stop - cut.start, CPU)
+        update = SliceUpdate(Optimizer(self.rule, late=self.late), cut.stop - cut.start, CPU)
         return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.harmless_staleness)
 
 

@@ -13,6 +13,7 @@ import torch
 from tests.contracts.groups import TIMEOUT_S
 from tests.contracts.shards import NUMEL, Setting, Stores, begin_push, fetched, push
 from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.late.compensation import ConstantCompensation
 from trainers.parameter_server.protocol import ParameterStore, Push
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.parameter_server.shard import Shard
@@ -321,3 +322,32 @@ def test_a_staleness_aware_rule_divides_the_step_by_the_staleness(stores: Stores
         assert found == pytest.approx([1, 2, 2.5, 2.5 + 1 / 3])
     with stores.cluster(1) as cluster:
         assert cluster.run(body) == [[1, 2, 3, 4]]
+
+
+def test_a_late_gradient_is_compensated_from_what_its_worker_fetched(stores: Stores) -> None:
+    """Pushes at rate -1, with lambda 1: two workers fetch 0; the first pushes 1, and again once it has fetched, so w is
+    2. The other's push of 2 is 2 + 2 x 2 (2 - 0), and its next, of what it has fetched since, 1."""
+    turn = [threading.Event() for _ in range(2)]
+
+    def first(store: ParameterStore) -> None:
+        fetched(store)
+        turn[0].wait(TIMEOUT_S)
+        for number in range(2):
+            push(store, number, 1.0, number + 1)
+            fetched(store)
+        turn[1].set()
+
+    def second(store: ParameterStore) -> list[float]:
+        fetched(store)
+        turn[0].set()
+        turn[1].wait(TIMEOUT_S)
+        push(store, 2, 2.0, 1)
+        found = [float(cluster.params[0])]
+        fetched(store)
+        push(store, 3, 1.0, 2)
+        return [*found, float(cluster.params[0])]
+
+    if not stores.threaded:
+        pytest.skip("one thread")
+    with stores.cluster(2, Setting(late=ConstantCompensation(1.0))) as cluster:
+        assert cluster.run(first, second)[1] == [2 + 10, 12 + 1]

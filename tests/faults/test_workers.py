@@ -211,7 +211,9 @@ def test_every_example_of_a_prime_number_once_through_kills_and_resizes(
 ) -> None:
     plan, pause_s = tmp_path / "plan", 0.0025 * len(sizes)
     workers = {"count": 3, "virtual": 5, "max": 5} if algorithm == "sync" else {"count": 3, "max": 5}
-    train = spec(plan, pause_s=pause_s, algorithm=algorithm, workers=workers, epochs=1, data="faulty:prime")
+    rule = {} if algorithm == "sync" else {"server_rule": "delay_compensated"}
+    fields = {"algorithm": {"name": algorithm} | rule, "workers": workers, "epochs": 1, "data": "faulty:prime"}
+    train = spec(plan, pause_s=pause_s, **fields)
     watched = start(f"faults-prime-{algorithm}", train, tmp_path)
     for size in sizes:
         has_trained(watched)

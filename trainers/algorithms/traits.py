@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from trainers.optim.late.config import LateSpec
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -21,6 +23,8 @@ class Traits:
     harmless_staleness: int | None = None
     """Where the shards divide the learning rate of an update by its staleness (Zhang et al. 2016): the largest that
     still has the whole rate. None: they do not."""
+    late: LateSpec | None = None
+    """What else the shards make of gradients that were computed from older parameters."""
     group: int | None = 1
     """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
     steps_alone: bool = False
@@ -61,6 +65,11 @@ class Traits:
     def can_start_with_fewer(self) -> bool:
         """Whether a run may start with fewer workers than the spec asks for, and let the rest join later."""
         return self.is_synchronous or not (self.uses_collectives or self.num_backup)
+
+    @property
+    def late_states(self) -> int:
+        """Vectors that the shards keep for late gradients, beside the optimizer's."""
+        return 0 if self.late is None else self.late.num_states
 
     def quorum(self, num_virtual: int) -> int:
         """Minibatches whose mean makes one update, K; 0 if every push to the shards is an update of its own."""

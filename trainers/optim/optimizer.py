@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from trainers.optim.buffers import State
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EMA, EmaSpec
+from trainers.optim.late.rule import LateRule
 from trainers.optim.parameter import Parameter
 from trainers.optim.rule import Rule, initial_state
 from trainers.optim.slices import ALIGN, PARAMETER_ALIGN, within
@@ -50,6 +52,8 @@ class Optimizer:
     """What the gradients are limited to."""
     ema: EmaSpec | None = None
     """How an average follows the parameters."""
+    late: LateRule | None = None
+    """What is made of gradients that were computed from older parameters."""
 
     @property
     def block(self) -> int:
@@ -58,12 +62,15 @@ class Optimizer:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What is kept for each parameter: the states of the rule, and the average."""
-        return self.rule.state_names if self.ema is None else (*self.rule.state_names, EMA)
+        """What is kept for each parameter: the states of both rules, and the average."""
+        late = () if self.late is None else self.late.state_names
+        return (*self.rule.state_names, *late, *(() if self.ema is None else (EMA,)))
 
     def initial_state(self, params: Tensor) -> State:
         """What is kept beside these parameters (n,) before the first update."""
         state = initial_state(self.rule, params)
+        if self.late is not None:
+            state |= {name: torch.zeros_like(params) for name in self.late.state_names}
         return state if self.ema is None else state | {EMA: params.clone()}
 
     def within(self, cut: slice) -> "Optimizer":

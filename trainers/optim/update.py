@@ -44,6 +44,9 @@ class Contribution:
     """Examples trained before, which groups with a schedule of their own go by."""
     scale: float = 1.0
     """By what the mean gradient is multiplied to keep its norm within `clip.norm`."""
+    fetched: Tensor | None = None
+    """(n,) the parameters that the gradient was computed from, where it may have come late (`Optimizer.late`); None:
+    those that it meets."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class SliceUpdate:
         """Whether several contributions in one call cost less than one call for each."""
         longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
         self.scratch = torch.empty(longest, device=device)
+        self.compensated = torch.empty(0 if optimizer.late is None else longest, device=device)
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
@@ -109,7 +113,7 @@ class SliceUpdate:
         group, rule = piece.group, piece.group.rule
         for contribution in contributions:
             lr = contribution.lr * group.rate_at(contribution.seen)
-            g = self._mean_gradient(piece, contribution, newest.params)
+            g = self._mean_gradient(piece, contribution, newest, target)
             if piece.parameter is not None:
                 assert isinstance(rule, ParameterRule)
                 decay = 0.0 if piece.exempt else group.weight_decay * contribution.decays
@@ -130,10 +134,15 @@ class SliceUpdate:
         elif ema is not None:
             torch.lerp(newest.state[EMA], target.params, 1 - ema.decay, out=target.state[EMA])
 
-    def _mean_gradient(self, piece: Piece, contribution: Contribution, w: Tensor) -> Tensor:
-        """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the parameters w
-        added."""
+    def _mean_gradient(self, piece: Piece, contribution: Contribution, newest: Buffers, target: Buffers) -> Tensor:
+        """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the newest
+        parameters added."""
+        w = newest.params
         total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
+        if self.optimizer.late is not None:
+            fetched = w if contribution.fetched is None else contribution.fetched[piece.computed]
+            out = self.compensated[: len(w)]
+            total = self.optimizer.late.apply(total, w, fetched, newest.state, target.state, out)
         scratch, decay, rule = self.scratch[: len(w)], piece.group.weight_decay, piece.group.rule
         g = self._mean(total, contribution, scratch)
         if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:

@@ -313,12 +313,12 @@ class SlottedStore(ParameterStore, Generic[Channel]):
         self._ask_again(shard)
 
     def _ask_again(self, shard: int) -> None:
+        for serial, sent in self.sent.items():  # before the fetches, which wait for them
+            if shard in sent.missing:
+                self._repeat_push(shard, serial)
         for group, ask in self.asking.items():
             if shard in ask.missing:
                 self.channels[shard].send(request(FETCH, ask.min_clock, group, ask.serial))
-        for serial, sent in self.sent.items():
-            if shard in sent.missing:
-                self._repeat_push(shard, serial)
         if self.claiming is not None and shard == 0:
             serial, clock = self.claiming
             self.channels[0].send(request(CLAIM, clock, serial))

@@ -272,9 +272,9 @@ class Shard:
             lr /= max(1, 1 + stale - self.config.harmless_staleness)
         if not self.config.quorum:
             # The worker divided each minibatch's gradient by its own examples; what was accrued is their sum.
-            return Contribution(
-                TensorGradient(group[0].gradient), 1, lr, group[0].minibatches, correction, self.examples
-            )
+            (push,) = group
+            gradient, fetched = TensorGradient(push.gradient), self._fetched_by(push.worker)
+            return Contribution(gradient, 1, lr, push.minibatches, correction, self.examples, fetched=fetched)
         weight = sum(push.divisor for push in group)
         if self.backup_quorum is not None:
             ordered = sorted(group, key=lambda push: push.identity)
@@ -283,6 +283,12 @@ class Shard:
         first = min(push.identity.first for push in group)
         parts = {(p.identity.first - first, p.identity.last - first + 1): p.gradient for p in group}
         return Contribution(TreeSum(self.config.quorum, parts), weight, lr, correction=correction, seen=self.examples)
+
+    def _fetched_by(self, worker: int) -> Tensor | None:
+        """(n,) the parameters that a worker's push was computed from: the version that it still reads, since its next
+        fetch waits for its pushes. None where they lay in the memory of a node that is lost."""
+        row = self.pinned.get(worker)
+        return None if row is None else self.ring[row]
 
     def _switch(self, contributions: list[Contribution], before: SliceVersion) -> None:
         self._commit(before)  # from here on the version before it is incomplete

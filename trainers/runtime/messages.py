@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainers.elastic.binding import CoreMap
 from trainers.elastic.heartbeat import Printed
 from trainers.parameter_server.endpoints import StoreEndpoint
 from trainers.training.messages import GenerationEnd, RunLayout
@@ -34,6 +35,8 @@ class Prepared(RunLayout):
     """What a worker tells when it has loaded model and data."""
 
     place: ActorLocation
+    cores: CoreMap = field(default_factory=CoreMap)
+    """Of its node, as far as it may use them."""
 
 
 @dataclass(frozen=True)

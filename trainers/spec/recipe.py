@@ -17,7 +17,7 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker
+from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker, num_versions, state_bytes
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -142,21 +142,24 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "no_decay": Quantity(value=exempt or "none", source="paper 4, section 5.1" if exempt else ""),
         "clip": _clip(spec),
         "ema": _ema(spec),
+        **_late(spec),
         **_outer(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
-    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
-    holders = "each virtual worker's copy" if traits.own_replicas else "all workers of a node together"
+    vectors, versions, traits = spec.optimizer.num_states, num_versions(spec), spec.algorithm.traits
+    holders = "each worker" if spec.transport == "process_group" else "all workers of a node together"
+    holders = "each virtual worker's copy" if traits.own_replicas else holders
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
-    vectors = vectors if vectors is None or spec.ema is None else vectors + 1
+    vectors = None if vectors is None else vectors + (spec.ema is not None) + traits.late_states
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    known += f" x {versions} versions" if vectors and versions > 1 else ""
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
-    return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+    return Quantity(value=state_bytes(spec), formula=f"bytes a parameter: {known}; {holders}{cut}")
 
 
 def _memory(spec: TrainSpec) -> Quantity:
@@ -189,6 +192,14 @@ def _ema(spec: TrainSpec) -> Quantity:
         return Quantity(value="none")
     formula = "a <- decay a + (1 - decay) w after each update; a is evaluated and exported"
     return Quantity(value=spec.ema.decay, formula=formula, source="Polyak and Juditsky 1992")
+
+
+def _late(spec: TrainSpec) -> dict[str, Quantity]:
+    """What shards make of gradients that were computed from older parameters."""
+    late = spec.algorithm.traits.late
+    return (
+        {} if late is None else {"late_gradients": Quantity(value=late.name, formula=late.formula, source=late.source)}
+    )
 
 
 def _outer(spec: TrainSpec) -> dict[str, Quantity]:

@@ -2,6 +2,7 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from trainers.elastic.binding import BindName
 from trainers.section import Section
 
 
@@ -30,6 +31,11 @@ class WorkersSpec(Section):
 
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch in each worker. A run gives the same bits only with the same number."""
+
+    bind: BindName = "auto"
+    """On which cores the training threads run. `auto`: where a machine has several NUMA nodes, each worker keeps to one
+    of them, in turn; elsewhere on any. `none`: on any. `cores`: each worker on as many cores of its own as it has
+    threads, which is meant for a machine with one run."""
 
     @field_validator("virtual")
     @classmethod

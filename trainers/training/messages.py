@@ -84,6 +84,8 @@ class GenerationStart:
     """Virtual workers of a synchronous run while this generation lasts; 0: as in the spec."""
     products: Choice = UNMEASURED
     """Which library makes which product of the fully connected layers."""
+    cpus: tuple[int, ...] = ()
+    """The logical CPUs to which its training thread keeps; none: it runs on any."""
     incarnation: int = 0
     """How many coordinators of the run had died before this one sent this. A worker that has answered a later
     coordinator refuses what an earlier one had sent before it died."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.traits import Traits
+from trainers.optim.late.config import Compensation, LateSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
 
 if TYPE_CHECKING:
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from trainers.models.layout import Layout
 
 
-HARMLESS: dict[str, int | None] = {"plain": None, "staleness_aware": 1, "staleness_damped": 0}
+HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
 
+MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the parameters that were fetched"
 
 LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
 
@@ -45,7 +47,9 @@ class Backprop(BaseModel):
 class DownpourConfig(AlgorithmConfig):
     """Asynchronous SGD through a sharded parameter server."""
 
-    source: ClassVar[str] = "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Huo et al. 2018"
+    source: ClassVar[str] = (
+        "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Zheng et al. 2017, Huo et al. 2018"
+    )
 
     usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
@@ -69,9 +73,13 @@ class DownpourConfig(AlgorithmConfig):
     """With `push: layerwise`: adjacent parameters form groups of at least this size. With `backprop` the groups are
     those of the asynchronous back-propagation instead."""
 
-    server_rule: Literal["plain", "staleness_aware", "staleness_damped"] = "plain"
+    server_rule: Literal["plain", "staleness_aware", "staleness_damped", "delay_compensated"] = "plain"
     """`staleness_aware`: the shards divide an update's learning rate by its staleness if that is above 1, as its source
-    does. `staleness_damped`: by 1 + its staleness, which also damps the staleness of 1 that two workers have."""
+    does. `staleness_damped`: by 1 + its staleness, which also damps the staleness of 1 that two workers have.
+    `delay_compensated`: they take each gradient from the parameters that its worker had to those that it meets."""
+
+    compensation: Compensation | None = None
+    """Options of `server_rule: delay_compensated`; null: as they are if left out."""
 
     backprop: Backprop | None = None
     """Asynchronous back-propagation, with `push: layerwise`; null: every group waits for the error signal of the same
@@ -84,6 +92,20 @@ class DownpourConfig(AlgorithmConfig):
         if max_staleness is not None and max_staleness < lag:
             raise ValueError(f"a worker that pushes every {lag + 1} minibatches waits for itself; use {lag} or more")
         return max_staleness
+
+    @field_validator("server_rule")
+    @classmethod
+    def _fits_its_gradients(cls, server_rule: str, info: ValidationInfo) -> str:
+        if server_rule == "delay_compensated" and (info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1):
+            raise ValueError(f"{MEETS_ITS_OWN}; use num_push: 1 and num_fetch: 1, or staleness_aware")
+        return server_rule
+
+    @field_validator("compensation")
+    @classmethod
+    def _is_taken(cls, compensation: Compensation | None, info: ValidationInfo) -> Compensation | None:
+        if compensation is not None and info.data.get("server_rule") != "delay_compensated":
+            raise ValueError("only server_rule: delay_compensated has these options; set it, or leave them out")
+        return compensation
 
     @field_validator("backprop")
     @classmethod
@@ -98,6 +120,9 @@ class DownpourConfig(AlgorithmConfig):
         if bound is not None and bound < backprop.longest:
             problem = f"the first group is (groups - 1) x delay = {backprop.longest} minibatches behind"
             raise ValueError(f"{problem}, so a worker waits for itself; use max_staleness: {backprop.longest} or more")
+        if backprop.delay and info.data.get("server_rule") == "delay_compensated":
+            problem = "the shards have only what a worker fetched last, and the lower groups' gradients are older"
+            raise ValueError(f"{problem}; use delay: 0, or server_rule: staleness_aware")
         if backprop.longest > LONGEST_DELAY:
             raise ValueError(f"(groups - 1) x delay is {backprop.longest}; use {LONGEST_DELAY} at most")
         return backprop
@@ -109,11 +134,17 @@ class DownpourConfig(AlgorithmConfig):
             uses_parameter_server=True,
             uses_collectives=False,
             num_push=self.num_push,
-            harmless_staleness=HARMLESS[self.server_rule],
+            harmless_staleness=HARMLESS.get(self.server_rule),
+            late=self.late,
             objective="any" if self.backprop is None else "supervised",
             hides_norm="" if self.push == "whole" else LEAVES_EARLY,
             sends_gradients=True,
         )
+
+    @property
+    def late(self) -> LateSpec | None:
+        """What the shards make of the gradients themselves."""
+        return (self.compensation or Compensation()) if self.server_rule == "delay_compensated" else None
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
         if self.push == "whole":

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,7 +137,11 @@ class _PlanSampler(Sampler[Any]):
 
 def _end_with_parent(parent: int, _: int) -> None:
     """Have this loader process end when the process that it loads for has, if only while this one was starting: torch
-    looks only for the process that forked it, between two minibatches, and from here on."""
+    looks only for the process that forked it, between two minibatches, and from here on. It runs on any core that the
+    parent may use, also where the thread that started it keeps to some (`workers.bind`)."""
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(0, os.sched_getaffinity(parent))
 
     def watch() -> None:
         while is_running(parent):

@@ -14,6 +14,7 @@ from trainers.elastic.heartbeat import Heartbeat
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
+from trainers.runtime.actors.cores import core_map, keep_to
 from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
@@ -94,7 +95,7 @@ class Worker(BaseActor):
             self.note("measures which library multiplies faster")
             layout = with_products(setup, layout)
         self.note("is ready")
-        self.prepared = Prepared(**vars(layout), place=self.place())
+        self.prepared = Prepared(**vars(layout), place=self.place(), cores=core_map())
         return self.prepared
 
     def initial(self) -> dict[str, np.ndarray]:
@@ -118,6 +119,7 @@ class Worker(BaseActor):
             trainer = self.trainer = TrainingLoop(setup, self.folder, begin, gate, ports, self.version)
             self.prepared = None if self.prepared is None else replace(self.prepared, products=begin.products)
             self.idle.clear()
+        keep_to(begin.cpus)
         try:
             self.ended = ended = trainer.train()
             self.version = trainer.version

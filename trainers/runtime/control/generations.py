@@ -1,7 +1,10 @@
 """Says where each worker of a group begins its next generation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from trainers.elastic.binding import Slots, shares
+from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.run_events import StartedRun
 from trainers.runtime.control.run_progress import RunProgress
@@ -25,13 +28,14 @@ class GenerationPlanner:
         self.incarnation = incarnation
         self.is_first = started.is_new
         self.generation_of: dict[int, int] = {}  # by worker
+        self.slots = Slots()
 
     def is_current(self, number: int, generation: int) -> bool:
         """Whether a worker is in this generation, and not in one that an earlier coordinator began."""
         return self.generation_of.get(number) == generation
 
-    def plan(self, group: WorkerGroup) -> list[GenerationStart]:
-        """Begin a generation of a group's members, by rank."""
+    def plan(self, group: WorkerGroup, alive: Sequence[WorkerHandle]) -> list[GenerationStart]:
+        """Begin a generation of a group's members, by rank. alive: All workers of the run."""
         numbers = [worker.number for worker in group.members]
         endpoints = self.topology.form([worker.prepared for worker in group.members if worker.prepared is not None])
         self.progress.form_group(group.number, numbers)
@@ -52,12 +56,20 @@ class GenerationPlanner:
         return [
             replace(
                 first,
-                number=number,
+                number=worker.number,
                 endpoint=endpoint,
                 store=self.topology.store_endpoint() if rank < at_shards else None,
+                cpus=self._cpus(worker, alive),
             )
-            for rank, (number, endpoint) in enumerate(zip(numbers, endpoints, strict=True))
+            for rank, (worker, endpoint) in enumerate(zip(group.members, endpoints, strict=True))
         ]
+
+    def _cpus(self, worker: WorkerHandle, alive: Sequence[WorkerHandle]) -> tuple[int, ...]:
+        """To which a worker keeps; none where it may run on any."""
+        assert worker.prepared is not None
+        slot = self.slots.of(worker.number, worker.prepared.place.node_id, [one.number for one in alive])
+        found = shares(worker.prepared.cores, self.config.spec.workers.threads, self.config.spec.workers.bind)
+        return found[slot] if slot < len(found) else ()
 
     def _position(self, group: WorkerGroup) -> Position | None:
         """Where the generation begins; None means where the spec says."""

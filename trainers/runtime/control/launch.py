@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import ray
 
+from trainers.elastic import binding
 from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import DataChanged, SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
@@ -73,6 +74,9 @@ class Launcher:
         if prepared[0].slow:
             self.parts.log.line("warning", prepared[0].slow)
         self._say_of_products(prepared[0])
+        if prepared[0].cores.nodes and prepared[0].device == "cpu":
+            bound = binding.why(prepared[0].cores, spec.workers.threads, spec.workers.bind)
+            self.parts.log.line("info", f"workers.bind: {bound}")
         if names := given_names(spec):
             self.parts.log.line("info", f"trains {', '.join(names)}, as given to train(); a resume needs them again")
         for sentence in advice(spec, prepared[0].num_examples):

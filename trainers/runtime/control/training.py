@@ -206,7 +206,7 @@ class Training:
             self._rest(group)
             return
         self.phases[group.number] = GroupPhase.TRAINING
-        self.parts.tasks.start(group.train(self.planner.plan(group)))
+        self.parts.tasks.start(group.train(self.planner.plan(group, self.parts.pool.workers)))
 
     def _wakes_up(self, group: WorkerGroup) -> bool:
         """Whether a group that rests has to go on: a member is to leave, or there is something to train again."""

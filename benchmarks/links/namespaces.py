@@ -1,5 +1,5 @@
-"""Two nodes on this machine with a slow link between them: network namespaces joined by a virtual cable, on which a
-token bucket lets through so many bits a second each way. Needs root and iproute2.
+"""Several nodes on this machine with slow links between them: network namespaces, each with a virtual cable to a
+switch, on which a token bucket lets through so many bits a second each way. Needs root and iproute2.
 
 A process that has entered a namespace stays in it, with all that it starts; so it must be one of its own.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from benchmarks.measurement.workload import REPOSITORY
 from trainers.runtime.cluster import RAY_COMMAND, RAY_ENVIRONMENT
 from trainers.runtime.processes import descendants, kill_all
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
+ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3", "10.77.0.4")
+CABLE = "cable"
+"""The device of every node."""
 PORT = 6379  # free, since nothing else is in the namespace
 BURST_S = 0.002
 """What the bucket holds, in seconds of its rate: the kernel fills it about as often."""
@@ -38,29 +40,32 @@ def is_possible() -> bool:
 
 
 @contextmanager
-def link(mbit_per_s: float) -> Iterator[tuple[str, str]]:
-    """Two namespaces with a link between them, by name. Their addresses are ADDRESSES.
+def network(mbit_per_s: float, count: int = 2) -> Iterator[tuple[str, ...]]:
+    """So many namespaces with links between them, by name. Their addresses are the first of ADDRESSES.
 
     Raises:
         MeasurementError: The kernel refuses; with its words.
     """
-    names = (f"mr{os.getpid()}a", f"mr{os.getpid()}b")
+    names = tuple(f"mr{os.getpid()}{letter}" for letter in "abcd"[:count])
+    switch = f"mr{os.getpid()}switch"
     burst = f"{max(64_000, int(mbit_per_s * 1e6 / 8 * BURST_S))}"
+    bucket = ("tbf", "rate", f"{mbit_per_s:g}mbit", "burst", burst, "latency", f"{QUEUE_MS}ms")
     try:
-        for name in names:
+        for name in (switch, *names):
             _tell("ip", "netns", "add", name)
-        _tell(
-            "ip", "link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1]
-        )
-        for name, address in zip(names, ADDRESSES, strict=True):
-            _tell("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                _tell("ip", "-n", name, "link", "set", device, "up")
-            bucket = ("tbf", "rate", f"{mbit_per_s:g}mbit", "burst", burst, "latency", f"{QUEUE_MS}ms")
-            _tell("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", *bucket)
+        _tell("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _tell("ip", "-n", switch, "link", "set", "bridge", "up")
+        for name, address in zip(names, ADDRESSES, strict=False):
+            _tell("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", name, "netns", switch)
+            _tell("ip", "-n", name, "addr", "add", f"{address}/24", "dev", CABLE)
+            _tell("ip", "-n", switch, "link", "set", name, "master", "bridge")
+            for where, device in ((name, "lo"), (name, CABLE), (switch, name)):
+                _tell("ip", "-n", where, "link", "set", device, "up")
+            for where, device in ((name, CABLE), (switch, name)):  # what the node sends, and what it is sent
+                _tell("tc", "-n", where, "qdisc", "add", "dev", device, "root", *bucket)
         yield names
     finally:
-        for name in names:
+        for name in (switch, *names):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
@@ -73,24 +78,31 @@ def enter(name: str) -> None:
 
 
 @contextmanager
-def two_nodes(mbit_per_s: float) -> Iterator[None]:
-    """A Ray of two nodes of one CPU each with a link between them. This process is on the first, and connected."""
-    with link(mbit_per_s) as names:
+def nodes(mbit_per_s: float, count: int = 2) -> Iterator[tuple[str, ...]]:
+    """A Ray of so many nodes of one CPU each with links between them; their namespaces. This process is on the first
+    node, and connected."""
+    with network(mbit_per_s, count) as names:
         enter(names[0])
         folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # short, since the paths of sockets are
         os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is in the namespaces
         before = descendants(os.getpid())
         try:
-            head = _start(folder, names[0], ADDRESSES[0], *HEAD, f"--temp-dir={folder}")
-            _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
-            other = _start(folder, names[1], ADDRESSES[1], f"--address={ADDRESSES[0]}:{PORT}")
-            trainers.attach(f"{ADDRESSES[0]}:{PORT}")
-            _wait(other, folder, lambda: trainers.total_resources().cpus >= len(ADDRESSES))
-            yield
+            _bring_up(folder, names)
+            yield names
         finally:
             trainers.detach()
             kill_all([process for process in descendants(os.getpid()) if process not in before])
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bring_up(folder: Path, names: Sequence[str]) -> None:
+    head = _start(folder, names[0], ADDRESSES[0], *HEAD, f"--temp-dir={folder}")
+    _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
+    to_head = f"--address={ADDRESSES[0]}:{PORT}"
+    others = [_start(folder, name, at, to_head) for name, at in zip(names[1:], ADDRESSES[1:], strict=False)]
+    trainers.attach(f"{ADDRESSES[0]}:{PORT}")
+    for other in others:
+        _wait(other, folder, lambda: trainers.total_resources().cpus >= len(names))
 
 
 def _start(folder: Path, namespace: str, address: str, *options: str) -> "subprocess.Popen[bytes]":

@@ -1,0 +1,53 @@
+"""The benchmark of slow links on known figures."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.links import contenders, report
+from benchmarks.links.contenders import DDP, FAST, LIMIT, OURS, Place
+from benchmarks.links.endless import Rate
+from benchmarks.links.overlap import Overlap, overlap_of
+from benchmarks.measurement.workload import DIGITS, Workload
+from trainers.spec import DataSpec
+
+WORK = Workload(DataSpec(name=DIGITS), minibatch=100)
+PLACE = Place(nodes=2, mbit_per_s=8.0)  # 1 MB/s
+NUM_PARAMETERS = 250_000  # 1 MB; so each of two workers sends 1 MB at least, in 1 s
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1000.0, 200.0), (100.0, 100.0)])
+def test_a_step_takes_its_computing_or_its_bytes(limit: float, expected: float) -> None:
+    assert contenders.bound_of(PLACE, WORK, limit, NUM_PARAMETERS) == pytest.approx(expected)
+
+
+def test_four_workers_send_one_and_a_half_vectors_each() -> None:
+    assert contenders.all_reduce_bytes(Place(4, 8.0), NUM_PARAMETERS) == 1.5e6
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_contender_is_a_spec(name: str) -> None:
+    assert contenders.spec_of(WORK, OURS[name]).algorithm.name in name
+
+
+def span(name: str, begin_ms: float, end_ms: float, thread: int = 1) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "ts": 1000 * begin_ms, "dur": 1000 * (end_ms - begin_ms), "tid": thread}
+
+
+def test_what_a_trace_shows_of_the_overlap() -> None:
+    step = [
+        span("step", 0, 100), span("forward", 0, 30), span("backward", 30, 80), span("sums", 40, 41),
+        span("sums", 80, 90), span("update", 42, 99, thread=2), span("aten::mm", 90, 95),
+    ]  # fmt: skip
+    assert overlap_of(step) == Overlap(step_s=0.1, in_flight_s=pytest.approx(0.05), exposed_s=pytest.approx(0.01))
+    assert overlap_of(step).hidden == pytest.approx(0.8)
+
+
+def test_the_report_says_what_was_missed() -> None:
+    rounds = [{LIMIT: Rate(1000.0, 0.0), DDP: Rate(150.0 * k, 0.0, 1e4), FAST: Rate(170.0, 0.7, 1e4)} for k in (1, 2)]
+    found = report.Found(PLACE, NUM_PARAMETERS, rounds, Overlap(0.1, 0.05, 0.01))
+    text = report.markdown(WORK, [found], ("0.10", "0.20"))
+    assert "| Millrace sync, fast | 170 | 170..170 | 0.85 (0.57..1.13) | 1.0 | 70% |" in text
+    assert "| fast to DDP, 2 nodes, links of 8 Mbit/s | at least 1 | 0.85 | 0.567..1.13 | **missed** by 15.0% |" in text
+    assert "| at least 0.9 | 0.85 | 0.85..0.85 | **missed** by 5.6% |" in text
+    assert "| 100 | 50 | 10 | 80% |" in text
