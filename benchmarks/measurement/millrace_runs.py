@@ -31,7 +31,7 @@ SENT_BYTES = "bytes a worker sends in a step"
 class Ours:
     """One of our algorithms with its settings."""
 
-    algorithm: Literal["sync", "downpour", "hybrid"]
+    algorithm: Literal["sync", "downpour", "hybrid", "parallel_sgd", "admm"]
     num_push: int = 1
     num_fetch: int = 1
     max_staleness: int | None = 1
@@ -48,6 +48,10 @@ class Ours:
             return {"name": "sync", "form": "all_reduce"}
         if self.algorithm == "hybrid":
             return {"name": "hybrid", "scheme": self.scheme}
+        if self.algorithm == "parallel_sgd":
+            return {"name": "parallel_sgd", "shuffle": "none"}
+        if self.algorithm == "admm":
+            return {"name": "admm", "form": "consensus"}
         settings = {"num_push": self.num_push, "num_fetch": self.num_fetch, "max_staleness": self.max_staleness}
         return {"name": "downpour", "push": self.push, **settings}
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import quick
 from benchmarks.measurement import proc
 from benchmarks.measurement.contender import Measurement
-from benchmarks.measurement.millrace_runs import Ours
+from benchmarks.measurement.millrace_runs import Ours, spec_of
 from benchmarks.measurement.processes import MeasurementError, alone, together
 from benchmarks.measurement.workload import DIGITS, Workload
 from benchmarks.peers import bare_loop, ddp, limit, ray_pattern
@@ -74,3 +75,9 @@ def test_memory_of_this_process_is_found() -> None:
     parts = proc.composition(os.getpid())
     assert parts["private memory"] > 0
     assert not any("/" in origin for origin in parts)
+
+
+@pytest.mark.parametrize("ours", quick.AVERAGED.values(), ids=lambda ours: ours.algorithm)
+def test_those_that_average_are_specs_and_are_held_to_a_bound(ours: Ours) -> None:
+    assert spec_of(SHORT, ours, examples=1000).algorithm.name == ours.algorithm
+    assert ours.algorithm in {target.name.split()[0] for target, _, _ in quick.RATIOS}

@@ -233,7 +233,7 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
     if traits.holds_examples and spec.algorithm.name == "parallel_sgd":
         found.append("algorithm: shuffles between rounds, and averages that are made once a round, are not counted")
     if any(group.frozen for group in spec.optimizer.groups):
-        found.append("optimizer.groups: frozen parameters are counted as if they were trained")
+        found.append("optimizer.groups: frozen parameters are counted as if they were sent and updated")
     if spec.clip is not None and spec.clip.norm is not None:
         found.append("clip.norm: what workers exchange about the norm is not counted")
     if machines.cores is None and spec.workers.gpus == 0:

@@ -18,7 +18,7 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker
+from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker, num_versions, state_bytes
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -151,15 +151,17 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
 
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
-    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
-    holders = "each virtual worker's copy" if traits.own_replicas else "all workers of a node together"
+    vectors, versions, traits = spec.optimizer.num_states, num_versions(spec), spec.algorithm.traits
+    holders = "each worker" if spec.transport == "process_group" else "all workers of a node together"
+    holders = "each virtual worker's copy" if traits.own_replicas else holders
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
     vectors = None if vectors is None else vectors + (spec.ema is not None) + traits.late_states
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    known += f" x {versions} versions" if vectors and versions > 1 else ""
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
-    return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+    return Quantity(value=state_bytes(spec), formula=f"bytes a parameter: {known}; {holders}{cut}")
 
 
 def _memory(spec: TrainSpec) -> Quantity:
