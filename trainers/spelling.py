@@ -26,4 +26,6 @@ def sentence(item: Any) -> str:
         return unknown(context["tag"], QUOTED.findall(context["expected_tags"]))
     if item["type"] in ("literal_error", "enum") and isinstance(item.get("input"), str):
         return unknown(item["input"][:100], QUOTED.findall(context["expected"]))
+    if item["type"] in ("tuple_type", "list_type"):
+        return "this is a list: give what is in it in brackets, [...]"
     return str(item["msg"]).removeprefix("Value error, ")

@@ -106,6 +106,13 @@ def left_open(client: "MlflowClient", experiment: str) -> list[TrackedJob]:
     ]
 
 
+def artifacts_of(uri: str) -> str | None:
+    """Where a new experiment keeps its files: beside a database that is a file, where MLflow would take the process's
+    folder; None: as MLflow's server says."""
+    prefix, _, path = uri.partition(":///")
+    return str(Path(path).absolute().with_name("mlartifacts")) if prefix.startswith("sqlite") and path else None
+
+
 def main(uri: str, experiment_name: str) -> None:
     """Mirror the jobs that come by the standard input."""
     from mlflow import MlflowClient
@@ -115,7 +122,11 @@ def main(uri: str, experiment_name: str) -> None:
         try:
             client = MlflowClient(tracking_uri=uri)
             experiment = client.get_experiment_by_name(experiment_name)
-            number = experiment.experiment_id if experiment else client.create_experiment(experiment_name)
+            number = (
+                experiment.experiment_id
+                if experiment
+                else client.create_experiment(experiment_name, artifact_location=artifacts_of(uri))
+            )
             unfinished = left_open(client, number)
             break
         except Exception as error:

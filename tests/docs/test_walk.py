@@ -215,7 +215,7 @@ def test_the_recipe(place: Place) -> None:
     (late,) = blocks("algorithms/downpour", "bash")
     told = [line.split() for line in place.shell(late).splitlines()]
     assert ["late_gradients", "delay_compensated", "g"] in [words[:3] for words in told]
-    assert ["optimizer_state", "8", "bytes"] in [words[:3] for words in told]
+    assert ["optimizer_state", "16", "bytes"] in [words[:3] for words in told]
 
 
 def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:

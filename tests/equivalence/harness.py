@@ -24,6 +24,7 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
+from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
@@ -33,7 +34,7 @@ from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
-from trainers.training.optimizer import freeze, optimizer_of
+from trainers.training.optimizer import optimizer_of
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 

@@ -8,10 +8,10 @@ from torch import nn
 
 from tests.optim.written import Fused, Written, equation_10, lamb, lars, lion, muon, tensorflow_rmsprop
 from trainers.optim.decay import exempt_names
+from trainers.optim.members import group_members
 from trainers.optim.optimizers.torch_optim.rule import torch_class
 from trainers.optim.roles import hidden_matrices
 from trainers.spec import TrainSpec
-from trainers.training.optimizer import group_members
 
 
 def torch_optimizer(spec: TrainSpec, model: nn.Module) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""Workers that take more memory than there is, and are ended for it by the kernel, in a control group."""
+"""Workers that take more memory than there is, and are ended for it by the kernel or by Ray, in a control group."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.test_workers import allow, hurry, spec, strike
 from tests.runtime.runs import Watched, soon
+from trainers.runtime.gone import THRESHOLD
 from trainers.runtime.memory import ENDED, REMEDY
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -17,6 +18,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 REPOSITORY = Path(__file__).parents[2]
 HEADROOM = 2**30
 """Bytes that a worker may take beyond what there is in use when it begins to eat."""
+ROOM = 8 * 2**30
+"""Bytes of a control group of which Ray's monitor lets processes take a part, and which nobody fills."""
 
 
 @pytest.fixture
@@ -52,20 +55,23 @@ def limit(group: Path) -> None:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[Callable[[Path], Watched]]:
+def begun(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
     """Starts a run whose one worker waits after its first minibatch, on a Ray of its own."""
     programs: list[subprocess.Popen[bytes]] = []
 
-    def begin(group: Path) -> Watched:
+    def begin(group: Path, alone: bool = False, **ray: object) -> Watched:
+        """alone: in a mount namespace where the group is all that is seen, as in a container. ray: Its settings."""
         plan = tmp_path / "plan"
         plan.mkdir()
         allow(plan, 0, 1)  # that of the preflight
         path = tmp_path / "job.json"
         one = spec(plan, workers={"count": 1, "virtual": 1}, epochs=2)
         path.write_text(one.model_dump_json(exclude_unset=True))
-        enter = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -m deploy.main run {path} --run-dir"
-        environment = os.environ | {"RAY_memory_monitor_refresh_ms": "0"}  # Ray's own would come first
-        command = ["sh", "-c", f"{enter} {tmp_path}/run"]
+        top = Path("/sys/fs/cgroup") / ("memory" if limit_of(group).name.endswith("in_bytes") else "")
+        enter = f"echo $$ > {group}/cgroup.procs" + (f" && mount --bind {group} {top}" if alone else "")
+        run = f"{sys.executable} -m deploy.main run {path} --run-dir {tmp_path}/run"
+        command = [*(["unshare", "--mount"] if alone else []), "sh", "-c", f"{enter} && exec {run}"]
+        environment = os.environ | {f"RAY_{name}": str(value) for name, value in ray.items()}
         programs.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment))
         soon((plan / "held-0").exists)
         return Watched(None, tmp_path / "run")  # type: ignore[arg-type]
@@ -80,9 +86,9 @@ def told(watched: Watched) -> list[str]:
 
 
 def test_one_that_the_kernel_ends_is_named_and_replaced(
-    tmp_path: Path, control_group: Path, begun: Callable[[Path], Watched]
+    tmp_path: Path, control_group: Path, begun: Callable[..., Watched]
 ) -> None:
-    watched = begun(control_group)
+    watched = begun(control_group, memory_monitor_refresh_ms=0)  # Ray's own would come first
     limit(control_group)
     strike(tmp_path / "plan", "eat", "0-2")
     hurry(tmp_path / "plan")
@@ -93,9 +99,9 @@ def test_one_that_the_kernel_ends_is_named_and_replaced(
 
 
 def test_a_run_whose_workers_the_kernel_ends_again_and_again_says_so_and_what_to_change(
-    tmp_path: Path, control_group: Path, begun: Callable[[Path], Watched]
+    tmp_path: Path, control_group: Path, begun: Callable[..., Watched]
 ) -> None:
-    watched = begun(control_group)
+    watched = begun(control_group, memory_monitor_refresh_ms=0)  # Ray's own would come first
     limit(control_group)
     for name in ("0-2", "1-1", "2-1"):  # before a first step is reported, which would count as progress
         strike(tmp_path / "plan", "eat", name)
@@ -104,3 +110,16 @@ def test_a_run_whose_workers_the_kernel_ends_again_and_again_says_so_and_what_to
     assert (end["state"], end["reason"]) == ("FAILED", "WorkerDied")
     assert f"/worker/1 {ENDED}" in end["message"]
     assert end["message"].endswith(REMEDY)
+
+
+def test_one_that_rays_monitor_ends_is_told_with_the_coordinator_that_it_ends_before(
+    tmp_path: Path, control_group: Path, begun: Callable[..., Watched]
+) -> None:
+    """The monitor begins with what can be started again, which is the coordinator alone, and goes on with the newest
+    processes until there is room."""
+    limit_of(control_group).write_text(str(ROOM))
+    watched = begun(control_group, alone=True, memory_monitor_refresh_ms=50, memory_usage_threshold=0.35)
+    strike(tmp_path / "plan", "eat", "0-2")
+    hurry(tmp_path / "plan")
+    assert watched.end().data["state"] == "SUCCEEDED", watched.events[-5:]
+    assert [line for line in told(watched) if line.endswith(f"{REMEDY}; {THRESHOLD}")]

@@ -5,7 +5,10 @@ import torch
 
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
+from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.registry import build_model
+from trainers.spec import TrainSpec
+from trainers.training.setup import set_up
 
 
 @pytest.mark.parametrize(("depth", "width"), [(8, 4), (20, 16)])
@@ -46,3 +49,16 @@ def test_what_it_does_not_take() -> None:
         build_model(ModelSpec(name="resnet_cifar", kwargs={"depth": 9}), 10, (3, 32, 32), 0)
     with pytest.raises(SpecRejected, match="images"):
         build_model(ModelSpec(name="resnet_cifar"), 10, (64,), 0)
+
+
+@pytest.mark.parametrize(("width", "names"), [(8, ["layer2.0.downsample.0"]), (16, [])])
+def test_a_narrow_one_lies_as_onednn_bears_it(width: int, names: list[str]) -> None:
+    """Its backward pass of 64x64 images in channels_last ends the process, or does harm that shows later."""
+    model = {"name": "resnet_cifar", "kwargs": {"depth": 8, "width": width}}
+    train = TrainSpec.model_validate({"model": model, "data": {"name": "digits", "limit": 20}})
+    setup = set_up(train, None)
+    assert breaks_channels_last(setup.replica.model) == names
+    assert setup.layout.channels_last == (not names)
+    images = torch.rand(2, 1, 64, 64)
+    setup.replica.point_to_vector(setup.replica.initial_params())
+    setup.replica.model(images).sum().backward()

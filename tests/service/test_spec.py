@@ -122,6 +122,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     optimizer: {name: momentum, learning_rate: 0.1}
     device: cpuu
     workers: {cuont: 2}
+    clip: 1.0
     batch: "32"
     seed: true
     epochs: many
@@ -133,6 +134,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "/optimizer/learning_rate": "there is no such field; did you mean lr?",
         "/device": "there is no 'cpuu'; did you mean cpu?",
         "/workers/cuont": "there is no such field; did you mean count?",
+        "/clip": "this is a section, with fields of its own: norm, value",
         "/epochs": "Input should be a valid integer, unable to parse string as an integer",
         "/batch": "this is a text where a number belongs",
         "/seed": "this is a truth value where a number belongs",

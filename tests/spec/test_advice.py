@@ -28,6 +28,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
     assert said(algorithm="parallel_sgd", workers={"count": 2, "virtual": 8}) == []
     assert said(optimizer="momentum") == []
     assert said(ema={"decay": 0.5}) == []
+    assert said(schedule={"name": "restarts", "first": 2, "factor": 3}) == []
     assert said(data={"name": "digits", "mixup": 0.2, "random_erasing": {}}) == []
 
 
@@ -39,6 +40,8 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"algorithm": "downpour", "workers": {"count": 2, "virtual": 8}}, "workers.virtual"),
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
         ({"ema": {"decay": 0.999}}, "ema.decay"),
+        ({"schedule": "step"}, "schedule.epochs"),
+        ({"schedule": "restarts", "epochs": 10}, "schedule.first"),
         ({"warmup": {"name": "gradual", "epochs": 0.5}}, "warmup.name"),
         ({"workers": {"virtual": 9}, "batch": {"per_worker": 32, "base": 32}, "scaling": "sqrt"}, "warmup"),
         ({"data": {"name": "image_folder", "shuffle": False}}, "data.shuffle"),

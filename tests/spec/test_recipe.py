@@ -94,13 +94,13 @@ def test_what_is_clipped(algorithm: str, which: str) -> None:
 def test_the_average_and_its_memory() -> None:
     found = explain(TrainSpec.model_validate({"optimizer": "momentum", "ema": {"decay": 0.9}}), 1437).quantities
     assert (found["ema"].value, found["ema"].source) == (0.9, "Polyak and Juditsky 1992")
-    assert found["optimizer_state"].value == 8
-    assert found["worker_memory"].value == 16
+    assert found["optimizer_state"].value == 4 * 2 * 2
+    assert found["worker_memory"].value == 4 * (2 * (1 + 2) + 1)
 
 
 @pytest.mark.parametrize(
     ("fields", "value"),
-    [({"optimizer": "sgd"}, 8), ({"optimizer": "momentum"}, 12), ({"optimizer": "torch.optim:NAdam"}, None),
+    [({"optimizer": "sgd"}, 12), ({"optimizer": "momentum"}, 20), ({"optimizer": "torch.optim:NAdam"}, None),
      ({"optimizer": "momentum", "algorithm": "downpour"}, 8)],
 )  # fmt: skip
 def test_the_memory_of_a_worker_counts_what_it_holds_itself(fields: dict[str, object], value: int | None) -> None:

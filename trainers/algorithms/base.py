@@ -77,7 +77,7 @@ class StepReport:
     """That of the next step (`precision: float16`)."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Start:
     """The state in which a run starts or resumes."""
 
@@ -89,6 +89,10 @@ class Start:
     """Learning rate of the last update; 0 if there was none."""
     loss_scale: LossScale = FIRST_SCALE
     """That of the first step (`precision: float16`)."""
+
+    def let_go(self) -> None:
+        """Keep the vectors no longer: the algorithm has begun, with vectors of its own."""
+        self.buffers = Buffers(self.buffers.params.new_empty(0), {})
 
 
 @dataclass(frozen=True)

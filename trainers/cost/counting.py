@@ -23,7 +23,7 @@ def count_workload(spec: TrainSpec) -> Workload:
         SpecRejected: As in a run, for data, task, model or algorithm.
     """
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
-    counted = profile_model(spec.model, images, spec.code) if images else profile_spec(spec)
+    counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
     work = workload_of(counted, (spec.optimizer.num_states or 0) + spec.algorithm.traits.late_states)
     if not isinstance(spec.algorithm, HybridConfig):
         return work

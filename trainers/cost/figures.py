@@ -5,9 +5,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from trainers import user_code
 from trainers.data.names import IMAGES
 from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec
-from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
+from trainers.spec.memory import FLOAT_BYTES, bytes_with, held_by_a_worker
 
 Kind = Literal["convolution", "fully connected", "attention", "normalisation", "other"]
 LayerName = Literal["convolution", "fully_connected"]
@@ -87,8 +88,8 @@ class LayerCost(Figures):
 class NeededMemory(Figures):
     """What a worker of a spec needs for the model, beside its data and the process itself, in bytes."""
 
-    vectors: int | None
-    """What `held` names, at least; null where the optimizer's class decides."""
+    vectors: int
+    """What `held` names, at least, and frozen parameters."""
     held: str
     activations: int
     """What the layers of a minibatch put out; with `model.checkpoint_activations` not all of it is kept at once."""
@@ -112,16 +113,6 @@ class ModelCost(Figures):
     """Of a worker, where the model is that of a spec."""
 
 
-def needed_memory(spec: TrainSpec, whole: ImageCost) -> NeededMemory:
-    """That of a spec whose model costs so much for one example."""
-    vector, number = bytes_a_parameter(spec), 2 if spec.precision in ("bfloat16", "float16") else 4
-    return NeededMemory(
-        vectors=None if vector is None else vector * whole.parameters,
-        held=held_by_a_worker(spec),
-        activations=number * whole.activities * spec.batch.per_worker,
-    )
-
-
 def model_cost(
     model: str,
     example: str,
@@ -143,6 +134,18 @@ def model_cost(
         kinds=shares,
         whole=total,
         variables=tuple(variables),
+    )
+
+
+def needed_memory(spec: TrainSpec, cost: ModelCost) -> NeededMemory:
+    """That of a spec whose model costs so much for one example."""
+    with user_code.on_path(spec.code):  # where only the optimizer's class knows how much it keeps
+        vector = bytes_with(spec, len(spec.optimizer.build().state_names))
+    trained, number = sum(cost.variables), 2 if spec.precision in ("bfloat16", "float16") else 4
+    return NeededMemory(
+        vectors=vector * trained + FLOAT_BYTES * max(0, cost.whole.parameters - trained),
+        held=held_by_a_worker(spec),
+        activations=number * cost.whole.activities * spec.batch.per_worker,
     )
 
 

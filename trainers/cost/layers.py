@@ -4,7 +4,7 @@ A model of images is called once on the meta device, which computes shapes and n
 whatever the size of the model, and the same everywhere. For other data the task calls it, on the first examples.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -23,6 +23,8 @@ from trainers.cost.memory import free_bytes
 from trainers.data.datasets import open_dataset
 from trainers.errors import SpecRejected
 from trainers.models.registry import build_model
+from trainers.optim.members import freeze
+from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import ModelSpec, TrainSpec
 from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
 
@@ -63,11 +65,18 @@ class ModuleCall:
         return self.backward_flops - sum(call.backward_flops for call in self.inner)
 
 
-def profile_model(model: ModelSpec, images: Images, code: str | None = None) -> ModelCost:
-    """The cost of a model, layer by layer. `code`: the folder of a model of the user's own.
+def profile_model(
+    model: ModelSpec, images: Images, code: str | None = None, groups: Sequence[GroupSpec] = ()
+) -> ModelCost:
+    """The cost of a model, layer by layer.
+
+    Args:
+        code: The folder of a model of the user's own.
+        groups: Of its parameters; those of frozen ones have no gradient.
 
     Raises:
-        SpecRejected: The model cannot be built for these images, or not be called without data.
+        SpecRejected: The model cannot be built for these images, or not be called without data, or a group has no
+            parameter.
     """
     needs, free = PEAK * 4 * prod(images.shape), free_bytes(torch.device("cpu"))
     if needs > free:
@@ -75,6 +84,7 @@ def profile_model(model: ModelSpec, images: Images, code: str | None = None) -> 
         raise SpecRejected(f"one image of {'x'.join(map(str, images.shape))} {problem}")
     with user_code.on_path(code):
         module = build_model(model, images.classes, images.shape, seed=0).to("meta")
+        freeze(module, groups)
         try:
             counted = Count().layers(module, lambda: module(torch.zeros(BATCH, *images.shape, device="meta")))
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
@@ -96,6 +106,7 @@ def profile_spec(spec: TrainSpec) -> ModelCost:
         if collates(task):
             dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
         model = build_task_model(task, spec.model, spec.seed)
+        freeze(model, spec.optimizer.groups)
         first = np.arange(min(BATCH, dataset.num_train))
         batch = next(iter(dataset.batches([(0, first)])))
         try:

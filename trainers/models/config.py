@@ -48,7 +48,8 @@ class ModelSpec(Section):
 
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and convolutions lie in memory. `channels_last` is faster on a CPU; the numbers agree to float
-    tolerance. Checkpoints do not depend on it."""
+    tolerance. Checkpoints do not depend on it. A model with a 1x1 convolution that has a stride and fewer than 16
+    channels is `contiguous` anyway: oneDNN's backward pass of it in `channels_last` ends the process."""
 
     compile: bool = False
     """Train through torch.compile, each shape of a minibatch by itself. Evaluation and export use the model as it

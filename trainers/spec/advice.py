@@ -1,10 +1,13 @@
 """What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import RECORDS
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
+from trainers.optim.schedules.cycles import RestartsSchedule
+from trainers.optim.schedules.drops import StepSchedule
 from trainers.spec.memory import gradient_bytes
 from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
@@ -23,7 +26,13 @@ def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
     division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec)]
-    found = [*_length(spec, num_examples), *division, *_wire(spec), *_average(spec, num_examples)]
+    found = [
+        *_length(spec, num_examples),
+        *_schedule(spec, num_examples),
+        *division,
+        *_wire(spec),
+        *_average(spec, num_examples),
+    ]
     return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
 
 
@@ -37,6 +46,19 @@ def _length(spec: TrainSpec, num_examples: int) -> list[str]:
         if limit is not None and longer.extent(num_examples).examples > whole:
             found.append(f"{name}: the run ends after {spec.epochs} epochs, before it comes to {limit}; raise epochs")
     return found
+
+
+def _schedule(spec: TrainSpec, num_examples: int) -> list[str]:
+    """One whose first turn the run does not come to."""
+    schedule, epochs = spec.schedule, spec.extent(num_examples).examples / num_examples
+    turns = {"epochs": min(schedule.epochs, default=0.0)} if isinstance(schedule, StepSchedule) else {}
+    turns |= {"first": schedule.first} if isinstance(schedule, RestartsSchedule) else {}
+    return [
+        f"schedule.{field}: the run ends after {epochs:.3g} epochs, and the first turn would come after {turn:g}; give "
+        "less, or raise epochs"
+        for field, turn in turns.items()
+        if turn >= epochs
+    ]
 
 
 def _division(spec: TrainSpec, order: Order) -> list[str]:
@@ -56,6 +78,11 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
         found.append(
             f"workers.virtual: {spec.algorithm.name} has no virtual workers, so {workers.virtual} does nothing; "
             "leave it out"
+        )
+    if isinstance(spec.algorithm, ParallelSgdConfig) and spec.algorithm.local_after >= spec.epochs:
+        found.append(
+            f"algorithm.local_after: the run has {spec.epochs} epochs, so no step is local; use fewer, or algorithm: "
+            "sync, which exchanges gradients alone"
         )
     if isinstance(spec.algorithm, DilocoConfig) and spec.algorithm.average_every > order.steps:
         found.append(

@@ -2,22 +2,43 @@
 torch."""
 
 from trainers.collectives.reduction import Reduction
+from trainers.collectives.reduction_tree import depth
 from trainers.links.names import WireName
 from trainers.spec.train import TrainSpec
 
+FLOAT_BYTES = 4
+
 
 def bytes_a_parameter(spec: TrainSpec) -> int | None:
-    """The least that a worker takes for each parameter of the model; None where the optimizer's class decides.
+    """The least that a worker takes for each trained parameter of the model; None where the optimizer's class decides.
 
     Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each virtual
     worker has its own; with a parameter server the state is in the shards.
     """
-    traits, vectors = spec.algorithm.traits, spec.optimizer.num_states
+    has_state = not spec.algorithm.traits.uses_parameter_server
+    return None if has_state and spec.optimizer.num_states is None else bytes_with(spec, spec.optimizer.num_states or 0)
+
+
+def bytes_with(spec: TrainSpec, vectors: int) -> int:
+    """The same where the optimizer keeps so many vectors."""
+    traits = spec.algorithm.traits
     if traits.uses_parameter_server:
-        return 4 * 2
-    if vectors is None:
-        return None
-    return 4 * (1 + traits.common_vectors + _replicas(spec) * (1 + vectors + (spec.ema is not None)))
+        return FLOAT_BYTES * 2
+    own = FLOAT_BYTES * num_versions(spec) * (1 + vectors + (spec.ema is not None))
+    return _gradients(spec) + FLOAT_BYTES * traits.common_vectors + _replicas(spec) * own
+
+
+def num_versions(spec: TrainSpec) -> int:
+    """Of parameters and optimizer state: an update is written beside the version that others may be reading. Nobody
+    reads those of one virtual worker."""
+    return 1 if spec.algorithm.traits.own_replicas else 2
+
+
+def state_bytes(spec: TrainSpec) -> int | None:
+    """What the optimizer keeps for each trained parameter, the average and what late gradients ask for with it, in all
+    its versions; None where its class decides."""
+    vectors, others = spec.optimizer.num_states, (spec.ema is not None) + spec.algorithm.traits.late_states
+    return None if vectors is None else FLOAT_BYTES * num_versions(spec) * (vectors + others)
 
 
 def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
@@ -32,10 +53,27 @@ def held_by_a_worker(spec: TrainSpec) -> str:
     traits, replicas = spec.algorithm.traits, _replicas(spec)
     if traits.uses_parameter_server:
         return "parameters and gradient"
-    if replicas == 1 and not traits.common_vectors:
-        return "parameters, gradient and optimizer state"
+    if not traits.own_replicas:
+        return "two versions of parameters and optimizer state, gradients"
     own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
     return f"{own}, gradient" + (f", and {traits.common_vectors} more vectors" if traits.common_vectors else "")
+
+
+def _gradients(spec: TrainSpec) -> int:
+    """The gradients of a worker, for each parameter: where they are added in the canonical order, the sums that the
+    worker with most of them ships, what it adds them up in, and the sum of all where no memory is shared."""
+    if not spec.algorithm.traits.sends_gradients:
+        return FLOAT_BYTES
+    workers = spec.workers
+    reduction = Reduction(workers.num_virtual, workers.count, numel=0, wire=spec.wire)
+
+    def taken(rank: int) -> int:
+        nodes = reduction.nodes(rank)
+        scratch = max(depth(node) - (reduction.wire_of(node) == "float32") for node in nodes)
+        return reduction.num_bytes(rank) + FLOAT_BYTES * scratch
+
+    gathered = FLOAT_BYTES * (spec.transport == "process_group" and workers.count > 1)
+    return gathered + max(taken(rank) for rank in range(workers.count))
 
 
 def _replicas(spec: TrainSpec) -> int:

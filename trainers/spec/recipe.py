@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.loss_scale import FIRST, INTERVAL
@@ -17,7 +18,7 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker
+from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker, num_versions, state_bytes
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -143,21 +144,24 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "clip": _clip(spec),
         "ema": _ema(spec),
         **_late(spec),
+        **_averages(spec),
         **_outer(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
-    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
-    holders = "each virtual worker's copy" if traits.own_replicas else "all workers of a node together"
+    vectors, versions, traits = spec.optimizer.num_states, num_versions(spec), spec.algorithm.traits
+    holders = "each worker" if spec.transport == "process_group" else "all workers of a node together"
+    holders = "each virtual worker's copy" if traits.own_replicas else holders
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
     vectors = None if vectors is None else vectors + (spec.ema is not None) + traits.late_states
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
+    known += f" x {versions} versions" if vectors and versions > 1 else ""
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
     cut = ", cut between parameters" if spec.optimizer.whole else ""
-    return Quantity(value=vectors and 4 * vectors, formula=f"bytes a parameter: {known}; {holders}{cut}")
+    return Quantity(value=state_bytes(spec), formula=f"bytes a parameter: {known}; {holders}{cut}")
 
 
 def _memory(spec: TrainSpec) -> Quantity:
@@ -174,7 +178,7 @@ def _clip(spec: TrainSpec) -> Quantity:
     which = "the mean gradient of an update"
     if traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
         which = "each push"
-    elif traits.steps_alone:
+    elif traits.steps_alone or traits.own_replicas:
         which = "the mean gradient of each worker's own step"
     if clip.norm is None:
         return Quantity(
@@ -198,6 +202,17 @@ def _late(spec: TrainSpec) -> dict[str, Quantity]:
     return (
         {} if late is None else {"late_gradients": Quantity(value=late.name, formula=late.formula, source=late.source)}
     )
+
+
+def _averages(spec: TrainSpec) -> dict[str, Quantity]:
+    """How often workers that train by themselves average all that they have."""
+    algorithm = spec.algorithm
+    if not isinstance(algorithm, ParallelSgdConfig):
+        return {}
+    after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
+    if after:
+        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+    return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 
 def _outer(spec: TrainSpec) -> dict[str, Quantity]:

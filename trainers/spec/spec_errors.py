@@ -36,9 +36,14 @@ def _field_error(item: Any, model: type[BaseModel]) -> FieldError:
     is_tag = [i > 0 and location[i - 1] in UNIONS and len(location) > i + 1 for i in range(len(location))]
     parts = [part for part, skipped in zip(location, is_tag, strict=True) if not skipped]
     pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+    path = tuple(part for part in parts if isinstance(part, str))
+    if item["type"] == "model_type" and (names := fields_below(model).get(path)):
+        return FieldError(
+            pointer=pointer, message=f"this is a section, with fields of its own: {', '.join(sorted(names))}"
+        )
     if item["type"] != "extra_forbidden":
         return FieldError(pointer=pointer, message=sentence(item))
-    near = _similar(tuple(part for part in parts if isinstance(part, str)), model)
+    near = _similar(path, model)
     return FieldError(
         pointer=pointer, message="there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
     )

@@ -164,6 +164,7 @@ class TrainingLoop:
             start = replace(start, buffers=self._receive(self.begin.root, start))
         context = replace(setup.context(start), collectives=self.collectives, store=self.store)
         self.algorithm = self.spec.algorithm.build(context)
+        start.let_go()
         self.version = None  # kept until all have it: who dies before takes nothing along
         self.reporter.restart()
 

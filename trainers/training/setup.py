@@ -25,6 +25,7 @@ from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import Named, in_common
 from trainers.models.objective import Supervised
 from trainers.models.passes.compiled import check_compiler
+from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.passes.precision import emulated
 from trainers.models.passes.recomputed import recompute
 from trainers.models.replica import Replica
@@ -32,6 +33,7 @@ from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.loss_scale import LossScale
+from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
@@ -42,7 +44,7 @@ from trainers.tasks.registry import build_task_model, collate_of, collates, task
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer, ends, freeze, optimizer_of
+from trainers.training.optimizer import build_optimizer, ends, optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
@@ -280,9 +282,10 @@ def set_up(
     model = build_task_model(task, spec.model, spec.seed)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
-    whole = spec.optimizer.whole
+    whole, narrow = spec.optimizer.whole, breaks_channels_last(model)
+    channels_last = spec.model.memory_format == "channels_last" and not narrow
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement, spec.model.memory_format == "channels_last", whole)
+        layout = lay_out(model, num_shards, spec.ps.placement, channels_last, whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)

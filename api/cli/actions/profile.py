@@ -40,15 +40,14 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
     with _refusing():
         cost = _cost(request, spec, is_file)
     if is_file:
-        cost = cost.model_copy(update={"memory": needed_memory(spec.train, cost.whole)})
+        cost = cost.model_copy(update={"memory": needed_memory(spec.train, cost)})
     if as_json:
         typer.echo(cost.model_dump_json())
         return
     _show(_layers(cost), _kinds(cost))
     if cost.memory is not None:
-        vectors, activations = cost.memory.vectors, f"{cost.memory.activations / 1e6:,.1f} MB"
-        known = "what its class keeps" if vectors is None else f"at least {vectors / 1e6:,.1f} MB"
-        typer.echo(f"\nA worker needs {known} for {cost.memory.held}, and {activations} for")
+        vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (cost.memory.vectors, cost.memory.activations))
+        typer.echo(f"\nA worker needs at least {vectors} for {cost.memory.held}, and {activations} for")
         most = " at most" if spec.model.checkpoint_activations else ""
         put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
         typer.echo(f"{put_out}, beside data and the process itself.")
@@ -70,7 +69,7 @@ def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:
     shape, classes = _shape(request.image) if request.image else shape, request.classes or classes
     assert shape is not None
     assert classes is not None
-    return profile_model(spec.model, Images(shape=shape, classes=classes), spec.code)
+    return profile_model(spec.model, Images(shape=shape, classes=classes), spec.code, spec.train.optimizer.groups)
 
 
 def print_timings(plan: TimingPlan, plot: Path, as_json: bool) -> None:

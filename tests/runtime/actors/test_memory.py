@@ -36,14 +36,14 @@ def test_where_nobody_counts_nothing_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "gpu", "told"),
     [
-        ({"optimizer": "sgd"}, 0, "812 MB resident in its first step, at least 8.0 MB of it parameters"),
-        ({"optimizer": "adam", "ema": {"decay": 0.9}}, 0, "at least 24.0 MB of it parameters, gradient and optimizer"),
+        ({"optimizer": "sgd"}, 0, "812 MB resident in its first step, at least 12.0 MB of it two versions"),
+        ({"optimizer": "adam", "ema": {"decay": 0.9}}, 0, "at least 44.0 MB of it two versions of parameters"),
         (
             {"optimizer": "adam", "algorithm": "downpour"},
             5,
             "812 MB resident and 5 MB on its GPU in its first step, ",
         ),
-        ({"optimizer": "torch.optim:NAdam"}, 0, "in its first step, an unknown part of it parameters"),
+        ({"optimizer": "torch.optim:NAdam"}, 0, "in its first step, an unknown part of it two versions"),
     ],
 )
 def test_what_was_taken_is_told_beside_what_was_to_be_expected(fields: dict[str, object], gpu: int, told: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from service.spec import JobSpec
 from service.tracking.mirror import TrackedJob, mirror
-from service.tracking.mlflow_process import JOB_TAG, JobRun, left_open
+from service.tracking.mlflow_process import JOB_TAG, JobRun, artifacts_of, left_open
 from service.tracking.mlflow_registry import VERSION_TAG, RegisteredVersion, TrackedVersion
 from service.tracking.tracker import Tracking
 from tests.service.conftest import Managed, eventually, reached, started
@@ -43,8 +43,8 @@ def client(uri: str) -> "MlflowClient":
 
 
 @pytest.fixture
-def experiment(client: "MlflowClient", request: pytest.FixtureRequest) -> str:
-    return str(client.create_experiment(request.node.name))
+def experiment(client: "MlflowClient", uri: str, request: pytest.FixtureRequest) -> str:
+    return str(client.create_experiment(request.node.name, artifact_location=artifacts_of(uri)))
 
 
 @pytest.fixture
@@ -197,3 +197,4 @@ def test_a_registered_model_is_a_version_of_mlflow_s_once(
     assert found.tags[VERSION_TAG] == "digits@3"
     (kept,) = Path(found.source.removeprefix("file://")).iterdir()
     assert kept.read_bytes() == b"weights"
+    assert kept.is_relative_to(tmp_path.parent)  # beside the database, and not in the folder where the service began

@@ -15,6 +15,8 @@ from trainers.runtime.control.launch import groups_of
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun, Survivors
 from trainers.runtime.control.run_log import LogSummary
+from trainers.runtime.gone import LACKED_MEMORY, THRESHOLD, predecessor_lacked_memory
+from trainers.runtime.memory import REMEDY
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.spec import TrainSpec
 
@@ -31,6 +33,10 @@ class Recovery:
     async def find_survivors(self, incarnation: int) -> Survivors:
         """Find the run's actors by name, and have the workers end their generation. Actors that are of no use are
         ended. incarnation: How many coordinators of the run have died."""
+        if await asyncio.to_thread(predecessor_lacked_memory):
+            name = f"{self.parts.config.job_id}/coordinator"
+            why = f"{LACKED_MEMORY}, which ends first what it can start again"
+            self.parts.log.line("error", f"{name} {why}: {REMEDY}; {THRESHOLD}")
         return await find_survivors(self.parts.config.job_id, incarnation, self.parts.watch)
 
     async def take_back(self, found: Survivors, before: LogSummary) -> StartedRun:

@@ -1,0 +1,120 @@
+"""What a spec is told to need of memory is what the tensors of its workers and shards take."""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.local_runs import LocalRun
+from trainers import explain, needed_memory, profile_model
+from trainers.collectives.local import LocalGroup
+from trainers.cost.figures import images_of
+from trainers.spec import TrainSpec
+from trainers.spec.memory import bytes_with, state_bytes
+from trainers.training.loop import TrainingLoop
+
+LARGE = {"name": "mlp", "kwargs": {"hidden": 2048}}
+"""Larger than what an update takes in at once, for which it has room of its own."""
+OTHERS = (type, ModuleType, FunctionType, LocalGroup)
+"""What belongs to no worker alone."""
+
+
+def spec(**fields: Any) -> TrainSpec:
+    base = {"data": {"name": "digits", "limit": 30}, "model": LARGE, "batch": 3, "epochs": 1, "seed": 3}
+    return TrainSpec.model_validate(base | {"evaluate": {"every_epochs": 0}} | fields)
+
+
+def held(root: object, least: int) -> int:
+    """Bytes of the tensors of at least so many that are reached from an object, each memory once."""
+    seen, sizes, left = set[int](), dict[int, int](), [root]
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, OTHERS):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor) and one.untyped_storage().nbytes() >= least:
+            sizes[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+        left += gc.get_referents(one)
+    return sum(sizes.values())
+
+
+def trained(train: TrainSpec, folder: Path) -> tuple[LocalRun, list[TrainingLoop]]:
+    """A run, and what its workers are at its end."""
+    run, loops = LocalRun(train, folder), list[TrainingLoop]()
+    make: Callable[..., TrainingLoop] = run._trainer
+
+    def kept(*arguments: Any) -> TrainingLoop:
+        loops.append(make(*arguments))
+        return loops[-1]
+
+    run._trainer = kept  # type: ignore[method-assign]
+    run.train()
+    return run, loops
+
+
+def kinds() -> Iterator[dict[str, Any]]:
+    """Elementwise, with norms a layer, and of whole parameters; with an average, and with parts frozen."""
+    for optimizer in ("sgd", "momentum", "adamw", "lars", "lamb", "muon", "torch.optim:NAdam"):
+        yield {"optimizer": optimizer}
+    yield {"optimizer": "adam", "ema": {"decay": 0.9}}
+    yield {
+        "optimizer": {
+            "name": "momentum",
+            "groups": [{"match": "*.bias", "lr": 0.1}, {"match": "fc2.*", "frozen": True}],
+        }
+    }
+    yield {
+        "optimizer": "lamb",
+        "ema": {"decay": 0.9},
+        "workers": {"count": 2, "virtual": 5},
+        "transport": "process_group",
+    }
+    yield {"workers": {"count": 1, "virtual": 5}}
+
+
+@pytest.mark.parametrize("fields", list(kinds()), ids=str)
+def test_a_synchronous_worker_holds_what_is_told(tmp_path: Path, fields: dict[str, Any]) -> None:
+    train = spec(**{"workers": 1} | fields)
+    run, loops = trained(train, tmp_path / "run")
+    numel = run.setups[0].layout.numel
+    told = bytes_with(train, len(train.optimizer.build().state_names))
+    assert max(held(loop.algorithm, 4 * numel) for loop in loops) == told * numel
+
+
+@pytest.mark.parametrize("name", ["parallel_sgd", "diloco", "downpour"])
+def test_other_workers_hold_at_least_what_is_told(tmp_path: Path, name: str) -> None:
+    train = spec(workers=2, algorithm=name)
+    run, loops = trained(train, tmp_path / "run")
+    numel = run.setups[0].layout.numel
+    told = bytes_with(train, len(train.optimizer.build().state_names))
+    assert all(held(loop.algorithm, 4 * numel) >= told * numel for loop in loops)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "lars", "muon"])
+def test_shards_hold_the_state_that_is_told(tmp_path: Path, optimizer: str) -> None:
+    train = spec(optimizer=optimizer, algorithm="downpour", ps=2, ema={"decay": 0.9})
+    run, _ = trained(train, tmp_path / "run")
+    vectors = [
+        vector
+        for pieces in run.shards
+        for piece in pieces.values()
+        for state in piece.shard.states
+        for vector in state.values()
+    ]
+    assert 4 * sum(vector.numel() for vector in vectors) == state_bytes(train) * run.setups[0].layout.numel
+    quantity = explain(train, 30).quantities["optimizer_state"]
+    assert (quantity.value, "2 shards together" in quantity.formula) == (state_bytes(train), True)
+
+
+def test_a_profile_asks_the_class_of_an_optimizer_and_counts_frozen_parameters_once() -> None:
+    """LeNet-5 has 61,706 parameters, 2,572 of them in its two convolutions; NAdam keeps four vectors."""
+    train = spec(data="mnist", model="lenet5", workers=1, optimizer={
+        "name": "torch.optim:NAdam", "groups": [{"match": "conv*", "frozen": True}]})  # fmt: skip
+    images = images_of(train.model, train.data)
+    assert images is not None
+    found = needed_memory(train, profile_model(train.model, images, groups=train.optimizer.groups))
+    assert found.vectors == 4 * ((2 * (1 + 4) + 1) * 59_134 + 2_572)
