@@ -20,9 +20,11 @@ from trainers.optim.update import Contribution, SliceUpdate
 class LocalSteps:
     """Parameters x and optimizer state of each virtual worker of this worker, which nobody else updates."""
 
-    def __init__(self, context: Context, every: int | None, device: torch.device) -> None:
-        """every: steps of a round; None: only the end of an epoch ends one, as it does any other."""
+    def __init__(self, context: Context, every: int | None, device: torch.device, after: int = 0) -> None:
+        """every: steps of a round; None: only the end of an epoch ends one, as it does any other. after: epochs before
+        which each step is a round."""
         assert context.collectives is not None
+        self.after = after
         self.context, self.collectives, self.every = context, context.collectives, every
         self.names = ("x", *context.optimizer.state_names)
         self.numel = context.replica.layout.numel
@@ -59,7 +61,12 @@ class LocalSteps:
 
     def ends_round(self, work: Work) -> bool:
         """Whether the step that was just made is the last of a round."""
-        return work.ends_epoch or (self.every is not None and self._steps_before(work) + 1 == self.every)
+        every = self._every(work)
+        return work.ends_epoch or (every is not None and self._steps_before(work) + 1 == every)
+
+    def _every(self, work: Work) -> int | None:
+        """Steps of a round in this epoch."""
+        return 1 if work.epoch < self.after else self.every
 
     def _restore(self) -> None:
         """Start each virtual worker from its own vectors in the checkpoint, or from the common ones if it has none."""
@@ -97,7 +104,8 @@ class LocalSteps:
         """Steps of the round before this one."""
         first = work.minibatches[0]
         step = (first.index - first.virtual_rank) // self.context.num_virtual
-        return step if self.every is None else step % self.every
+        every = self._every(work)
+        return step if every is None else step % every
 
     def _version(self, rows: Tensor) -> Buffers:
         """x and optimizer state of one virtual worker, in its rows (names, P)."""

@@ -224,6 +224,8 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
     traits, found = spec.algorithm.traits, list[str]()
     if getattr(spec.algorithm, "max_staleness", None) is not None:
         found.append("max_staleness: that the fastest waits for the slowest is not counted")
+    if getattr(spec.algorithm, "local_after", 0):
+        found.append("local_after: the plan is of the steps after it; until then every step ends with an average")
     if traits.late is not None:
         found.append("server_rule: that the shards read what a worker had fetched, at each update, is not counted")
     if traits.uses_parameter_server and spec.ps.replicas > 1:

@@ -1,6 +1,7 @@
 """What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import RECORDS
 from trainers.data.order import Order
 from trainers.optim.optimizers.momentum.config import MomentumSpec
@@ -77,6 +78,11 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
         found.append(
             f"workers.virtual: {spec.algorithm.name} has no virtual workers, so {workers.virtual} does nothing; "
             "leave it out"
+        )
+    if isinstance(spec.algorithm, ParallelSgdConfig) and spec.algorithm.local_after >= spec.epochs:
+        found.append(
+            f"algorithm.local_after: the run has {spec.epochs} epochs, so no step is local; use fewer, or algorithm: "
+            "sync, which exchanges gradients alone"
         )
     if isinstance(spec.algorithm, DilocoConfig) and spec.algorithm.average_every > order.steps:
         found.append(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.loss_scale import FIRST, INTERVAL
@@ -143,6 +144,7 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
         "clip": _clip(spec),
         "ema": _ema(spec),
         **_late(spec),
+        **_averages(spec),
         **_outer(spec),
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
@@ -176,7 +178,7 @@ def _clip(spec: TrainSpec) -> Quantity:
     which = "the mean gradient of an update"
     if traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
         which = "each push"
-    elif traits.steps_alone:
+    elif traits.steps_alone or traits.own_replicas:
         which = "the mean gradient of each worker's own step"
     if clip.norm is None:
         return Quantity(
@@ -200,6 +202,17 @@ def _late(spec: TrainSpec) -> dict[str, Quantity]:
     return (
         {} if late is None else {"late_gradients": Quantity(value=late.name, formula=late.formula, source=late.source)}
     )
+
+
+def _averages(spec: TrainSpec) -> dict[str, Quantity]:
+    """How often workers that train by themselves average all that they have."""
+    algorithm = spec.algorithm
+    if not isinstance(algorithm, ParallelSgdConfig):
+        return {}
+    after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
+    if after:
+        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+    return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 
 def _outer(spec: TrainSpec) -> dict[str, Quantity]:

@@ -12,6 +12,7 @@ from service.errors import DrawingFailed
 from service.sweeps.reporting.any_report import AnyReport, report_of
 from service.sweeps.reporting.drawings import FRESH_S, SILENT_S
 from service.sweeps.trial_store import TrialStore
+from service.tuning.importance import LEAST
 from service.tuning.report import TuningReport
 
 KEPT = 8
@@ -54,7 +55,8 @@ class Reports:
     def _of(self, store: TrialStore) -> AnyReport:
         version, known = store.version, self.known.pop(store.folder.name, None)
         if known is None or not known.is_of(store, version):
-            report = report_of(store)[0] if store.spec.varies_batch else _told(store)
+            num_ended = sum(one.state.has_ended for one in store.progress())
+            report = _told(store) if num_ended >= LEAST and not store.spec.varies_batch else report_of(store)[0]
             known = Known(version, report, time.monotonic())
         self.known[store.folder.name] = known
         if len(self.known) > KEPT:
@@ -63,7 +65,7 @@ class Reports:
 
 
 def _told(store: TrialStore) -> TuningReport:
-    """A tuning report, by a process that ends."""
+    """A tuning report with the importance of its axes, by a process that ends."""
     command = [*COMMAND, str(store.folder)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=SILENT_S, check=True, stdin=subprocess.DEVNULL)

@@ -47,6 +47,7 @@ def test_a_report_that_is_only_printed_draws_nothing(
     assert {"report.json", "report.md", "error.png", "rates.svg"} <= set(os.listdir(tmp_path / "out"))
 
 
+@pytest.mark.long
 def test_a_sweep_that_varies_no_batch_has_a_report_of_its_own(
     service: Service, recorded: TrialStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,12 +29,14 @@ Meet = Callable[[list[nn.Module], list[torch.optim.Optimizer], list[float]], Non
 """What the workers do at the end of a round: their models, optimisers, and the shares that they count by."""
 
 
-def averaged(run: Run, every: int | None, written: WrittenLoss | None = None, meet: Meet | None = None) -> Tensor:
+def averaged(
+    run: Run, every: int | None, written: WrittenLoss | None = None, meet: Meet | None = None, after: int = 0
+) -> Tensor:
     """Local SGD in plain PyTorch: a model and an optimiser for each virtual worker, which meet every H steps and at the
     end of each epoch, each counted by the examples that it has seen since.
 
     written: the loss; by default the cross entropy of images with labels. meet: by default they average parameters and
-    momentum.
+    momentum. after: epochs before which they meet after every step.
     """
     meet = meet or average
     written = written or (lambda model, batch: (F.cross_entropy(model(batch.images), batch.labels), 1))
@@ -62,7 +64,7 @@ def averaged(run: Run, every: int | None, written: WrittenLoss | None = None, me
             optimizers[rank].step()
             since[rank] += len(batch)
         seen, steps = seen + work.total_examples, steps + 1
-        if work.ends_epoch or steps == every:
+        if work.ends_epoch or work.epoch < after or steps == every:
             shares, since, steps = [n / sum(since) for n in since], [0] * num_virtual, 0
             meet(models, optimizers, shares)
     return run.layout.flatten({name: p.detach() for name, p in models[0].named_parameters()})

@@ -18,6 +18,8 @@ from trainers.data.order import HeldOrder
 from trainers.links.local import LocalWorld
 from trainers.models.registry import build_model
 from trainers.spec import TrainSpec, field_errors
+from trainers.spec.advice import advice
+from trainers.spec.recipe import explain
 from trainers.spec.resume_key import resume_key
 from trainers.training.work import synchronous
 
@@ -92,6 +94,48 @@ def test_local_steps_are_local_sgd_written_out(every: int | str, optimizer: str)
     found = run_all_reduce(run).params
     torch.testing.assert_close(found, averaged(run, None if every == "round" else int(every)), **NEAR)
     assert not torch.allclose(found, averaged(run, 1), **NEAR)
+
+
+@pytest.mark.parametrize("every", [4, "round"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_post_local_sgd_is_sync_until_the_switch_and_then_local_sgd_written_out(
+    every: int | str, optimizer: str
+) -> None:
+    """To the bit what averages every step until then; the batch of which the rate is scaled is sync's."""
+    fields = {"optimizer": {"name": optimizer, "lr": 0.03, "weight_decay": 0.001}, "schedule": "cosine"}
+    options = algorithm(average_every=every, start="sorted", local_after=1)
+    run = Run(spec(3, 2, options, epochs=3, **fields))
+    found = run_all_reduce(run).params
+    written = averaged(run, None if every == "round" else int(every), after=1)
+    torch.testing.assert_close(found, written, **NEAR)
+    assert not torch.allclose(found, averaged(run, 1), **NEAR)
+    assert run.spec.update_batch == 21
+    until, each, constant = (
+        run_all_reduce(Run(spec(3, 2, options | more, epochs=1, **fields))).params
+        for more in ({}, {"average_every": 1, "local_after": 0}, {"local_after": 0})
+    )
+    assert torch.equal(until, each)
+    assert not torch.equal(until, constant)
+
+
+@pytest.mark.parametrize("local_after", [1, 2])
+def test_post_local_sgd_has_the_same_bits_on_any_number_of_workers_and_when_it_goes_on(local_after: int) -> None:
+    """Cut within the averaged epoch, at the switch and between two averages after it, on other numbers of workers."""
+    rule = {"name": "momentum", "lr": 0.02, "equation": 10}
+    options = algorithm(average_every=4, start="sorted", local_after=local_after)
+    run = Run(spec(3, 2, options, optimizer=rule, schedule="cosine", epochs=3, batch=8))
+    steps, expected = run.order.steps, run_all_reduce(run).buffers
+    assert same(in_parts(run, [3, local_after * steps, local_after * steps + 2], [2, 3, 1, 2]), expected)
+
+
+def test_a_switch_that_does_not_come_is_told() -> None:
+    def told(**options: object) -> list[str]:
+        return [said for said in advice(spec(2, 2, algorithm(**options)), 203) if "algorithm.local_after" in said]
+
+    assert told(average_every=4, local_after=2)
+    assert not told(average_every=4, local_after=1)
+    found = explain(spec(2, 2, algorithm(average_every=4, local_after=1)), 203).quantities["average_every"]
+    assert (found.value, found.formula[:15], found.source[:15]) == (4, "1 until epoch 1", "Lin et al. 2020")
 
 
 def test_the_last_uneven_step_counts_by_its_examples() -> None:
@@ -210,6 +254,7 @@ def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
         ({"average_every": 0}, "average_every", "a number of steps from 1"),
         ({"average_every": "epoch"}, "average_every", "or round"),
         ({"average_every": True}, "average_every", "or round"),
+        ({"average_every": 1, "local_after": 2}, "local_after", "leave it out"),
         ({"shuffle": "exchange", "samples": 5}, "samples", "set shuffle to full"),
         ({"shuffle": "half"}, "shuffle", "there are none, exchange, full"),
     ],
@@ -233,7 +278,7 @@ def test_within_an_epoch_the_division_must_stay_and_the_averages_may_change() ->
         return resume_key(spec(2, 2, algorithm))
 
     one = fields(algorithm(start="sorted"))
-    assert fields(algorithm(start="sorted", average_every=3)) == one
+    assert fields(algorithm(start="sorted", average_every=3, local_after=1)) == one
     for changed, options in {"shuffle": "none", "start": "dealt", "samples": 3}.items():
         other = fields(algorithm(**{"start": "sorted", changed: options}))
         assert [name for name in one if one[name] != other[name]] == [f"algorithm.{changed}"]

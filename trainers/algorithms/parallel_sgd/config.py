@@ -22,7 +22,7 @@ class ParallelSgdConfig(AlgorithmConfig):
     the examples are shuffled between workers before each round. A round is an epoch: every worker trains its examples
     once."""
 
-    source: ClassVar[str] = "paper 2 (5.1.1, algorithms 1 and 2), Zinkevich et al. 2010, Stich 2019"
+    source: ClassVar[str] = "paper 2 (5.1.1, algorithms 1 and 2), Zinkevich et al. 2010, Stich 2019, Lin et al. 2020"
 
     name: Literal["parallel_sgd"] = "parallel_sgd"
     """The name of the algorithm in a spec."""
@@ -30,6 +30,10 @@ class ParallelSgdConfig(AlgorithmConfig):
     average_every: Literal["round"] | Annotated[int, Field(ge=1, le=1_000_000)] = "round"
     """Steps H between two averages of parameters and optimiser state, which are also made at the end of each round;
     `round`: only there."""
+
+    local_after: int = Field(default=0, ge=0, le=1_000_000)
+    """Epochs t' of post-local SGD: until they are over all parameters are averaged after every step, as large-batch SGD
+    has it, and from then on every `average_every`."""
 
     start: Literal["dealt", "sorted"] = "dealt"
     """Which examples each worker holds before the first shuffle. `dealt`: random ones; `sorted`: the examples are
@@ -50,6 +54,13 @@ class ParallelSgdConfig(AlgorithmConfig):
             raise ValueError("give a number of steps from 1 to 1000000, or round")
         return value
 
+    @field_validator("local_after")
+    @classmethod
+    def _changes_something(cls, local_after: int, info: ValidationInfo) -> int:
+        if local_after and info.data.get("average_every") == 1:
+            raise ValueError("with average_every: 1 no step is local before it nor after; raise that, or leave it out")
+        return local_after
+
     @field_validator("samples")
     @classmethod
     def _are_taken(cls, samples: int | None, info: ValidationInfo) -> int | None:
@@ -63,7 +74,7 @@ class ParallelSgdConfig(AlgorithmConfig):
             is_synchronous=True,
             uses_parameter_server=False,
             uses_collectives=True,
-            steps_alone=self.average_every != 1,
+            steps_alone=self.average_every != 1 and not self.local_after,
             holds_examples=True,
             own_replicas=True,
         )
