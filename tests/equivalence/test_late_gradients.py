@@ -10,11 +10,14 @@ from tests.equivalence.harness import RECIPES, Run, run_through_shards, serial, 
 from tests.equivalence.test_downpour import spec
 from tests.local_runs import LocalRun
 from trainers.optim.late.compensation import MEAN_SQUARE
+from trainers.optim.late.gap import MEAN_SQUARE_STEP
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 
+PLAIN = {"max_staleness": None}
 RULE = {"server_rule": "delay_compensated", "max_staleness": None}
 CONSTANT = RULE | {"compensation": {"adaptive": False}}
+GAP = {"server_rule": "gap_aware", "max_staleness": None}
 LAYERWISE = RULE | {"push": "layerwise", "bucket_bytes": 1}
 
 
@@ -22,7 +25,9 @@ def turned_off(algorithm: dict) -> dict:
     return algorithm | {"compensation": {"lambda_0": 0.0} | algorithm.get("compensation", {})}
 
 
-@pytest.mark.parametrize("algorithm", [RULE, CONSTANT, LAYERWISE], ids=["adaptive", "constant", "layerwise"])
+@pytest.mark.parametrize(
+    "algorithm", [RULE, CONSTANT, LAYERWISE, GAP], ids=["adaptive", "constant", "layerwise", "gap"]
+)
 def test_one_worker_whose_gradients_are_never_late_is_serial_sgd_bit_for_bit(algorithm: dict) -> None:
     for optimizer in ({"name": "momentum", "lr": 0.01, "weight_decay": 0.001}, {"name": "adagrad", "lr": 0.01}):
         run = Run(spec(algorithm=algorithm, optimizer=optimizer))
@@ -50,6 +55,17 @@ def test_at_lambda_0_three_workers_have_the_bits_of_the_plain_rule_and_otherwise
     assert (audit.trained, audit.lost, audit.duplicated) == (203, 0, 0)
 
 
+@pytest.mark.parametrize("fields", [{}, {"optimizer": {"name": "muon", "lr": 0.01, "weight_decay": 0.0}}])
+def test_a_gap_changes_what_three_workers_learn_and_nothing_else(fields: dict) -> None:
+    plain, gap = (run_through_shards(Run(spec(3, algorithm=a, epochs=1, **fields)), seed=4) for a in (PLAIN, GAP))
+    assert max(plain.staleness) > 1
+    assert gap.staleness == plain.staleness
+    assert not torch.equal(gap.params, plain.params)
+    assert gap.leases is not None
+    audit = gap.leases.audit(0)
+    assert (audit.trained, audit.lost, audit.duplicated) == (203, 0, 0)
+
+
 def test_muon_takes_compensated_gradients_too() -> None:
     optimizer = {"name": "muon", "lr": 0.01, "weight_decay": 0.0}
     plain, off, on = (
@@ -60,11 +76,16 @@ def test_muon_takes_compensated_gradients_too() -> None:
     assert not torch.equal(on, plain)
 
 
-def test_one_worker_that_goes_on_from_a_checkpoint_has_the_bits_and_the_mean_square(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "vector"), [(RULE, MEAN_SQUARE), (GAP, MEAN_SQUARE_STEP)], ids=["adaptive", "gap"]
+)
+def test_one_worker_that_goes_on_from_a_checkpoint_has_the_bits_and_the_mean_square(
+    tmp_path: Path, algorithm: dict, vector: str
+) -> None:
     """A run with the plain rule leaves the mean square aside."""
 
     def trained(name: str, epochs: int, resume: Path | None = None, **rule: object) -> tuple[Path, Checkpoint]:
-        fields = {"epochs": epochs, "algorithm": RULE | rule, "model": "mlp"}
+        fields = {"epochs": epochs, "algorithm": algorithm | rule, "model": "mlp"}
         fields |= {"checkpoint": {"resume": None if resume is None else str(resume)}}
         kept = LocalRun(spec(**fields), tmp_path / name).train()
         return kept, read_checkpoint(kept)
@@ -73,9 +94,9 @@ def test_one_worker_that_goes_on_from_a_checkpoint_has_the_bits_and_the_mean_squ
     _, again = trained("again", 2, half)
     for name, named in whole.optimizer.items():
         assert all(torch.equal(again.optimizer[name][parameter], tensor) for parameter, tensor in named.items()), name
-    assert any(tensor.any() for tensor in whole.optimizer[MEAN_SQUARE].values())
+    assert any(tensor.any() for tensor in whole.optimizer[vector].values())
     _, plain = trained("plain", 2, half, server_rule="plain")
-    assert MEAN_SQUARE not in plain.optimizer
+    assert vector not in plain.optimizer
     for other in (again, plain):
         assert all(torch.equal(other.model[parameter], tensor) for parameter, tensor in whole.model.items())
 
@@ -93,6 +114,8 @@ def test_only_the_adaptive_rule_keeps_a_vector() -> None:
         ({"num_fetch": 2}, "num_push: 1 and num_fetch: 1"),
         ({"server_rule": "plain", "compensation": {"lambda_0": 1}}, "only server_rule: delay_compensated"),
         ({"push": "layerwise", "backprop": {"groups": 2, "delay": 1}}, "use delay: 0"),
+        ({"server_rule": "gap_aware", "compensation": {"lambda_0": 1}}, "only server_rule: delay_compensated"),
+        ({"server_rule": "gap_aware", "num_fetch": 2}, "num_push: 1 and num_fetch: 1"),
         ({"compensation": {"lambda_0": -1}}, "greater than or equal to 0"),
     ],
 )

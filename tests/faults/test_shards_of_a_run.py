@@ -55,7 +55,7 @@ def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: Clu
 def test_an_asynchronous_run_says_how_many_updates_went_with_its_shards(
     cluster: ClusterInfo, tmp_path: Path, replicas: int
 ) -> None:
-    algorithm = {"name": "downpour", "server_rule": "delay_compensated"}
+    algorithm = {"name": "downpour", "server_rule": "delay_compensated" if replicas == 1 else "gap_aware"}
     fields = {"algorithm": algorithm, "workers": 2, "epochs": EPOCHS, "ps": {"replicas": replicas}}
     watched = start(f"shards-{replicas}", spec(tmp_path / "plan", **fields), tmp_path)
     for index in (0, 1, 0):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.optim.late.compensation import EPSILON, MEAN_SQUARE
-from trainers.optim.late.config import Compensation
+from trainers.optim.late.compensation import EPSILON
+from trainers.optim.late.config import MEMORY, Compensation, GapAware, LateSpec
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.memory import MemoryPlan, journal_of, own_ring, read_journal, two_states
@@ -17,13 +17,14 @@ from trainers.spec import ClipSpec, SgdSpec
 
 NUMEL, LR, DECAY = 64 * 3 + 7, 0.1, 0.01
 CONSTANT, ADAPTIVE = Compensation(adaptive=False, lambda_0=3.0), Compensation(lambda_0=0.5)
+RULES = pytest.mark.parametrize("late", [CONSTANT, ADAPTIVE, GapAware()], ids=["constant", "adaptive", "gap"])
 
 
 def drawn(seed: int) -> Tensor:
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed))
 
 
-def shard_in(folder: Path, late: Compensation, clip: ClipSpec | None = None) -> Shard:
+def shard_in(folder: Path, late: LateSpec, clip: ClipSpec | None = None) -> Shard:
     """A shard whose memory outlives it; with what another has left there, it goes on from that."""
     folder.mkdir(exist_ok=True)
     plan = MemoryPlan(folder, 0, capacity=3, replicas=2)
@@ -43,8 +44,8 @@ def push(number: int, worker: int) -> ReceivedPush:
     return ReceivedPush(worker, PushIdentity(0, number, number), number + 1, 4, 1, drawn(number))
 
 
-def written_out(late: Compensation, course: list[tuple[str, int]]) -> Tensor:
-    """Zheng et al. 2017, algorithm 2, with weight decay in the gradient."""
+def written_out(late: LateSpec, course: list[tuple[str, int]]) -> Tensor:
+    """Zheng et al. 2017, algorithm 2, or Barkai et al. 2020, with weight decay in the gradient."""
     w, s, fetched, number = drawn(99), torch.zeros(NUMEL), dict[int, Tensor](), 0
     decayed = torch.full((NUMEL,), DECAY)
     decayed[5:9] = 0
@@ -52,10 +53,17 @@ def written_out(late: Compensation, course: list[tuple[str, int]]) -> Tensor:
         if what == "fetch":
             fetched[worker] = w.clone()
             continue
-        g, number = drawn(number), number + 1
-        s = late.decay * s + (1 - late.decay) * g**2
-        rate = late.strength / (s + EPSILON).sqrt() if late.adaptive else late.strength
-        w = w - LR * (g + rate * g * g * (w - fetched.get(worker, w)) + decayed * w)
+        g, number, moved = drawn(number), number + 1, w - fetched.get(worker, w)
+        if isinstance(late, Compensation):
+            s = late.decay * s + (1 - late.decay) * g**2
+            rate = late.strength / (s + EPSILON).sqrt() if late.adaptive else late.strength
+            g = g + rate * g * g * moved
+        elif moved.any():
+            g = g / (1 + moved.abs() / s.sqrt())
+        step = -LR * (g + decayed * w)
+        if not isinstance(late, Compensation):
+            s = MEMORY * s + (1 - MEMORY) * step**2 if s.any() else step**2
+        w = w + step
     return w
 
 
@@ -79,8 +87,8 @@ def follow(shard: Shard, course: list[tuple[str, int]], begin: int = 0, fused: b
     shard.apply()
 
 
-@pytest.mark.parametrize("late", [CONSTANT, ADAPTIVE], ids=["constant", "adaptive"])
-def test_each_push_is_compensated_from_what_its_worker_fetched(tmp_path: Path, late: Compensation) -> None:
+@RULES
+def test_each_push_is_compensated_from_what_its_worker_fetched(tmp_path: Path, late: LateSpec) -> None:
     one_by_one, fused = shard_in(tmp_path / "a", late), shard_in(tmp_path / "b", late)
     follow(one_by_one, COURSE)
     follow(fused, COURSE, fused=True)
@@ -90,10 +98,10 @@ def test_each_push_is_compensated_from_what_its_worker_fetched(tmp_path: Path, l
     assert all(torch.equal(fused.state[name], vector) for name, vector in one_by_one.state.items())
 
 
-@pytest.mark.parametrize("late", [CONSTANT, ADAPTIVE], ids=["constant", "adaptive"])
+@RULES
 @pytest.mark.parametrize("cut", range(2, len(COURSE)))
 def test_a_shard_that_died_compensates_from_what_workers_had_fetched_before(
-    tmp_path: Path, late: Compensation, cut: int
+    tmp_path: Path, late: LateSpec, cut: int
 ) -> None:
     shard = shard_in(tmp_path, late)
     for worker in range(2):
@@ -106,7 +114,8 @@ def test_a_shard_that_died_compensates_from_what_workers_had_fetched_before(
     undisturbed = shard_in(tmp_path / "other", late)
     follow(undisturbed, COURSE)
     assert torch.equal(again.params, undisturbed.params)
-    assert (MEAN_SQUARE in again.state) == late.adaptive
+    assert all(torch.equal(again.state[name], vector) for name, vector in undisturbed.state.items())
+    assert len(again.state) == late.num_states
 
 
 def test_what_is_clipped_is_the_compensated_gradient(tmp_path: Path) -> None:
@@ -119,3 +128,17 @@ def test_what_is_clipped_is_the_compensated_gradient(tmp_path: Path) -> None:
     late[:5] += DECAY * w[:5]
     late[9:] += DECAY * w[9:]
     assert torch.allclose(clipped.params, w - LR * late, rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_that_went_on_in_one_direction_divide_by_1_and_the_staleness(tmp_path: Path) -> None:
+    """Without decay in the parameters 5 to 8: three equal steps, and a fourth gradient from before them."""
+    shard = shard_in(tmp_path, GapAware())
+    shard.pin(1)
+    for number in range(3):
+        shard.pin(0)
+        shard.push(ReceivedPush(0, PushIdentity(0, number, number), number + 1, 4, 1, torch.ones(NUMEL)))
+        shard.apply()
+    before = shard.params.clone()
+    shard.push(ReceivedPush(1, PushIdentity(0, 3, 3), 1, 4, 1, torch.ones(NUMEL)))
+    shard.apply()
+    assert torch.allclose((before - shard.params)[5:9], torch.full((4,), LR / (1 + 3)), rtol=1e-3)

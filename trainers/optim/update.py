@@ -82,6 +82,8 @@ class SliceUpdate:
         longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
         self.scratch = torch.empty(longest, device=device)
         self.compensated = torch.empty(0 if optimizer.late is None else longest, device=device)
+        self.sees_steps = optimizer.late is not None and optimizer.late.sees_steps
+        self.before = torch.empty(longest if self.sees_steps else 0, device=device)
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
@@ -114,6 +116,9 @@ class SliceUpdate:
         for contribution in contributions:
             lr = contribution.lr * group.rate_at(contribution.seen)
             g = self._mean_gradient(piece, contribution, newest, target)
+            before = self.before[: len(g)]
+            if self.sees_steps:
+                before.copy_(newest.params)  # `target` may be the same memory
             if piece.parameter is not None:
                 assert isinstance(rule, ParameterRule)
                 decay = 0.0 if piece.exempt else group.weight_decay * contribution.decays
@@ -122,6 +127,9 @@ class SliceUpdate:
                 assert isinstance(rule, UpdateRule)
                 decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
                 rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
+            if self.sees_steps:
+                assert self.optimizer.late is not None
+                self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
             self._follow(newest, target, is_first=not contribution.seen)
             newest = target
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.traits import Traits
-from trainers.optim.late.config import Compensation, LateSpec
+from trainers.optim.late.config import Compensation, GapAware, LateSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
+
+READ_WHAT_WAS_FETCHED = "delay_compensated", "gap_aware"
 
 MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the parameters that were fetched"
 
@@ -48,7 +50,8 @@ class DownpourConfig(AlgorithmConfig):
     """Asynchronous SGD through a sharded parameter server."""
 
     source: ClassVar[str] = (
-        "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Zheng et al. 2017, Huo et al. 2018"
+        "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Zheng et al. 2017, Huo et al. 2018, "
+        "Barkai et al. 2020"
     )
 
     usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
@@ -73,10 +76,11 @@ class DownpourConfig(AlgorithmConfig):
     """With `push: layerwise`: adjacent parameters form groups of at least this size. With `backprop` the groups are
     those of the asynchronous back-propagation instead."""
 
-    server_rule: Literal["plain", "staleness_aware", "staleness_damped", "delay_compensated"] = "plain"
+    server_rule: Literal["plain", "staleness_aware", "staleness_damped", "delay_compensated", "gap_aware"] = "plain"
     """`staleness_aware`: the shards divide an update's learning rate by its staleness if that is above 1, as its source
     does. `staleness_damped`: by 1 + its staleness, which also damps the staleness of 1 that two workers have.
-    `delay_compensated`: they take each gradient from the parameters that its worker had to those that it meets."""
+    `delay_compensated`: they take each gradient from the parameters that its worker had to those that it meets.
+    `gap_aware`: they divide each gradient by how far the parameters have moved meanwhile."""
 
     compensation: Compensation | None = None
     """Options of `server_rule: delay_compensated`; null: as they are if left out."""
@@ -96,7 +100,8 @@ class DownpourConfig(AlgorithmConfig):
     @field_validator("server_rule")
     @classmethod
     def _fits_its_gradients(cls, server_rule: str, info: ValidationInfo) -> str:
-        if server_rule == "delay_compensated" and (info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1):
+        several = info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1
+        if several and server_rule in READ_WHAT_WAS_FETCHED:
             raise ValueError(f"{MEETS_ITS_OWN}; use num_push: 1 and num_fetch: 1, or staleness_aware")
         return server_rule
 
@@ -120,7 +125,7 @@ class DownpourConfig(AlgorithmConfig):
         if bound is not None and bound < backprop.longest:
             problem = f"the first group is (groups - 1) x delay = {backprop.longest} minibatches behind"
             raise ValueError(f"{problem}, so a worker waits for itself; use max_staleness: {backprop.longest} or more")
-        if backprop.delay and info.data.get("server_rule") == "delay_compensated":
+        if backprop.delay and info.data.get("server_rule") in READ_WHAT_WAS_FETCHED:
             problem = "the shards have only what a worker fetched last, and the lower groups' gradients are older"
             raise ValueError(f"{problem}; use delay: 0, or server_rule: staleness_aware")
         if backprop.longest > LONGEST_DELAY:
@@ -144,7 +149,9 @@ class DownpourConfig(AlgorithmConfig):
     @property
     def late(self) -> LateSpec | None:
         """What the shards make of the gradients themselves."""
-        return (self.compensation or Compensation()) if self.server_rule == "delay_compensated" else None
+        if self.server_rule == "delay_compensated":
+            return self.compensation or Compensation()
+        return GapAware() if self.server_rule == "gap_aware" else None
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
         if self.push == "whole":

@@ -12,6 +12,9 @@ from trainers.section import Section
 if TYPE_CHECKING:
     from trainers.optim.late.rule import LateRule
 
+MEMORY = 0.95
+"""Share of the mean squared step that `gap_aware` keeps at an update."""
+
 PRINTED = {True: 2.0, False: 0.04}
 """Lambda_0 of the source on CIFAR-10, by whether it is adaptive."""
 
@@ -78,3 +81,26 @@ class Compensation(LateSpec):
         from trainers.optim.late.compensation import AdaptiveCompensation, ConstantCompensation
 
         return AdaptiveCompensation(self.strength, self.decay) if self.adaptive else ConstantCompensation(self.strength)
+
+
+class GapAware(LateSpec):
+    """A gradient is divided by how far each parameter has moved since it was fetched, counted in steps of that
+    parameter (Barkai et al. 2020). It has no options."""
+
+    name: ClassVar[str] = "gap_aware"
+    source: ClassVar[str] = "Barkai et al. 2020"
+
+    @property
+    def num_states(self) -> int:
+        return 1
+
+    @property
+    def formula(self) -> str:
+        mean = f"s <- {MEMORY:g} s + {1 - MEMORY:g} step step"
+        return f"g <- g / (1 + |w - w'| / C), w' as fetched; C = sqrt(s) + 1e-12; {mean}"
+
+    def build(self) -> LateRule:
+        # Imported here, because a spec is read in processes without torch.
+        from trainers.optim.late.gap import GapPenalty
+
+        return GapPenalty(MEMORY)
