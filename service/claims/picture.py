@@ -33,11 +33,13 @@ def claim_picture(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     draw_errors(left, scaling, evidence.question)
     left.legend(**LEGEND, loc="upper left")
     _curves(right, report, evidence, _by_batch(scaling, evidence))
+    right.legend(**LEGEND)
     return files(figure)
 
 
 def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
-    """A row for each variant, with a part for the metric and each quantity that is judged."""
+    """A row for each variant, with a part for the metric and each quantity that is judged. The rows say which variant
+    has which colour, also in the curves beside them."""
     looks = _colours(report)
     quantities = list(report.variants[0].quantities)
     has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
@@ -154,7 +156,6 @@ def _curves(axes: Axes, report: ClaimReport, evidence: Evidence, looks: Mapping[
     if shown and min(shown) > 0:
         log_axis(axes, _label(report), (min(shown) / 1.1, max(shown) * 1.1))
     axes.set_ylabel(_label(report))
-    axes.legend(**LEGEND)
 
 
 def _label(results: Results) -> str:
