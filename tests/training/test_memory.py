@@ -33,10 +33,11 @@ def held(root: object, least: int) -> int:
     seen, sizes, left = set[int](), dict[int, int](), [root]
     while left:
         one = left.pop()
-        if id(one) in seen or isinstance(one, OTHERS):
+        kind = type(one)  # of the object itself: to ask for `__class__` fails where it is a proxy of one that is gone
+        if id(one) in seen or issubclass(kind, OTHERS):
             continue
         seen.add(id(one))
-        if isinstance(one, Tensor) and one.untyped_storage().nbytes() >= least:
+        if issubclass(kind, Tensor) and one.untyped_storage().nbytes() >= least:
             sizes[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
         left += gc.get_referents(one)
     return sum(sizes.values())
