@@ -7,6 +7,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from numba.core.registry import CPUDispatcher
 from torch import Tensor
 
 from tests.local_runs import LocalRun
@@ -19,7 +20,7 @@ from trainers.training.loop import TrainingLoop
 
 LARGE = {"name": "mlp", "kwargs": {"hidden": 2048}}
 """Larger than what an update takes in at once, for which it has room of its own."""
-OTHERS = (type, ModuleType, FunctionType, LocalGroup)
+OTHERS = (type, ModuleType, FunctionType, CPUDispatcher, LocalGroup)
 """What belongs to no worker alone."""
 
 
