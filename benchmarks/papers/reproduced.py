@@ -1,8 +1,8 @@
 """`python -m benchmarks.papers.reproduced FOLDER`: are the guide's figures of the claims found again?
 
-FOLDER is the `--claims-dir` of later runs of `millrace claims`, quick or not, that train what the guide's did. Of each
+FOLDER is the `--claims-dir` of later whole runs of `millrace claims`, which train what the guide's did. Of each
 variant, the mean over its seeds is held against the one in docs/claims. It is found again where the interval of their
-difference (Welch's, 95 % on each side) holds 0. Where all seeds have the same values to the last bit, the page says so.
+difference (Welch's, 95 % on each side) holds 0. Where all seeds have the same values to the last bit, it says so.
 Exit status 1 where one is not found again.
 """
 
@@ -61,7 +61,8 @@ def figures(guide: ClaimReport, again: ClaimReport) -> Iterator[Found]:
 
 
 def _of_variant(guide: ClaimReport, prefix: str, one: VariantResult, other: VariantResult) -> Iterator[Found]:
-    values = [(guide.metric.name, one.costs, other.costs)]
+    found, again = ({seed: guide.metric.value(cost) for seed, cost in each.costs.items()} for each in (one, other))
+    values = [(guide.metric.name, found, again)]
     values += [(of, of_one, other.quantities.get(of, {})) for of, of_one in one.quantities.items()]
     for name, ours, theirs in values:
         if ours and theirs:
