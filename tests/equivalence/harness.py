@@ -131,6 +131,7 @@ class Run:
             optimizer=self.optimizer,
             groups=self.groups,
             wire=self.spec.wire,
+            compressor=None if self.spec.compress is None else self.spec.compress.build(),
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),

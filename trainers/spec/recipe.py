@@ -18,7 +18,14 @@ from trainers.spec import (
     TrainSpec,
 )
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker, num_versions, state_bytes
+from trainers.spec.memory import (
+    bytes_a_parameter,
+    gradient_bytes,
+    held_by_a_worker,
+    num_versions,
+    state_bytes,
+    sum_bytes,
+)
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -258,6 +265,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         **_evaluated(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
+        **_compressed(spec),
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
@@ -292,6 +300,21 @@ def _wire(spec: TrainSpec) -> Quantity:
     formula = "each virtual worker's gradient is rounded once; sums and what comes back are float32"
     sent = f"{rounded} bytes an element of the gradients of {spec.workers.count} workers, {plain} in float32"
     return Quantity(value=spec.wire, formula=f"{formula}; {sent}", source=source)
+
+
+def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
+    """What of a gradient travels, and how many bytes for each of its elements, where it is compressed."""
+    compress = spec.compress
+    if compress is None:
+        return {}
+    value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
+    if spec.algorithm.traits.is_synchronous:
+        found, plain = sum_bytes(spec)
+        sent = f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
+    else:
+        each = f"{compress.bytes_an_element:.3g} bytes an element of each push"
+        sent = f"{each}, 4 where shards of the node read it in place"
+    return {"compress": Quantity(value=value, formula=f"{compress.formula}; {sent}", source=compress.source)}
 
 
 def _images(data: DataSpec) -> dict[str, Quantity]:

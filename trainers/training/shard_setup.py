@@ -78,7 +78,9 @@ class ShardSetup:
         update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)
-        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
+        compressor = None if spec.compress is None else spec.compress.build()
+        late = algorithm.traits.harmless_staleness
+        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor)
 
     def _optimizer(self) -> Optimizer:
         """Of the flat vector."""
