@@ -32,6 +32,7 @@ from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.compress.build import compressor_of
 from trainers.optim.compress.config import kept_names
 from trainers.optim.loss_scale import LossScale
 from trainers.optim.members import freeze
@@ -210,7 +211,7 @@ class Setup:
             partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
             wire=self.spec.wire,
-            compressor=None if self.spec.compress is None else self.spec.compress.build(),
+            compressor=compressor_of(self.spec.compress),
             groups=self.groups,
         )
 

@@ -11,6 +11,7 @@ from tests.equivalence.optimizers import torch_optimizer
 from trainers import explain
 from trainers.elastic.lease_table import Audit
 from trainers.models.dropout import replace_dropout
+from trainers.optim.compress.build import compressor_of
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.groups import parts
 from trainers.spec import TrainSpec
@@ -106,7 +107,7 @@ def test_each_example_is_used_once_and_the_bytes_are_those_of_the_messages(
     found, other = run_through_shards(run), run_through_shards(plain)
     assert found.leases.audit(0) == Audit(0, trained=203, lost=0, duplicated=0)
     assert found.params.isfinite().all()
-    compressor = run.spec.compress.build()
+    compressor = compressor_of(run.spec.compress)
     a_push = sum(compressor.length(cut.stop - cut.start) for cut in run.layout.shards)
     pushes = other.traffic.sent_bytes // (4 * run.layout.numel)
     assert found.traffic.sent_bytes == a_push * pushes

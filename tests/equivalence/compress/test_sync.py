@@ -15,6 +15,7 @@ from tests.equivalence.optimizers import torch_optimizer
 from tests.local_runs import LocalRun
 from trainers import explain
 from trainers.models.dropout import replace_dropout
+from trainers.optim.compress.build import compressor_of
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 
@@ -102,7 +103,7 @@ def test_what_was_sent_and_what_is_kept_is_what_there_was(way: str) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_nothing_travels_but_the_messages(way: str, count: int) -> None:
     run = run_of(WAYS[way][0], count, epochs=1)
-    length = run.spec.compress.build().length(run.layout.numel)
+    length = compressor_of(run.spec.compress).length(run.layout.numel)
     gathered = 4 * run.layout.numel * 3  # in the end worker 0 is told what the others have kept
     of_others = gathered * (3 - 3 // count) // 3
     assert trained(run).traffic.sent_bytes - of_others == (count - 1) * 3 * length * run.order.steps

@@ -1,15 +1,10 @@
 """The section `compress` of a spec: what of a gradient travels. Imports no torch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from trainers.section import Section
-
-if TYPE_CHECKING:
-    from trainers.optim.compress.compressor import Compressor
 
 BLOCK = 1024
 """Adjacent elements that have one scale in common."""
@@ -83,14 +78,3 @@ class CompressSpec(Section):
             positions = 0.0 if self.top_k == 1 else min(4 * self.top_k, 1 / 8)
             return 4 * self.top_k + positions
         return (1 / 8 if self.sign else 1) + 1 / BLOCK
-
-    def build(self) -> Compressor:
-        """What compresses a vector."""
-        # Imported here, because a spec is read in processes without torch.
-        from trainers.optim.compress.int8 import Int8
-        from trainers.optim.compress.sign import Sign
-        from trainers.optim.compress.top_k import TopK
-
-        if self.top_k is not None:
-            return TopK(self.top_k)
-        return Sign() if self.sign else Int8()
