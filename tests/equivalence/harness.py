@@ -24,8 +24,8 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
-from trainers.optim.members import freeze
 from trainers.optim.compress.build import compressor_of
+from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
