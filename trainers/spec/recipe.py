@@ -23,8 +23,8 @@ from trainers.spec.memory import (
     gradient_bytes,
     held_by_a_worker,
     num_versions,
+    sent_compressed,
     state_bytes,
-    sum_bytes,
 )
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
@@ -308,13 +308,8 @@ def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
     if compress is None:
         return {}
     value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
-    if spec.algorithm.traits.is_synchronous:
-        found, plain = sum_bytes(spec)
-        sent = f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
-    else:
-        each = f"{compress.bytes_an_element:.3g} bytes an element of each push"
-        sent = f"{each}, 4 where shards of the node read it in place"
-    return {"compress": Quantity(value=value, formula=f"{compress.formula}; {sent}", source=compress.source)}
+    formula = f"{compress.formula}; {sent_compressed(spec)}"
+    return {"compress": Quantity(value=value, formula=formula, source=compress.source)}
 
 
 def _images(data: DataSpec) -> dict[str, Quantity]:
