@@ -48,22 +48,23 @@ def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
     return sum(reduction.num_bytes(rank) for rank in range(workers.count))
 
 
-def sum_bytes(spec: TrainSpec) -> tuple[float, float]:
+def sum_bytes(spec: TrainSpec) -> tuple[float, float] | None:
     """What all workers of a synchronous run send each other for each element of a sum over the virtual workers and of
-    what comes back, where they share no memory: compressed, and not."""
+    what comes back, where they share no memory: compressed, and not. None where the shapes of the model decide."""
     workers = spec.workers
     others = workers.count - 1
     plain = others * (gradient_bytes(spec, "float32") / workers.count + FLOAT_BYTES)
-    if spec.compress is None:
-        return plain, plain
-    return others * workers.num_virtual * spec.compress.bytes_an_element, plain
+    each = None if spec.compress is None else spec.compress.bytes_an_element
+    return None if each is None else (others * workers.num_virtual * each, plain)
 
 
 def sent_compressed(spec: TrainSpec) -> str:
     """How many bytes travel for each element of what is compressed, for `explain`."""
     assert spec.compress is not None
-    if spec.algorithm.traits.is_synchronous:
-        found, plain = sum_bytes(spec)
+    if spec.compress.powersgd is not None:
+        return "each worker sends each other r (n + m) numbers of n m, and vectors and small matrices whole, in float32"
+    if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
+        found, plain = both
         return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
     each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
     return f"{each}, 4 where shards of the node read it in place"

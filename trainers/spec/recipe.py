@@ -307,9 +307,8 @@ def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
     compress = spec.compress
     if compress is None:
         return {}
-    value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
     formula = f"{compress.formula}; {sent_compressed(spec)}"
-    return {"compress": Quantity(value=value, formula=formula, source=compress.source)}
+    return {"compress": Quantity(value=compress.value, formula=formula, source=compress.source)}
 
 
 def _images(data: DataSpec) -> dict[str, Quantity]:
