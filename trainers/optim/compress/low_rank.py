@@ -77,4 +77,5 @@ def first_columns(low_rank: LowRank, seed: int) -> Tensor:
 
 def orthonormal(columns: Tensor) -> Tensor:
     """(n, r) with orthonormal columns that span those of (n, r)."""
-    return torch.linalg.qr(columns).Q
+    basis: Tensor = torch.linalg.qr(columns).Q
+    return basis
