@@ -97,7 +97,7 @@ def test_all_numbers_of_an_optimizers_formula_are_told() -> None:
     assert {name: muon[name] for name in told} == told
     named = explain(TrainSpec.model_validate({"optimizer": "torch.optim:NAdam"}), 1437)
     assert values(named)["optimizer"] == "torch.optim:NAdam"
-    with pytest.raises(ValueError, match="torch.optim:NAdam updates whole parameters"):
+    with pytest.raises(ValueError, match=r"torch.optim:NAdam updates whole parameters"):
         TrainSpec.model_validate({"optimizer": "torch.optim:NAdam", "algorithm": "hybrid"})
 
 

@@ -5,6 +5,8 @@ Imports neither torch nor Ray. Learning rates are those of the schedule itself, 
 
 from dataclasses import replace
 
+from pydantic import Field
+
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
@@ -59,7 +61,7 @@ class Recipe(Explained):
 
     quantities: dict[str, Quantity]
     phases: list[Phase]
-    warnings: list[str] = []
+    warnings: list[str] = Field(default=[])
     """What the spec asks for that does nothing, or that is known to end badly."""
 
 
