@@ -31,6 +31,8 @@ class JobView(JobSummary):
     workers: int
     """Workers that train now."""
     run_dir: str
+    if_scaled: str = ""
+    """What becomes of its result where it goes on with other workers, as a sentence."""
     storage: str = ""
     """The state of the copy of the run, as a sentence; empty if the service keeps no copies."""
     result: Result
@@ -52,10 +54,11 @@ def summary(job: Job, progress: Progress, outlook: Outlook | None) -> JobSummary
 
 def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | None = None) -> JobView:
     """A job in full. spec: The job's own, if it has been parsed already."""
-    result = progress.result_so_far(job.id, job.spec)
+    result, spec = progress.result_so_far(job.id, job.spec), spec or job.job_spec
     return JobView(
         **_summary(job, progress, outlook),
-        spec=spec or job.job_spec,
+        spec=spec,
+        if_scaled=if_scaled(spec),
         forked_from=job.forked_from,
         notes=job.notes,
         retries=progress.retries,
@@ -65,6 +68,20 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
         run_dir=str(job.run_dir),
         result=result.model_copy(update={"state": job.state, "message": job.message}),
     )
+
+
+def if_scaled(spec: JobSpec) -> str:
+    """What becomes of the result of a job where it goes on with other workers, as a sentence."""
+    traits = spec.algorithm.traits
+    if spec.elastic.mode == "scale_batch":
+        return "The batch changes with the workers, and the learning rate follows it: the result is another one."
+    if traits.num_backup:
+        return "Other workers may be the last ones of a step then: the result is another one."
+    if not traits.is_synchronous:
+        return "Updates come in another order then: the result is another one. No acknowledged update is lost."
+    if getattr(spec.algorithm, "reduction", "canonical") != "canonical":
+        return "Sums are added in another order then: the result stays the same up to rounding."
+    return "The result stays the same; only how fast it comes changes."
 
 
 def measured(evaluation: dict[str, Any]) -> dict[str, float]:
