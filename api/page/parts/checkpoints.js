@@ -7,6 +7,7 @@ import { registeredPart } from "./registered.js";
 import { actionButton, table } from "./widgets.js";
 
 const MOST = 50;
+const LOOK_AFTER_MS = 1000; // for many checkpoints that come at once
 const SUFFIX = { safetensors: ".safetensors", "torch.save": ".pt", "torch.export": ".pt2", onnx: ".onnx" };
 
 /** A table that is filled by `checkpoint` events. */
@@ -29,6 +30,13 @@ export function checkpointsPanel(id) {
   const model = el("div", { class: "buttons" }, fetches("Finished model", "model"), best, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
+  let looking = null;
+  const dropOld = async () => {
+    looking = null;
+    const { checkpoints } = await api(`v1/jobs/${encodeURIComponent(id)}/checkpoints`);
+    const kept = new Set(checkpoints.map(({ step }) => Number(step)));
+    if (kept.size) for (const line of [...body.children]) if (!kept.has(Number(line.dataset.step))) line.remove();
+  };
   return {
     element: el("div", {}, model, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
     /** The run has left its model. result: Its event's data. */
@@ -44,7 +52,7 @@ export function checkpointsPanel(id) {
       body.prepend(
         el(
           "tr",
-          {},
+          { "data-step": name },
           el("td", {}, figure(data.epoch)),
           el("td", {}, count(data.examples)),
           el("td", {}, el("code", { title: data.path }, name)),
@@ -52,6 +60,7 @@ export function checkpointsPanel(id) {
         ),
       );
       if (body.children.length > MOST) body.lastElementChild.remove();
+      looking ??= setTimeout(() => dropOld().catch(() => {}), LOOK_AFTER_MS);
     },
   };
 }

@@ -30,12 +30,13 @@ const PLOTS = [
   {
     title: "Staleness",
     zero: true,
+    mayLack: true, // of synchronous algorithms
     lines: [
       ["mean", "steps", "staleness"],
       ["largest", "steps", "stalest"],
     ],
   },
-  { title: "Workers", zero: true, stepped: true, lines: [["workers", "steps", "workers"]] },
+  { title: "Workers", zero: true, stepped: true, whole: true, lines: [["workers", "steps", "workers"]] },
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
 
@@ -191,6 +192,7 @@ class JobPage {
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
         ...(job.user ? [["User", job.user]] : []),
+        ...(job.labels.sweep ? [["Sweep", link(`#/sweeps/${job.labels.sweep}`, job.labels.sweep)]] : []),
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
         ...(labels.length ? [["Labels", labels]] : []),
         ...(job.notes ? [["Notes", job.notes]] : []),
@@ -220,15 +222,17 @@ class JobPage {
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
     if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
-    if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
+    this.#tellMarks();
   }
 
-  #tellMark(type) {
-    const mark = this.curves.marks[this.curves.marks.length - 1];
-    this.happened.append(
-      el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(mark.epoch)}: ${mark.text}`),
-    );
-    if (this.drawn) announce(`${type}: ${mark.text}`); // not what had happened before the page was opened
+  /** Say what has come to pass since the last time. */
+  #tellMarks() {
+    for (const { type, epoch, text } of this.curves.marks.slice(this.happened.children.length)) {
+      this.happened.append(
+        el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(epoch)}: ${text}`),
+      );
+      if (this.drawn) announce(`${type}: ${text}`); // not what had happened before the page was opened
+    }
   }
 
   /** Draw in a moment, once for all that comes until then. */
@@ -268,8 +272,11 @@ class JobPage {
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
     this.#addNorm();
-    for (const { plot, chart } of this.charts)
-      chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
+    for (const { plot, chart } of this.charts) {
+      const lines = plot.lines.map(([, from, name]) => this.curves.line(from, name, axis));
+      chart.element.hidden = Boolean(plot.mayLack) && lines.every(([, ys]) => ys.every((value) => value === null));
+      chart.draw(joined(lines), marks);
+    }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
     this.predicted.draw();
@@ -324,6 +331,7 @@ class JobPage {
       title: plot.title,
       lines,
       zero: plot.zero,
+      whole: plot.whole,
       sync: this.id,
       xLabel: () => AXES[this.axisName],
       xFormat: (value) => (this.axisName === "time" ? duration(value) : figure(value)),
