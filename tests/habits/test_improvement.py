@@ -63,9 +63,9 @@ def test_a_metric_that_nobody_measures_or_that_has_no_direction_is_refused() -> 
 
 def test_a_metric_that_a_task_by_name_does_not_have_is_refused_as_the_spec_is_read() -> None:
     with pytest.raises(
-        ValidationError, match=r"measures accuracy, loss, top5_accuracy, and no 'acuracy'; did you mean"
+        ValidationError, match=r"measures accuracy, loss, top5_accuracy, and no 'accuracies'; did you mean"
     ):
-        TrainSpec.model_validate({"early_stop": "acuracy"})
+        TrainSpec.model_validate({"early_stop": "accuracies"})
     with pytest.raises(ValidationError, match=r"keep_best: regression measures loss, mae, r2, and no 'test_r2'.* r2\?"):
         TrainSpec.model_validate({"task": "regression", "checkpoint": {"keep_best": "test_r2"}})
     with pytest.raises(ValidationError, match=r"no 'f1'; take one of these"):

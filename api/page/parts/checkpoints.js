@@ -27,7 +27,8 @@ export function checkpointsPanel(id) {
     );
   const best = fetches("Best model", "best");
   const registered = registeredPart(id);
-  const model = el("div", { class: "buttons" }, fetches("Finished model", "model"), best, format, registered.button, registered.named);
+  const finished = fetches("Finished model", "model");
+  const model = el("div", { class: "buttons" }, finished, best, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
   let looking = null;
