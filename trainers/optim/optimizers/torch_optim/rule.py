@@ -74,8 +74,8 @@ class TorchRule(ParameterRule):
         except (TypeError, ValueError, RuntimeError) as error:
             if "'closure'" in str(error):
                 raise SpecRejected(
-                    f"optimizer.name: a step of {name} needs a closure that computes the loss again, and nobody has one "
-                    "once the gradients of all workers are added up; take another class"
+                    f"optimizer.name: {name} needs a closure that computes the loss again within a step, and the "
+                    "gradients of all workers are added up once; take another class"
                 ) from error
             raise SpecRejected(f"optimizer.kwargs: {name} does not make a step with them: {error}") from error
         if _group(optimizer) != before:
