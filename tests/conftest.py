@@ -55,8 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Have each of these groups done by one process, and begin with them: they take longest. The files with most tests
     are next, so that the last ones are short."""
     for item in items:
-        group = group_of(item.path) or ("ray" if "cluster" in getattr(item, "fixturenames", ()) else None)
-        if group:
+        group, has_ray = group_of(item.path), "cluster" in getattr(item, "fixturenames", ())
+        if has_ray and (group is None or (group == "faults" and item.get_closest_marker("long") is None)):
+            group = "ray"  # the few faults that `make test` tries need no second one
+        if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
         sizes, ranks = Counter(item.path for item in items), {name: rank for rank, name in enumerate(TOGETHER)}
