@@ -79,8 +79,10 @@ class Scheduling(LoadGroupScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
     """In the order of the collection, instead of that of the numbers of tests."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
