@@ -18,11 +18,17 @@ export function checkpointsPanel(id) {
     { "aria-label": "Format" },
     Object.keys(SUFFIX).map((name) => el("option", { value: name }, name)),
   );
-  const fetch = actionButton("Finished model", "quiet", () =>
-    download(`v1/jobs/${encodeURIComponent(id)}/model?format=${format.value}`, `${id}-model${SUFFIX[format.value]}`),
-  );
+  const fetches = (label, which) =>
+    actionButton(label, "quiet", () =>
+      download(
+        `v1/jobs/${encodeURIComponent(id)}/model?which=${which}&format=${format.value}`,
+        `${id}-${which}${SUFFIX[format.value]}`,
+      ),
+    );
+  const best = fetches("Best model", "best");
   const registered = registeredPart(id);
-  const model = el("div", { class: "buttons" }, fetch, format, registered.button, registered.named);
+  const finished = fetches("Finished model", "model");
+  const model = el("div", { class: "buttons" }, finished, best, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
   let looking = null;
@@ -34,9 +40,10 @@ export function checkpointsPanel(id) {
   };
   return {
     element: el("div", {}, model, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
-    /** The run has left its model. */
-    finish() {
+    /** The run has left its model. result: Its event's data. */
+    finish(result) {
       model.hidden = false;
+      best.hidden = !result.best;
       registered.look().catch(() => {});
     },
     add({ data }) {

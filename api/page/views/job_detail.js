@@ -187,6 +187,7 @@ class JobPage {
         ["Examples", this.live.examples],
         ...(isValidated ? [["On the validation set", this.live.validation]] : []),
         ["On the test set", this.live.test],
+        ...(result.best ? [["Best model", bestText(result.best)]] : []),
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
@@ -218,7 +219,7 @@ class JobPage {
     if (event.type === "step") this.predicted.add(event);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
-    if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
+    if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
     if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
     this.#tellMarks();
@@ -358,6 +359,10 @@ class JobPage {
 function joined(lines) {
   const [first, ...others] = lines;
   return others.every(([xs]) => xs === first[0]) ? [first[0], ...lines.map(([, ys]) => ys)] : Chart.join(lines);
+}
+
+function bestText({ metric, value, epoch }) {
+  return `${metricTitle(metric)} ${metricFormat(metric)(value)} after epoch ${figure(epoch)}`;
 }
 
 function showAnswer(answers) {
