@@ -58,18 +58,6 @@ def sum_bytes(spec: TrainSpec) -> tuple[float, float] | None:
     return None if each is None else (others * workers.num_virtual * each, plain)
 
 
-def sent_compressed(spec: TrainSpec) -> str:
-    """How many bytes travel for each element of what is compressed, for `explain`."""
-    assert spec.compress is not None
-    if spec.compress.powersgd is not None:
-        return "each worker sends each other r (n + m) numbers of n m, and vectors and small matrices whole, in float32"
-    if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
-        found, plain = both
-        return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
-    each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
-    return f"{each}, 4 where shards of the node read it in place"
-
-
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
     traits, replicas = spec.algorithm.traits, _replicas(spec)
