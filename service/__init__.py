@@ -167,6 +167,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import Exported as Exported
     from trainers import FieldError as FieldError
     from trainers import Images as Images
+    from trainers import KeptProfile as KeptProfile
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError
     from trainers import ModelCost as ModelCost
@@ -193,10 +194,13 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import explain as explain
     from trainers import export_model as export_model
     from trainers import images_of as images_of
+    from trainers import keep_profile as keep_profile
+    from trainers import kept_profile as kept_profile
     from trainers import known_examples as known_examples
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
+    from trainers import plan_work as plan_work
     from trainers import plot_plan as plot_plan
     from trainers import plot_timings as plot_timings
     from trainers import profile_model as profile_model

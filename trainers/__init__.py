@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.figures import images_of as images_of
     from trainers.cost.figures import needed_memory as needed_memory
     from trainers.cost.figures import slope_words as slope_words
+    from trainers.cost.kept import KeptProfile as KeptProfile
+    from trainers.cost.kept import keep_profile as keep_profile
+    from trainers.cost.kept import kept_profile as kept_profile
     from trainers.cost.layers import profile_model as profile_model
     from trainers.cost.layers import profile_spec as profile_spec
     from trainers.cost.plan import Plan as Plan

@@ -41,6 +41,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from trainers.metrics import StepCounters
+from trainers.prediction import Comparison
 
 EventType = Literal[
     "state",
@@ -205,6 +206,9 @@ class Result(BaseModel):
     """Mean over the time from the first step to the last."""
     wall_s: float
     """Seconds at work, over all lives of the run; while it waited or was paused is not counted."""
+    predicted: Comparison | None = None
+    """What was predicted of the rate against what was measured; null where no profile of the step is kept (`predict`),
+    or the run was too short."""
     algorithm: str
     workers: int
     dropped: int = 0

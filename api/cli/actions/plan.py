@@ -1,16 +1,14 @@
 """`millrace plan`: what more workers would bring, as a table, Markdown, a picture or one JSON object."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from api.cli.actions.profile import timed_here
 from api.cli.actions.specs import read_job
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
@@ -18,11 +16,13 @@ from api.cli.display import wide_console
 from service import (
     OPTION_HEADINGS,
     JobSpec,
+    KeptProfile,
     MillraceError,
     Plan,
     PlanRequest,
     PlanTable,
     StepProfile,
+    kept_profile,
     read_cluster,
     read_profile,
     worker_counts,
@@ -62,7 +62,7 @@ def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str
 
 
 def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
-    from service import plan_spec
+    from service import plan_spec, plan_work
 
     request = PlanRequest(
         workers=None if options.workers is None else worker_counts(options.workers),
@@ -73,23 +73,20 @@ def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
     )
     if request.cluster is None or options.profile is not None:
         request = request.model_copy(update={"profile": _profile(spec, options.profile)})
+    if isinstance(request.profile, KeptProfile):
+        return plan_work(spec.train, request.profile.work, request)
     return plan_spec(spec.train, request)
 
 
-def _profile(spec: JobSpec, kept: Path | None) -> StepProfile:
-    """From the file, or timed now and kept there."""
-    if kept is not None and kept.exists():
-        return read_profile(kept)
-    if kept is not None and not kept.parent.is_dir():
-        _refuse(f"--profile: there is no folder {kept.parent}")
-    from service import profile_step
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("timing steps", total=None)
-        found = profile_step(spec.train, on_step=lambda done: bar.update(task, completed=done))
-    if kept is not None:
-        kept.write_text(found.model_dump_json(indent=2) + "\n")
-    return found
+def _profile(spec: JobSpec, path: Path | None) -> StepProfile:
+    """From the file, or timed now and kept there; without a file, from among those that are kept for the user."""
+    if path is None:
+        return kept_profile(spec.train) or timed_here(spec, None)
+    if path.exists():
+        return read_profile(path)
+    if not path.parent.is_dir():
+        _refuse(f"--profile: there is no folder {path.parent}")
+    return timed_here(spec, path)
 
 
 def _draw(plan: Plan, path: Path) -> None:

@@ -184,6 +184,9 @@ def _add_profile(app: typer.Typer) -> None:
         model: Annotated[
             str | None, typer.Option(help="A model by name, or a spec's file: count its layers instead.")
         ] = None,
+        step: Annotated[
+            Path | None, typer.Option(metavar="SPEC", help="Time 20 steps of a worker of this spec instead; kept.")
+        ] = None,
         sets: Sets = None,
         image: Annotated[str | None, typer.Option(metavar="CxHxW", help="The model's images.")] = None,
         classes: Annotated[int | None, typer.Option(min=1, help="The model's classes.")] = None,
@@ -195,11 +198,17 @@ def _add_profile(app: typer.Typer) -> None:
         plot: Annotated[Path, typer.Option(help="Where the picture goes, a PNG.")] = Path("profile.png"),
         output: OutputOption = Output.text,
     ) -> None:
-        """Time a convolution and a fully connected layer on this machine, or count what a model's layers cost."""
-        from api.cli.actions.profile import ModelRequest, check_options, numbers, print_model, print_timings
+        """Time a convolution and a fully connected layer, or a job's step, here; or count a model's layers."""
+        from api.cli.actions.profile import ModelRequest, check_options, numbers, print_model, print_step, print_timings
         from service import TimingPlan
 
-        of_models = {"--set": sets, "--image": image, "--classes": classes}
+        of_models: dict[str, object] = {"--image": image, "--classes": classes}
+        if step is not None:
+            others = {"--model": model, "--batches": batches, "--sizes": sizes, "--threads": threads}
+            check_options(None, of_models | others, {}, "--step")
+            print_step(step, sets or [], output is Output.json)
+            return
+        of_models["--set"] = sets
         check_options(model, of_models, {"--batches": batches, "--sizes": sizes, "--threads": threads})
         if model is not None:
             print_model(ModelRequest(model, sets or [], image, classes), output is Output.json)

@@ -214,6 +214,7 @@ class JobPage {
     this.curves.add(event);
     this.log.add(event);
     if (event.type === "step") this.predicted.add(event);
+    if (event.type === "result") this.predicted.end(event.data);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish();

@@ -324,6 +324,7 @@ class RunController:
             "wall_s": self.parts.log.at_work_s(),
             "workers": len(self.parts.pool.workers),
             "lost_updates": self.lost_updates,
+            "predicted": self.parts.predictions.found,
         })  # fmt: skip
         why = result.warning if is_complete else self.plateau
         if state is State.SUCCEEDED:
@@ -394,6 +395,8 @@ class RunController:
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
-        is_end = is_complete or self.stops_as is not State.PAUSED
-        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
+        await self.parts.predictions.compare()
+        measured = await self.parts.snapshots.finish(
+            snapshot, is_complete, is_complete or self.stops_as is not State.PAUSED
+        )
         self.parts.events.put_nowait(happened.RunMeasured(measured))
