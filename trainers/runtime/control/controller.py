@@ -326,9 +326,8 @@ class RunController:
             "lost_updates": self.lost_updates,
             "predicted": self.parts.predictions.found,
         })  # fmt: skip
-        why = result.warning if is_complete else self.plateau
         if state is State.SUCCEEDED:
-            self.end = succeeded(progress.epochs, why, is_complete)
+            self.end = succeeded(progress.epochs, result.warning if is_complete else self.plateau, is_complete)
         else:
             self.end = stopped(state, f"after {progress.examples} examples", self.stop_reason)
 
@@ -396,7 +395,6 @@ class RunController:
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
         await self.parts.predictions.compare()
-        measured = await self.parts.snapshots.finish(
-            snapshot, is_complete, is_complete or self.stops_as is not State.PAUSED
-        )
+        is_end = is_complete or self.stops_as is not State.PAUSED
+        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
         self.parts.events.put_nowait(happened.RunMeasured(measured))
