@@ -168,6 +168,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import FieldError as FieldError
     from trainers import Images as Images
     from trainers import KeptProfile as KeptProfile
+    from trainers import LinkTable as LinkTable
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError
     from trainers import ModelCost as ModelCost
@@ -197,6 +198,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import keep_profile as keep_profile
     from trainers import kept_profile as kept_profile
     from trainers import known_examples as known_examples
+    from trainers import measure_links as measure_links
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
@@ -207,6 +209,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import profile_spec as profile_spec
     from trainers import profile_step as profile_step
     from trainers import read_cluster as read_cluster
+    from trainers import read_links as read_links
     from trainers import read_profile as read_profile
     from trainers import sentence as sentence
     from trainers import set_of as set_of

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.kept import kept_profile as kept_profile
     from trainers.cost.layers import profile_model as profile_model
     from trainers.cost.layers import profile_spec as profile_spec
+    from trainers.cost.links import LinkTable as LinkTable
+    from trainers.cost.links import read_links as read_links
     from trainers.cost.plan import Plan as Plan
     from trainers.cost.plan import PlanRequest as PlanRequest
     from trainers.cost.plan import StepProfile as StepProfile
@@ -94,6 +96,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.event_log import EventLog as EventLog
     from trainers.runtime.event_log import EventLogReader as EventLogReader
     from trainers.runtime.event_log import Fence as Fence
+    from trainers.runtime.probe.measure import measure_links as measure_links
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run
     from trainers.runtime.runs import count as count

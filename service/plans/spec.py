@@ -20,7 +20,7 @@ from trainers import (
     worker_counts,
 )
 
-OWN = frozenset({"search", "workers", "cluster", "profile", "price"})
+OWN = frozenset({"search", "workers", "cluster", "profile", "price", "links"})
 FIELD = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_]+)*")
 POINTER = re.compile(r"(/\S*): (.*)", re.DOTALL)
 

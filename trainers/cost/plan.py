@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.figures import Figures
+from trainers.cost.links import LinkTable
 from trainers.cost.simulation.simulated import Simulated
 from trainers.errors import SpecRejected
 from trainers.spec import field_errors
@@ -59,6 +60,9 @@ class PlanRequest(Figures):
     """Where it would run; null: on the machine of the profile."""
     profile: StepProfile | None = None
     """How long a minibatch takes; null: as the cluster's device says."""
+    links: LinkTable | None = None
+    """What the links of the nodes do, as `millrace links` has measured them, beside a profile; null: one machine, or as
+    the cluster says."""
     price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Of one worker for an hour, in any currency."""
     search: bool = False

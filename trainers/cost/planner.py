@@ -34,7 +34,7 @@ def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
     """
     if request.cluster is None and request.profile is None:
         raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
-    machines = machines_of(spec, work, request.cluster, request.profile)
+    machines = machines_of(spec, work, request)
     workers = request.workers or usual_counts(spec, machines)
     plan = make_plan(spec, work, machines, workers, request.price)
     if request.simulate:

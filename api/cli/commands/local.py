@@ -1,5 +1,5 @@
 """The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, plan,
-export a model, profile layers, tune their products."""
+measure links, export a model, profile layers, tune their products."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -48,12 +48,13 @@ class TemplateName(StrEnum):
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `init`, `run`, `check`, `explain`, `plan`, `export`, `profile` and `tune`."""
+    """Add `init`, `run`, `check`, `explain`, `plan`, `links`, `export`, `profile` and `tune`."""
     _add_init(app)
     _add_run(app, context)
     _add_check(app)
     _add_explain(app)
     _add_plan(app)
+    _add_links(app, context)
     _add_export(app, context)
     _add_profile(app)
     _add_tune(app)
@@ -141,6 +142,9 @@ def _add_plan(app: typer.Typer) -> None:
         profile: Annotated[
             Path | None, typer.Option(help="Timed steps of this spec; where the file is missing, they are kept there.")
         ] = None,
+        links: Annotated[
+            Path | None, typer.Option(help="What `millrace links` has measured. [one machine]", metavar="FILE")
+        ] = None,
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
         search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
@@ -148,10 +152,25 @@ def _add_plan(app: typer.Typer) -> None:
         output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
     ) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
-        from api.cli.actions.plan import PlanOptions, print_plan
+        from api.cli.actions.planning.plan import PlanOptions, print_plan
 
-        options = PlanOptions(workers, cluster, profile, price, plot, search, simulate)
+        options = PlanOptions(workers, cluster, profile, links, price, plot, search, simulate)
         print_plan(spec_file, sets or [], options, output.value)
+
+
+def _add_links(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def links(
+        *,
+        address: AddressOption = None,
+        at_once: Annotated[str, typer.Option(metavar="1,2,4", help="Transfers at the same time.")] = "1,2,4",
+        file: Annotated[Path, typer.Option(help="Where they are kept.")] = Path("links.json"),
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Measure latency and bandwidth of each transport on and between the nodes of a cluster, for plans."""
+        from api.cli.actions.planning.links import measure
+
+        raise typer.Exit(measure(context, address, at_once, file, output is Output.json))
 
 
 def _add_export(app: typer.Typer, context: CliContext) -> None:

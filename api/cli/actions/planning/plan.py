@@ -24,6 +24,7 @@ from service import (
     StepProfile,
     kept_profile,
     read_cluster,
+    read_links,
     read_profile,
     worker_counts,
 )
@@ -36,6 +37,7 @@ class PlanOptions:
     workers: str | None
     cluster: str | None
     profile: Path | None
+    links: Path | None
     price: float | None
     plot: Path | None
     search: bool = False
@@ -67,10 +69,13 @@ def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
     request = PlanRequest(
         workers=None if options.workers is None else worker_counts(options.workers),
         cluster=None if options.cluster is None else read_cluster(options.cluster),
+        links=None if options.links is None else read_links(options.links),
         price=options.price,
         search=options.search,
         simulate=options.simulate,
     )
+    if request.cluster is not None and options.links is not None:
+        _refuse("--links: a described cluster has its own links; leave --links or --cluster out")
     if request.cluster is None or options.profile is not None:
         request = request.model_copy(update={"profile": _profile(spec, options.profile)})
     if isinstance(request.profile, KeptProfile):
@@ -127,7 +132,7 @@ def _options(text: PlanTable) -> Table:
 def _as_option(message: str, spec_file: Path) -> str:
     """An error of an option by the option's name, any other one by the file's."""
     name = message.partition(":")[0]
-    return f"--{message}" if name in ("workers", "cluster", "profile") else f"{spec_file}: {message}"
+    return f"--{message}" if name in ("workers", "cluster", "profile", "links") else f"{spec_file}: {message}"
 
 
 def _refuse(line: str) -> NoReturn:
