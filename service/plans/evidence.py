@@ -1,19 +1,26 @@
 """Time to a target: the epochs that runs of the same job have needed, and what a plan makes of them."""
 
 import contextlib
+import json
 import re
 import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from service.database.job_query import Query
 from service.errors import SpecInvalid
 from service.jobs.manager import JobManager
-from service.jobs.views import JobView
+from service.jobs.metric_series import LOG, SeriesCache
 from service.spec import JobSpec
-from trainers import FieldError, Plan, SpecRejected, TargetTime, counted_fields
+from trainers import EventLogReader, FieldError, Plan, Result, SpecRejected, TargetTime, counted_fields
 
 NEWEST = 50
 """Jobs that are looked at."""
+DEPTHS = ("*", "*/*/*", "*/*/*/*")
+"""In a folder of runs, where those of jobs, sweeps and studies lie."""
+ABOUT = "position.json"
+"""In a checkpoint, what it is of."""
 POINTS = 10_000
 MOST_TRIALS = 8
 TARGET = re.compile(r"((?:test|validation)_\w+) *= *(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
@@ -44,7 +51,44 @@ def read_target(text: str) -> Target:
     return Target(match[1], float(match[2]))
 
 
-async def with_target(manager: JobManager, spec: JobSpec, plan: Plan, target: Target, price: float | None) -> Plan:
+class Evidence(NamedTuple):
+    """An ended run, and a metric over it."""
+
+    job_id: str
+    spec: JobSpec
+    points: Sequence[tuple[float, float]]
+    """Epoch and value of each evaluation."""
+    epochs: float
+    examples: int
+
+
+async def runs_of(manager: JobManager, spec: JobSpec, metric: str) -> list[Evidence]:
+    """What the service's jobs tell of a metric of this one."""
+    page = await manager.page(Query(limit=NEWEST))
+    jobs = [await manager.show(job.id) for job in page.jobs if job.state.is_terminal]
+    found = list[Evidence]()
+    for job in jobs:
+        if _kind(job.spec) == _kind(spec):
+            line = await manager.line(job.id, metric, "epoch", POINTS)
+            found.append(Evidence(job.id, job.spec, line.points, job.result.epochs, job.result.examples))
+    return found
+
+
+def runs_in(folder: Path, spec: JobSpec, metric: str) -> list[Evidence]:
+    """What the runs in a folder of this machine tell, also those of sweeps and studies: the newest ones that have
+    succeeded, and kept a checkpoint, in which the spec stands."""
+    logs = (log for depth in DEPTHS for log in folder.glob(f"{depth}/{LOG}"))
+    series, found = SeriesCache(), list[Evidence]()
+    for log in sorted(logs, key=lambda log: -log.stat().st_mtime)[:NEWEST]:
+        run = log.parent
+        theirs = _spec_in(run)
+        if theirs is not None and _kind(theirs) == _kind(spec) and (result := _result_in(run)) is not None:
+            points = series.line(run, metric, "epoch", POINTS).points
+            found.append(Evidence(run.name, theirs, points, result.epochs, result.examples))
+    return found
+
+
+def with_target(spec: JobSpec, plan: Plan, target: Target, price: float | None, runs: Sequence[Evidence]) -> Plan:
     """The plan with the time to the target at each number of workers for which a run tells the epochs.
 
     The epochs depend on what a step trains: of a synchronous job that is the same on any number of workers, of another
@@ -54,15 +98,13 @@ async def with_target(manager: JobManager, spec: JobSpec, plan: Plan, target: Ta
     Raises:
         SpecInvalid: There are such runs, and none has reached it.
     """
-    runs = [run for run in await _runs(manager) if _kind(run.spec) == _kind(spec)]
     reached, best = dict[int, list[tuple[str, float, float]]](), list[float]()
     for run in runs:
-        line = await manager.line(run.id, target.metric, "epoch", POINTS)
-        best += [value for _, value in line.points]
-        epochs = next((epoch for epoch, value in line.points if target.is_reached(value)), None)
-        if epochs is not None and run.result.epochs:
-            examples = run.result.examples / run.result.epochs * epochs
-            reached.setdefault(_size(run.spec), []).append((run.id, epochs, examples))
+        best += [value for _, value in run.points]
+        epochs = next((epoch for epoch, value in run.points if target.is_reached(value)), None)
+        if epochs is not None and run.epochs:
+            examples = run.examples / run.epochs * epochs
+            reached.setdefault(_size(run.spec), []).append((run.job_id, epochs, examples))
     if best and not reached:
         closest = min(best) if target.is_lower else max(best)
         message = f"none of {len(runs)} runs of this job has reached it; the closest had {closest:g}"
@@ -126,6 +168,14 @@ def _kind(spec: JobSpec) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name != "seed"}
 
 
-async def _runs(manager: JobManager) -> list[JobView]:
-    page = await manager.page(Query(limit=NEWEST))
-    return [await manager.show(job.id) for job in page.jobs if job.state.is_terminal]
+def _spec_in(run: Path) -> JobSpec | None:
+    """As the newest checkpoint has it."""
+    for about in sorted((run / "checkpoints").glob(f"[!.]*/{ABOUT}"), reverse=True):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, SpecRejected):
+            return JobSpec.model_validate(json.loads(about.read_bytes())["spec"])
+    return None
+
+
+def _result_in(run: Path) -> Result | None:
+    found = [event.data for event in EventLogReader(run).read() if event.type == "result"]
+    return Result.model_validate(found[-1]) if found else None

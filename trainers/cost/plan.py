@@ -56,6 +56,9 @@ class PlanRequest(Figures):
 
     workers: tuple[int, ...] | None = None
     """Candidates; null: as many as the spec, the cluster or the machine's cores allow, up to 64."""
+    nodes: tuple[int, ...] | None = None
+    """Instead of numbers of workers: so many nodes, or switches, of the cluster or the links, each with as many workers
+    as it has devices."""
     cluster: Cluster | None = None
     """Where it would run; null: on the machine of the profile."""
     profile: StepProfile | None = None
@@ -235,8 +238,8 @@ def rate_words(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
-def worker_counts(text: str) -> tuple[int, ...]:
-    """The numbers of `1..64` or of `1,2,4,8`.
+def worker_counts(text: str, of: str = "workers") -> tuple[int, ...]:
+    """The numbers of `1..64` or of `1,2,4,8`. of: What is counted, for errors.
 
     Raises:
         SpecRejected: It is neither.
@@ -245,10 +248,10 @@ def worker_counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r" *([1-9]\d{0,3})(?:\.\.([1-9]\d{0,3}))? *", part)
         if match is None:
-            raise SpecRejected(f"workers: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
+            raise SpecRejected(f"{of}: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last > MOST_COUNTS:
-            raise SpecRejected(f"workers: {part.strip()} is no range of up to {MOST_COUNTS} workers; write 1..64")
+            raise SpecRejected(f"{of}: {part.strip()} is no range of up to {MOST_COUNTS} {of}; write 1..64")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
 

@@ -53,7 +53,7 @@ def add_local(app: typer.Typer, context: CliContext) -> None:
     _add_run(app, context)
     _add_check(app)
     _add_explain(app)
-    _add_plan(app)
+    _add_plan(app, context)
     _add_links(app, context)
     _add_export(app, context)
     _add_profile(app)
@@ -127,7 +127,7 @@ def _add_explain(app: typer.Typer) -> None:
         print_recipe(spec_file, sets or [], examples, output is Output.json)
 
 
-def _add_plan(app: typer.Typer) -> None:
+def _add_plan(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def plan(
         spec_file: SpecFile,
@@ -145,6 +145,15 @@ def _add_plan(app: typer.Typer) -> None:
         links: Annotated[
             Path | None, typer.Option(help="What `millrace links` has measured. [one machine]", metavar="FILE")
         ] = None,
+        nodes: Annotated[
+            str | None, typer.Option(metavar="1..16", help="Instead of workers: so many nodes, all filled.")
+        ] = None,
+        target: Annotated[
+            str | None, typer.Option(metavar="METRIC=VALUE", help="How long until then, as earlier runs of it tell.")
+        ] = None,
+        server: Annotated[
+            str | None, typer.Option(metavar="URL", help="Have this service plan it, with its jobs. [here]")
+        ] = None,
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
         search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
@@ -154,8 +163,8 @@ def _add_plan(app: typer.Typer) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
         from api.cli.actions.planning.plan import PlanOptions, print_plan
 
-        options = PlanOptions(workers, cluster, profile, links, price, plot, search, simulate)
-        print_plan(spec_file, sets or [], options, output.value)
+        options = PlanOptions(workers, cluster, profile, links, nodes, target, server, price, plot, search, simulate)
+        print_plan(context, spec_file, sets or [], options, output.value)
 
 
 def _add_links(app: typer.Typer, context: CliContext) -> None:

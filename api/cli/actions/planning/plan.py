@@ -10,8 +10,8 @@ from rich.text import Text
 
 from api.cli.actions.profile import timed_here
 from api.cli.actions.specs import read_job
-from api.cli.connection import complain
-from api.cli.context import BAD_INPUT
+from api.cli.connection import complain, connected
+from api.cli.context import BAD_INPUT, CliContext
 from api.cli.display import wide_console
 from service import (
     OPTION_HEADINGS,
@@ -21,13 +21,21 @@ from service import (
     Plan,
     PlanRequest,
     PlanTable,
+    SpecInvalid,
     StepProfile,
+    Target,
     kept_profile,
     read_cluster,
     read_links,
     read_profile,
+    read_target,
+    runs_in,
+    with_target,
     worker_counts,
 )
+
+OPTIONS = ("workers", "nodes", "cluster", "profile", "links", "target")
+"""By whose names errors begin."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +46,28 @@ class PlanOptions:
     cluster: str | None
     profile: Path | None
     links: Path | None
+    nodes: str | None
+    target: str | None
+    server: str | None
     price: float | None
     plot: Path | None
     search: bool = False
     simulate: int = 0
 
 
-def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
+def print_plan(context: CliContext, spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
     """Plan a spec and print it as `text`, `json` or `md`, or end with exit status 2."""
     spec = read_job(spec_file, sets)
     if options.plot is not None and not options.plot.parent.is_dir():
         _refuse(f"--plot: there is no folder {options.plot.parent}")
     try:
-        plan = _plan(spec, options)
+        plan = _plan(context, spec, options)
+    except SpecInvalid as error:
+        _refuse(
+            "; ".join(
+                _as_option(f"{one.pointer[1:].replace('/', '.')}: {one.message}", spec_file) for one in error.errors
+            )
+        )
     except MillraceError as error:
         _refuse(_as_option(str(error), spec_file))
     if options.plot is not None:
@@ -63,24 +80,52 @@ def print_plan(spec_file: Path, sets: list[str], options: PlanOptions, form: str
         _show(plan, options.plot)
 
 
-def _plan(spec: JobSpec, options: PlanOptions) -> Plan:
-    from service import plan_spec, plan_work
-
+def _plan(context: CliContext, spec: JobSpec, options: PlanOptions) -> Plan:
+    target = None if options.target is None else _target(options.target)
     request = PlanRequest(
         workers=None if options.workers is None else worker_counts(options.workers),
+        nodes=None if options.nodes is None else worker_counts(options.nodes, "nodes"),
         cluster=None if options.cluster is None else read_cluster(options.cluster),
         links=None if options.links is None else read_links(options.links),
         price=options.price,
         search=options.search,
         simulate=options.simulate,
     )
-    if request.cluster is not None and options.links is not None:
+    if options.server is not None:
+        return _asked(context, spec, request, options)
+    if request.cluster is not None and request.links is not None:
         _refuse("--links: a described cluster has its own links; leave --links or --cluster out")
     if request.cluster is None or options.profile is not None:
         request = request.model_copy(update={"profile": _profile(spec, options.profile)})
+    plan = _planned(spec, request)
+    if target is None:
+        return plan
+    runs = runs_in(context.runs_dir, spec, target.metric)
+    return with_target(spec, plan, target, options.price, runs)
+
+
+def _planned(spec: JobSpec, request: PlanRequest) -> Plan:
+    from service import plan_spec, plan_work
+
     if isinstance(request.profile, KeptProfile):
         return plan_work(spec.train, request.profile.work, request)
     return plan_spec(spec.train, request)
+
+
+def _asked(context: CliContext, spec: JobSpec, request: PlanRequest, options: PlanOptions) -> Plan:
+    """The plan of a service: for its machine where nothing else is said, with what its jobs tell of the target."""
+    if options.profile is not None:
+        request = request.model_copy(update={"profile": read_profile(options.profile)})
+    asked = request.model_dump(mode="json", exclude_none=True)
+    with connected(context, options.server) as client:
+        return client.plan(spec, **asked, **({} if options.target is None else {"target": options.target}))
+
+
+def _target(text: str) -> Target:
+    try:
+        return read_target(text)
+    except ValueError as error:
+        _refuse(f"--target: {error}")
 
 
 def _profile(spec: JobSpec, path: Path | None) -> StepProfile:
@@ -131,8 +176,7 @@ def _options(text: PlanTable) -> Table:
 
 def _as_option(message: str, spec_file: Path) -> str:
     """An error of an option by the option's name, any other one by the file's."""
-    name = message.partition(":")[0]
-    return f"--{message}" if name in ("workers", "cluster", "profile", "links") else f"{spec_file}: {message}"
+    return f"--{message}" if message.partition(":")[0] in OPTIONS else f"{spec_file}: {message}"
 
 
 def _refuse(line: str) -> NoReturn:
