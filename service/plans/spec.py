@@ -51,6 +51,10 @@ class PlanSpec(PlanRequest):
     target: str | None = Field(default=None, max_length=200)
     """What shall be reached, such as `test_accuracy=0.95`. Earlier runs of this job tell how long that takes."""
 
+    noise_scale: bool = False
+    """Whether, where no run of this job tells of the target, runs with other batches do, by the gradient noise scale
+    that they have measured (`algorithm.noise_scale`)."""
+
     @field_validator("target")
     @classmethod
     def _is_one(cls, written: str | None) -> str | None:

@@ -171,6 +171,9 @@ class TargetTime(Figures):
     value: float
     jobs: tuple[str, ...]
     """The runs that have reached it."""
+    noise_scale: float | None = None
+    """Median over these, in examples, where they had other batches, and the gradient noise scale that they measured
+    tells what that costs; null where they are runs of the same job."""
     epochs: float | None
     """Median over these; null without any: then it is unknown, and `trials` would tell."""
     seconds: dict[int, float]

@@ -112,7 +112,10 @@ class PlanTable:
             ]
             runs = "1 run" if len(target.jobs) == 1 else f"{len(target.jobs)} runs"
             price = ", in brackets the price" if target.prices else ""
-            yield f"{name}: {', '.join(times)} (workers){price}; {target.epochs:.3g} epochs, from {runs} of this job."
+            whose = "of this job"
+            if target.noise_scale is not None:
+                whose = f"with other batches, at a gradient noise scale of {target.noise_scale:,.4g} examples"
+            yield f"{name}: {', '.join(times)} (workers){price}; {target.epochs:.3g} epochs, from {runs} {whose}."
         if target.trials:
             where = "" if not target.seconds else " on other numbers of workers"
             counts = [trial.get("workers", 1) for trial in target.trials]

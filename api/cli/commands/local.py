@@ -151,6 +151,9 @@ def _add_plan(app: typer.Typer, context: CliContext) -> None:
         target: Annotated[
             str | None, typer.Option(metavar="METRIC=VALUE", help="How long until then, as earlier runs of it tell.")
         ] = None,
+        noise_scale: Annotated[
+            bool, typer.Option("--noise-scale", help="Of the target, runs with other batches tell too.")
+        ] = False,
         server: Annotated[
             str | None, typer.Option(metavar="URL", help="Have this service plan it, with its jobs. [here]")
         ] = None,
@@ -163,7 +166,9 @@ def _add_plan(app: typer.Typer, context: CliContext) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
         from api.cli.actions.planning.plan import PlanOptions, print_plan
 
-        options = PlanOptions(workers, cluster, profile, links, nodes, target, server, price, plot, search, simulate)
+        options = PlanOptions(
+            workers, cluster, profile, links, nodes, target, noise_scale, server, price, plot, search, simulate
+        )
         print_plan(context, spec_file, sets or [], options, output.value)
 
 

@@ -57,7 +57,8 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
                 raise ProblemError(503, "the process that makes plans was ended, twice; try again later") from None
         if asked.target is not None:
             target = read_target(asked.target)
-            plan = with_target(spec, plan, target, asked.price, await runs_of(manager, spec, target.metric))
+            runs = await runs_of(manager, spec, target.metric)
+            plan = with_target(spec, plan, target, asked.price, runs, asked.noise_scale)
         return Response(plan.model_dump_json(), media_type="application/json")
 
     routes.add_api_route(

@@ -40,6 +40,7 @@ const PLOTS = [
 ];
 
 const NORM = { title: "Gradient norm", zero: true, lines: [["before clipping", "steps", "gradient_norm"]] };
+const NOISE = { title: "Gradient noise scale", zero: true, lines: [["examples", "steps", "noise_scale"]] };
 
 const DRAWN_WITH_LOSS = ["test_loss", "test_error_median", "validation_error_median"];
 
@@ -267,7 +268,7 @@ class JobPage {
     const axis = this.axisName,
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
-    this.#addNorm();
+    this.#addNorms();
     for (const { plot, chart } of this.charts)
       chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
     if (!this.drawn) performance.mark("first plot");
@@ -287,13 +288,15 @@ class JobPage {
     }
   }
 
-  /** A chart of the gradients' norms, where the run measures them. */
-  #addNorm() {
-    const measured = this.curves.steps.gradient_norm.some((value) => value !== null);
-    if (!measured || this.charts.some(({ plot }) => plot === NORM)) return;
-    const added = this.#chart(NORM);
-    this.charts.push(added);
-    this.chartList.append(added.chart.element);
+  /** Charts of the gradients' norms and of their noise scale, where the run measures them. */
+  #addNorms() {
+    for (const norm of [NORM, NOISE]) {
+      const measured = this.curves.steps[norm.lines[0][2]].some((value) => value !== null);
+      if (!measured || this.charts.some(({ plot }) => plot === norm)) continue;
+      const added = this.#chart(norm);
+      this.charts.push(added);
+      this.chartList.append(added.chart.element);
+    }
   }
 
   #showLive(epochs, examples, measured) {

@@ -81,7 +81,7 @@ def test_what_is_wrong_is_one_line(cli: Cli, options: tuple[str, ...], told: str
     assert len(outcome.stderr.splitlines()) == 1
 
 
-def ended(runs: Path, spec: dict[str, object], *accuracies: float) -> None:
+def ended(runs: Path, spec: dict[str, object], *accuracies: float, noise_scale: float | None = None) -> None:
     """A run that has succeeded, with an evaluation after each epoch, and its last checkpoint."""
     train = TrainSpec.model_validate(spec)
     about = runs / "checkpoints" / "0000000004" / "position.json"
@@ -93,7 +93,7 @@ def ended(runs: Path, spec: dict[str, object], *accuracies: float) -> None:
     result = Result(
         job_id=runs.name, state=State.SUCCEEDED, epochs=len(accuracies), examples=1000 * len(accuracies),
         test_accuracy=None, test_loss=None, train_loss=None, examples_per_s=1.0, wall_s=1.0, algorithm="sync",
-        workers=4, model_path=None, message="",
+        workers=4, model_path=None, message="", noise_scale=noise_scale,
     )  # fmt: skip
     log.append("result", result.model_dump(mode="json"))
     log.close()
@@ -120,6 +120,35 @@ def test_the_time_to_a_target_from_runs_trials_and_studies_of_this_machine(cli: 
     assert missed.exit_code == 2
     assert (
         "--target: test_accuracy 0.99: none of 3 runs of this job has reached it; the closest had 0.95" in missed.stderr
+    )
+
+
+def test_where_asked_runs_with_other_batches_tell_by_their_noise_scale(cli: Cli, tmp_path: Path) -> None:
+    measuring = {
+        "algorithm": {"name": "sync", "noise_scale": True},
+        "batch": 8,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+    }
+    ended(tmp_path / "runs" / "job-1", SPEC | measuring, 0.5, 0.91, noise_scale=96.0)
+    ended(tmp_path / "runs" / "job-2", SPEC | measuring, 0.91)  # which has not measured it
+    plan = ("--cluster", "big-basin", "--workers", "4", "--target", "test_accuracy=0.9", "--set", "optimizer=sgd")
+    assert "unknown. This trial would tell" in cli(*plan).stdout
+    found = json.loads(cli(*plan, "--noise-scale", "-o", "json").stdout)
+    target, (planned,) = found["target"], found["candidates"]
+    grows = (1 + 4 * 16 / 96.0) / (1 + 4 * 8 / 96.0)
+    assert (target["jobs"], target["noise_scale"]) == (["job-1"], 96.0)
+    assert target["epochs"] == pytest.approx(2 * grows)
+    assert target["seconds"]["4"] == pytest.approx(2000 * grows / planned["examples_per_s"])
+    assert (
+        "from 1 run with other batches, at a gradient noise scale of 96 examples." in cli(*plan, "--noise-scale").stdout
+    )
+    ended(tmp_path / "runs" / "job-3", SPEC | {"optimizer": "sgd"}, 0.5, 0.6, 0.95)  # the job itself
+    own = json.loads(cli(*plan, "--noise-scale", "-o", "json").stdout)["target"]
+    assert (own["jobs"], own["noise_scale"], own["epochs"]) == (["job-3"], None, 3)
+    without = cli("--cluster", "big-basin", "--noise-scale")
+    assert (without.exit_code, without.stderr) == (
+        2,
+        "--noise-scale: only goes with --target, of which it tells; leave it out\n",
     )
 
 

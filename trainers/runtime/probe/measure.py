@@ -59,7 +59,7 @@ def measure_links(
     pairs = list(itertools.combinations(places, 2))
     longest = SHORTEST_S * (len(SIZES) + 1) * len(at_once)
     chosen = pairs
-    if longest * (3 * len(places) + 2 * len(pairs)) > budget_s:
+    if len(places) > 3 and longest * (3 * len(places) + 2 * len(pairs)) > budget_s:
         chosen = [*itertools.pairwise(places), (places[-1], places[0])]
     cases = list(_cases(places, chosen, at_once))
     window_s = min(WINDOW_S, budget_s / (len(cases) * (len(SIZES) + 1)))

@@ -48,6 +48,7 @@ class PlanOptions:
     links: Path | None
     nodes: str | None
     target: str | None
+    noise_scale: bool
     server: str | None
     price: float | None
     plot: Path | None
@@ -58,6 +59,8 @@ class PlanOptions:
 def print_plan(context: CliContext, spec_file: Path, sets: list[str], options: PlanOptions, form: str) -> None:
     """Plan a spec and print it as `text`, `json` or `md`, or end with exit status 2."""
     spec = read_job(spec_file, sets)
+    if options.noise_scale and options.target is None:
+        _refuse("--noise-scale: only goes with --target, of which it tells; leave it out")
     if options.plot is not None and not options.plot.parent.is_dir():
         _refuse(f"--plot: there is no folder {options.plot.parent}")
     try:
@@ -101,7 +104,7 @@ def _plan(context: CliContext, spec: JobSpec, options: PlanOptions) -> Plan:
     if target is None:
         return plan
     runs = runs_in(context.runs_dir, spec, target.metric)
-    return with_target(spec, plan, target, options.price, runs)
+    return with_target(spec, plan, target, options.price, runs, options.noise_scale)
 
 
 def _planned(spec: JobSpec, request: PlanRequest) -> Plan:
@@ -117,8 +120,10 @@ def _asked(context: CliContext, spec: JobSpec, request: PlanRequest, options: Pl
     if options.profile is not None:
         request = request.model_copy(update={"profile": read_profile(options.profile)})
     asked = request.model_dump(mode="json", exclude_none=True)
+    if options.target is not None:
+        asked |= {"target": options.target, "noise_scale": options.noise_scale}
     with connected(context, options.server) as client:
-        return client.plan(spec, **asked, **({} if options.target is None else {"target": options.target}))
+        return client.plan(spec, **asked)
 
 
 def _target(text: str) -> Target:
