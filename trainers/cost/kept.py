@@ -9,18 +9,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainers.algorithms.hybrid.config import HybridConfig
-from trainers.cost.plan import Candidate, PlanRequest, StepProfile
-from trainers.cost.planner import plan_work
+from trainers.cost.plan import StepProfile
 from trainers.cost.profiled import processor, profiled_fields
 from trainers.cost.workload import Workload, num_states_of
-from trainers.prediction import PARTS, Prediction, profiles_folder
+from trainers.prediction import profiles_folder
 from trainers.spec import TrainSpec
 
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 class KeptProfile(StepProfile):
-    """A profile together with what was counted of the model, so that a plan needs no torch."""
+    """A profile together with what was counted of the model, which needs not be counted again."""
 
     work: Workload
 
@@ -48,33 +47,6 @@ def kept_profile(spec: TrainSpec) -> KeptProfile | None:
         kept = KeptProfile.model_validate_json(_path(spec).read_bytes())
         return kept.model_copy(update={"work": kept.work.model_copy(update={"num_states": num_states_of(spec)})})
     return None
-
-
-def predict(spec: TrainSpec) -> Prediction | None:
-    """What the spec's own number of workers would reach on this machine; None where no profile is kept.
-
-    Raises:
-        SpecRejected: The cost model does not cover the spec.
-    """
-    if (kept := kept_profile(spec)) is None:
-        return None
-    plan = plan_work(spec, kept.work, PlanRequest(profile=kept, workers=(spec.workers.count,)))
-    found = plan.of(spec.workers.count)
-    return Prediction(
-        workers=found.workers,
-        examples_per_s=found.examples_per_s,
-        least_per_s=found.least_per_s,
-        most_per_s=found.most_per_s,
-        basis=plan.basis,
-        parts=parts_of(found),
-    )
-
-
-def parts_of(found: Candidate) -> dict[str, float]:
-    """The step's seconds as `Prediction` has them: of a worker, for an example."""
-    seconds = (found.computing_s, found.data_s, found.seen_s + found.waiting_s)
-    of_one = found.workers / (found.examples_per_s * found.step_s)
-    return {name: each * of_one for name, each in zip(PARTS, seconds, strict=True)}
 
 
 def _path(spec: TrainSpec) -> Path:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.cost.test_planning import profile_of
 from tests.runtime.runs import finished, spec
-from trainers.cost.kept import keep_profile, kept_profile, predict
+from trainers.cost.kept import keep_profile, kept_profile
+from trainers.cost.predicting import predict
 from trainers.events import Event, Result
 from trainers.prediction import Prediction, profiles_folder
 from trainers.runtime.control.config import RunConfig
@@ -67,7 +68,6 @@ def test_a_pause_other_numbers_of_workers_and_other_nodes_are_left_out() -> None
 @pytest.mark.usefixtures("home")
 def test_a_kept_profile_is_found_by_what_decides_about_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_profile(spec()) is None
-    assert predict(spec()) is None
     mine, other = profile_of(spec()), profile_of(spec(batch=8), device="e")
     keep_profile(spec(), mine)
     keep_profile(spec(batch=8), other)
@@ -76,6 +76,7 @@ def test_a_kept_profile_is_found_by_what_decides_about_a_step(monkeypatch: pytes
         found = kept_profile(same)
         assert found is not None
         assert (found.device, found.work.num_states) == ("d", 1)
+        assert predict(same, found).examples_per_s > 0
     late = kept_profile(spec(algorithm={"name": "downpour", "server_rule": "delay_compensated"}))
     assert late is not None
     assert late.work.num_states > 1  # of the spec that asks
@@ -128,12 +129,12 @@ class Told:
 def test_what_goes_wrong_with_a_profile_is_told_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def raises() -> None:
+    async def raises(*_: object, **__: object) -> None:
         raise OSError("no such disk")
 
     told = Told()
     found = predictions.Predictions(RunConfig("job", spec(predict="timed"), tmp_path), told)  # type: ignore[arg-type]
-    monkeypatch.setattr(found, "_time_a_step", raises)
+    monkeypatch.setattr(found, "_once", raises)
     asyncio.run(found.prepare(is_first=False))
     assert told.lines == []
     asyncio.run(found.prepare(is_first=True))

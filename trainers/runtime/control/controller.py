@@ -394,7 +394,7 @@ class RunController:
         self.parts.events.put_nowait(happened.LastVersionTaken(snapshot, lost_updates))
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
-        await self.parts.predictions.compare()
         is_end = is_complete or self.stops_as is not State.PAUSED
-        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
+        finishing = self.parts.snapshots.finish(snapshot, is_complete, is_end)
+        measured, _ = await asyncio.gather(finishing, self.parts.predictions.compare())
         self.parts.events.put_nowait(happened.RunMeasured(measured))

@@ -4,8 +4,9 @@ A run predicts by a profile that is kept, when all is trained: nothing is import
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -19,8 +20,14 @@ from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.event_log import EventLogReader
 from trainers.spec import TrainSpec
 
-WITHIN_S = 300.0
+if TYPE_CHECKING:
+    from trainers.cost.kept import KeptProfile
+
+T = TypeVar("T")
+TIMED_WITHIN_S = 300.0
 """For a GPU to be free, the data to be opened and 20 steps; a run does not wait for longer."""
+PREDICTED_WITHIN_S = 60.0
+"""For a process to start and plan, while the last model is evaluated."""
 
 
 class Predictions:
@@ -39,17 +46,20 @@ class Predictions:
         if not is_first or self.config.is_trial or self.config.spec.predict != "timed":
             return
         with self._dispensable("no profile was made"):
-            if not await asyncio.to_thread(_is_kept, self.config.spec):
+            if await asyncio.to_thread(_kept, self.config.spec) is None:
                 self.log.line("info", "times 20 steps of one worker, for a prediction of the rate")
-                await self._time_a_step()
+                await self._once(_timed, self.config.spec, gpus=self.config.spec.workers.gpus, within_s=TIMED_WITHIN_S)
 
     async def compare(self) -> None:
         """Once all is trained; `found` stays None where there is nothing to compare."""
         if self.config.is_trial or not any(profiles_folder().glob("*.json")):
             return
         with self._dispensable("no rate is predicted"):
-            node = ray.get_runtime_context().get_node_id()
-            self.found = await asyncio.to_thread(_compared, self.config, node)
+            kept = await asyncio.to_thread(_kept, self.config.spec)
+            if kept is not None:
+                predicted = await self._once(_predicted, self.config.spec, kept, within_s=PREDICTED_WITHIN_S)
+                events = await asyncio.to_thread(list, EventLogReader(self.config.run_dir).read())
+                self.found = compare(events, predicted, ray.get_runtime_context().get_node_id())
 
     @contextmanager
     def _dispensable(self, what: str) -> Iterator[None]:
@@ -61,19 +71,20 @@ class Predictions:
         except Exception as error:
             self.log.line("warning", f"{what}: {cause_of(error) or type(error).__name__}")
 
-    async def _time_a_step(self) -> None:
-        """In a process on the coordinator's node that ends with it, and with this."""
+    async def _once(self, task: Callable[..., T], *arguments: Any, gpus: float = 0, within_s: float) -> T:
+        """What a process on the coordinator's node returns that ends with it, and with this."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         once = ray.remote(
-            num_cpus=0, num_gpus=self.config.spec.workers.gpus, max_retries=0, max_calls=1,
-            runtime_env=self.config.runtime_env, scheduling_strategy=here,
-        )(_timed)  # fmt: skip
-        running = once.remote(self.config.spec)
+            num_cpus=0, num_gpus=gpus, max_retries=0, max_calls=1, runtime_env=self.config.runtime_env,
+            scheduling_strategy=here,
+        )(task)  # fmt: skip
+        running = once.remote(*arguments)
         try:
-            await asyncio.wait_for(running, WITHIN_S)
+            found: T = await asyncio.wait_for(running, within_s)
         except (asyncio.CancelledError, TimeoutError):
             ray.cancel(running, force=True)
             raise
+        return found
 
 
 def compare(events: Sequence[Event], predicted: Prediction, node: str) -> Comparison | None:
@@ -122,17 +133,18 @@ def compare(events: Sequence[Event], predicted: Prediction, node: str) -> Compar
 # The cost model is imported late: a run that predicts nothing never loads it.
 
 
-def _is_kept(spec: TrainSpec) -> bool:
+def _kept(spec: TrainSpec) -> "KeptProfile | None":
     from trainers.cost.kept import kept_profile
 
-    return kept_profile(spec) is not None
+    return kept_profile(spec)
 
 
-def _compared(config: RunConfig, node: str) -> Comparison | None:
-    from trainers.cost.kept import predict
+def _predicted(spec: TrainSpec, kept: "KeptProfile") -> Prediction:
+    from trainers.cost.predicting import predict
+    from trainers.runtime.actors.base import use_code
 
-    predicted = predict(config.spec)
-    return None if predicted is None else compare(list(EventLogReader(config.run_dir).read()), predicted, node)
+    use_code(spec.code is not None)
+    return predict(spec, kept)
 
 
 def _timed(spec: TrainSpec) -> None:
