@@ -69,7 +69,7 @@ class Predictions:
         except Fenced:
             raise
         except Exception as error:
-            self.log.line("warning", f"{what}: {cause_of(error) or type(error).__name__}")
+            self.log.line("warning", f"{what}: {str(cause_of(error)) or type(error).__name__}")
 
     async def _once(self, task: Callable[..., T], *arguments: Any, gpus: float = 0, within_s: float) -> T:
         """What a process on the coordinator's node returns that ends with it, and with this."""
