@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import StorageFull as StorageFull
     from service.errors import StorageRefused as StorageRefused
     from service.errors import StorageUnreachable as StorageUnreachable
+    from service.errors import StudyNotFound as StudyNotFound
     from service.errors import SweepNotFound as SweepNotFound
     from service.errors import TokenRefused as TokenRefused
     from service.errors import TooManyInFlight as TooManyInFlight
@@ -120,6 +121,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.speedup.page import study_tables as study_tables
     from service.speedup.picture import study_picture as study_picture
     from service.speedup.study import Study as Study
+    from service.speedup.study import study_in as study_in
     from service.speedup.study import study_of as study_of
     from service.speedup.study import study_sweep as study_sweep
     from service.storage.checkpoints import CheckpointFile as CheckpointFile
