@@ -316,8 +316,7 @@ class RunController:
         training.stop()
 
     def _end_well(self, measured: Measured) -> None:
-        progress = self._progress
-        is_complete = progress.is_complete()
+        progress, is_complete = self._progress, self._progress.is_complete()
         state = State.SUCCEEDED if is_complete else self.stops_as or State.CANCELLED
         result = progress.result(self.parts.config.job_id, state, measured)
         self.result = result = result.model_copy(update={
