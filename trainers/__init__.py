@@ -11,6 +11,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.clusters.cluster import cluster_of as cluster_of
     from trainers.cost.clusters.cluster import read_cluster as read_cluster
     from trainers.cost.clusters.cluster import shipped_clusters as shipped_clusters
+    from trainers.cost.clusters.links import LinkTable as LinkTable
+    from trainers.cost.clusters.links import read_links as read_links
     from trainers.cost.figures import CostShare as CostShare
     from trainers.cost.figures import Images as Images
     from trainers.cost.figures import ModelCost as ModelCost
@@ -25,8 +27,6 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.kept import kept_profile as kept_profile
     from trainers.cost.layers import profile_model as profile_model
     from trainers.cost.layers import profile_spec as profile_spec
-    from trainers.cost.links import LinkTable as LinkTable
-    from trainers.cost.links import read_links as read_links
     from trainers.cost.plan import Plan as Plan
     from trainers.cost.plan import PlanRequest as PlanRequest
     from trainers.cost.plan import StepProfile as StepProfile

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cost.test_planning import profile_of, slow, spec_of
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.links import (
+from trainers.cost.clusters.links import (
     LinkNode,
     LinkPoint,
     LinkTable,

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from trainers.cost.clusters.cluster import Cluster
+from trainers.cost.clusters.links import LinkTable
 from trainers.cost.figures import Figures
-from trainers.cost.links import LinkTable
 from trainers.cost.simulation.simulated import Simulated
 from trainers.errors import SpecRejected
 from trainers.spec import field_errors

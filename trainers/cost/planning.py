@@ -16,7 +16,7 @@ from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.links import cluster_of_links
+from trainers.cost.clusters.links import cluster_of_links
 from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, recommended
 from trainers.cost.profiled import between, check_profile, machine_of, pace_of_profile
 from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step

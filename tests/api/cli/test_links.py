@@ -13,7 +13,7 @@ from tests.api.cli.fake_cli import cli_context
 from tests.cost.test_links import table
 from tests.cost.test_planning import profile_of
 from tests.service.fakes import FakeRuns
-from trainers.cost.links import LinkTable
+from trainers.cost.clusters.links import LinkTable
 from trainers.errors import RunFailed
 from trainers.spec import TrainSpec
 

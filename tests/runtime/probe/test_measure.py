@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.runs import left_behind
-from trainers.cost.links import LinkTable
+from trainers.cost.clusters.links import LinkTable
 from trainers.errors import RunFailed
 from trainers.runtime.probe import measure
 from trainers.runtime.probe.link_end import one_way

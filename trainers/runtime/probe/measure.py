@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from trainers.cost.links import LinkNode, LinkPoint, LinkTable, LinkTransport, MeasuredLink
+from trainers.cost.clusters.links import LinkNode, LinkPoint, LinkTable, LinkTransport, MeasuredLink
 from trainers.errors import PeerLost, RunFailed
 from trainers.runtime import fork_server
 from trainers.runtime.nodes import on_node
