@@ -7,6 +7,7 @@ from service.database.job_store import Job
 from service.job_summary import JobSummary
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
+from service.short_spec import short_spec
 from service.spec import JobSpec
 from trainers import Metrics, Result, State, metrics_of, set_of
 
@@ -18,6 +19,8 @@ class JobView(JobSummary):
 
     spec: JobSpec
     """As submitted, with every default filled in and every path absolute; name, labels and priority as they are now."""
+    short_spec: dict[str, Any] = {}  # noqa: RUF012  # a model copies its defaults
+    """Of it what differs from the defaults, as somebody would write it."""
     notes: str = ""
     """What its user says of it."""
     forked_from: str | None
@@ -58,6 +61,7 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
     return JobView(
         **_summary(job, progress, outlook),
         spec=spec,
+        short_spec=short_spec(spec),
         if_scaled=if_scaled(spec),
         forked_from=job.forked_from,
         notes=job.notes,

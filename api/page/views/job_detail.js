@@ -82,6 +82,7 @@ class JobPage {
     this.facts = el("div");
     this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
     this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
+    this.whole = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec with every default" });
     this.traces = tracesPanel(id);
     this.verbs = verbs(id, () => this.look(), this.traces.record);
     this.actors = actorsPanel();
@@ -126,7 +127,7 @@ class JobPage {
         section("Log", this.log.element),
         section("Checkpoints", this.checkpoints.element),
         section("Actors", this.actors.element),
-        section("Spec", this.spec),
+        section("Spec", this.spec, el("details", {}, el("summary", {}, "With every default"), this.whole)),
       ),
     );
     signal.addEventListener("abort", () => {
@@ -155,7 +156,8 @@ class JobPage {
     const job = await api(`v1/jobs/${encodeURIComponent(this.id)}`, { signal: this.signal });
     if (this.job && this.job.state !== job.state) announce(`${job.name} is ${job.state}: ${job.message}`);
     if (!this.job) {
-      setText(this.spec, JSON.stringify(job.spec, null, 2));
+      setText(this.spec, JSON.stringify(job.short_spec, null, 2));
+      setText(this.whole, JSON.stringify(job.spec, null, 2));
       this.predicted.ask(job.spec);
     }
     this.job = job;
