@@ -182,6 +182,8 @@ def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> Co
             "the scale of the loss changes, and what was kept has that of another step; leave compress out, or take "
             "precision: bfloat16"
         )
+    if getattr(algorithm, "noise_scale", False):
+        raise ValueError("noise_scale measures gradients that are added whole; leave one of the two out")
     if wire not in (None, "float32"):
         raise ValueError(f"it says what travels, and wire: {wire} too; leave one of the two out")
     if isinstance(algorithm.traits.late, Compensation):

@@ -151,6 +151,7 @@ def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stoppe
         ({"elastic": {"mode": "scale_batch"}}, "or take fixed_batch"),
         ({"algorithm": {"name": "sync", "form": "parameter_server"}}, "take sync with form: all_reduce"),
         ({"algorithm": {"name": "sync", "reduction": "fast"}}, "take sync with form: all_reduce"),
+        ({"algorithm": {"name": "sync", "noise_scale": True}}, "leave one of the two out"),
         ({"algorithm": "admm"}, "or downpour"),
     ],
 )
