@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import torch
 
 from trainers.collectives.compressed import CompressedSum
+from trainers.collectives.low_rank import LowRankSum
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch, Skipped
 from trainers.links.names import WireName
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
-from trainers.optim.compress.compressor import Compressor
+from trainers.optim.compress.build import compressor_of
+from trainers.optim.compress.config import CompressSpec
 from trainers.optim.compress.feedback import ErrorFeedback
+from trainers.optim.compress.low_rank import low_rank_of
 from trainers.optim.loss_scale import FIRST_SCALE, LossScale
 from trainers.optim.noise_scale import NoiseEstimate
 from trainers.optim.optimizer import Optimizer
@@ -125,25 +128,30 @@ class Context:
     """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
     wire: WireName = "float32"
     """To what each virtual worker's gradient, or each push, is rounded, and as what it travels."""
-    compressor: Compressor | None = None
-    """What compresses each virtual worker's gradient, or each push; None: all of it travels."""
+    compress: CompressSpec | None = None
+    """What of each virtual worker's gradient, or of each push, travels; None: all of it."""
+    seed: int = 0
+    """Of the run."""
     groups: tuple[slice, ...] = ()
     """The spans of the flat vector that are pushed and fetched separately (`AlgorithmConfig.parameter_groups`)."""
 
     def feedback(self) -> ErrorFeedback | None:
         """The memory of one worker that has sent nothing yet, where what it sends is compressed."""
-        if self.compressor is None:
+        if self.compress is None:
             return None
         kept = torch.zeros(self.replica.layout.numel)
-        return ErrorFeedback(self.compressor, kept, self.replica.layout.gaps)
+        return ErrorFeedback(compressor_of(self.compress), kept, self.replica.layout.gaps)
 
-    def compressed_sum(self) -> CompressedSum | None:
+    def compressed_sum(self) -> CompressedSum | LowRankSum | None:
         """The sum over all virtual workers of what each of them sends, where that is compressed."""
-        if self.compressor is None:
+        if self.compress is None:
             return None
         assert self.collectives is not None
-        how = self.collectives, self.num_virtual, self.compressor
-        return CompressedSum(*how, self.replica.layout.gaps, self.start.buffers.state)
+        layout, among, start = self.replica.layout, (self.collectives, self.num_virtual), self.start.buffers.state
+        if self.compress.powersgd is None:
+            return CompressedSum(*among, compressor_of(self.compress), layout.gaps, start)
+        low_rank = low_rank_of(zip(layout.offsets, layout.shapes, strict=True), self.compress.powersgd)
+        return LowRankSum(*among, low_rank, layout.numel, self.seed, start)
 
 
 class Algorithm(ABC):

@@ -15,11 +15,29 @@ from trainers.optim.compress.feedback import ErrorFeedback
 from trainers.spans import span
 
 
+class KeptRows:
+    """What the virtual workers of this worker have kept, (P,) each; it belongs to the state of the run."""
+
+    def __init__(self, collectives: Collectives, num_virtual: int, numel: int, start: State) -> None:
+        """start: what was kept before, by `kept_names`; who is not in it has kept nothing."""
+        self.collectives, self.num_virtual = collectives, num_virtual
+        self.ranks = range(*block(num_virtual, collectives.rank, collectives.size))
+        self.kept = torch.zeros(len(self.ranks), numel, device=collectives.device)
+        for rank, row in zip(self.ranks, self.kept, strict=True):
+            if (before := start.get(kept_names(num_virtual)[rank])) is not None:
+                row.copy_(before)
+
+    def gather(self) -> State:
+        """On worker 0 the rows of all virtual workers, by `kept_names`; on the others nothing. Collective."""
+        rows = gather_rows(self.collectives, self.num_virtual, self.kept)
+        return dict(zip(kept_names(self.num_virtual), rows, strict=len(rows) > 0))
+
+
 class CompressedSum:
     """Every worker sends its messages to every other, and adds up in the canonical order what all of them say. So the
     sum has the same bits on any number of workers, and nothing travels but messages.
 
-    A worker sends (K - 1) messages of each of its virtual workers. What these keep belongs to the state of the run.
+    A worker sends (K - 1) messages of each of its virtual workers.
     """
 
     def __init__(
@@ -31,11 +49,8 @@ class CompressedSum:
         self.gaps = gaps.to(collectives.device)
         blocks = [block(num_virtual, k, collectives.size) for k in range(collectives.size)]
         self.counts = [hi - lo for lo, hi in blocks]
-        self.ranks = range(*blocks[collectives.rank])
-        self.kept = torch.zeros(len(self.ranks), len(gaps), device=collectives.device)
-        for rank, row in zip(self.ranks, self.kept, strict=True):
-            if (before := start.get(kept_names(num_virtual)[rank])) is not None:
-                row.copy_(before)
+        self.rows = KeptRows(collectives, num_virtual, len(gaps), start)
+        self.kept, self.ranks = self.rows.kept, self.rows.ranks
         self.feedback = [ErrorFeedback(compressor, row, self.gaps) for row in self.kept]
         self.buffers = [torch.zeros_like(self.kept[0]) for _ in range(depth((0, num_virtual)))]
 
@@ -61,8 +76,7 @@ class CompressedSum:
 
     def gather(self) -> State:
         """On worker 0 what each virtual worker has kept, (P,), by `kept_names`; on the others nothing. Collective."""
-        rows = gather_rows(self.collectives, self.num_virtual, self.kept)
-        return dict(zip(kept_names(self.num_virtual), rows, strict=len(rows) > 0))
+        return self.rows.gather()
 
     def _exchanged(self, own: Tensor) -> Tensor:
         """(V, length) of uint8: the messages of all virtual workers; own: those of this worker's, one after the

@@ -1,5 +1,7 @@
 """What a spec asks for that does nothing, or that is known to end badly: said before the run, which goes on."""
 
+import math
+
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import RECORDS
@@ -137,7 +139,7 @@ def _compressed(spec: TrainSpec) -> list[str]:
     """More bytes than without it: every worker gets the messages of all virtual workers."""
     if spec.compress is None or not spec.algorithm.traits.is_synchronous or spec.workers.count == 1:
         return []
-    found, plain = sum_bytes(spec)
+    found, plain = sum_bytes(spec) or (0.0, math.inf)
     if found < plain:
         return []
     return [

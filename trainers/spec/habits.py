@@ -172,6 +172,11 @@ def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> Co
             f"{algorithm.name} with these options sends what cannot be kept back and added the next time; leave "
             "compress out, or take sync with form: all_reduce and reduction: canonical, diloco, or downpour"
         )
+    if compress.powersgd is not None and not algorithm.traits.is_synchronous:
+        raise ValueError(
+            "powersgd adds up what all workers send, and a push to the shards is of one; take top_k, sign or int8, or "
+            "sync or diloco"
+        )
     if _follows_workers(info):
         raise ValueError(
             "a virtual worker keeps what it has not sent, and with elastic.mode: scale_batch virtual workers come and "

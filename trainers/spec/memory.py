@@ -48,15 +48,14 @@ def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
     return sum(reduction.num_bytes(rank) for rank in range(workers.count))
 
 
-def sum_bytes(spec: TrainSpec) -> tuple[float, float]:
+def sum_bytes(spec: TrainSpec) -> tuple[float, float] | None:
     """What all workers of a synchronous run send each other for each element of a sum over the virtual workers and of
-    what comes back, where they share no memory: compressed, and not."""
+    what comes back, where they share no memory: compressed, and not. None where the shapes of the model decide."""
     workers = spec.workers
     others = workers.count - 1
     plain = others * (gradient_bytes(spec, "float32") / workers.count + FLOAT_BYTES)
-    if spec.compress is None:
-        return plain, plain
-    return others * workers.num_virtual * spec.compress.bytes_an_element, plain
+    each = None if spec.compress is None else spec.compress.bytes_an_element
+    return None if each is None else (others * workers.num_virtual * each, plain)
 
 
 def held_by_a_worker(spec: TrainSpec) -> str:

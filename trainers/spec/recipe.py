@@ -312,15 +312,16 @@ def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
     if compress is None:
         return {}
     formula = f"{compress.formula}; {_sent_compressed(spec)}"
-    value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
-    return {"compress": Quantity(value=value, formula=formula, source=compress.source)}
+    return {"compress": Quantity(value=compress.value, formula=formula, source=compress.source)}
 
 
 def _sent_compressed(spec: TrainSpec) -> str:
     """How many bytes travel for each element of what is compressed."""
     assert spec.compress is not None
-    if spec.algorithm.traits.is_synchronous:
-        found, plain = sum_bytes(spec)
+    if spec.compress.powersgd is not None:
+        return "each worker sends each other r (n + m) numbers of n m, and vectors and small matrices whole, in float32"
+    if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
+        found, plain = both
         return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
     each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
     return f"{each}, 4 where shards of the node read it in place"

@@ -177,8 +177,8 @@ class TrainSpec(Section):
         BeforeValidator(named, json_schema_input_type=CompressSpec | Literal["sign", "int8"] | None),
         AfterValidator(can_be_compressed),
     ] = None
-    """What of a gradient travels, while the rest is kept and added the next time: `{top_k: SHARE}`, `sign` or `int8`;
-    none: all of it."""
+    """What of a gradient travels, while the rest is kept and added the next time: `{top_k: SHARE}`, `sign`, `int8` or
+    `{powersgd: RANK}`; none: all of it."""
 
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:

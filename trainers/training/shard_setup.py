@@ -79,8 +79,9 @@ class ShardSetup:
         update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)
+        compressor = None if spec.compress is None else compressor_of(spec.compress)
         late = algorithm.traits.harmless_staleness
-        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor_of(spec.compress))
+        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor)
 
     def _optimizer(self) -> Optimizer:
         """Of the flat vector."""

@@ -12,6 +12,7 @@ from trainers import explain
 from trainers.elastic.lease_table import Audit
 from trainers.models.dropout import replace_dropout
 from trainers.optim.compress.build import compressor_of
+from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.groups import parts
 from trainers.spec import TrainSpec
 
@@ -30,20 +31,24 @@ def run_of(compress: object, workers: int = 1, algorithm: object = None, **more:
 
 
 def serial(run: Run, memory: Memory) -> Tensor:
-    """Plain PyTorch: what is sent of the mean gradient of each minibatch."""
+    """Plain PyTorch: what is sent of the mean gradient of each minibatch, after it is clipped."""
     model = run.model()
     if run.layout.channels_last:
         model = model.to(memory_format=torch.channels_last)
     draws, optimizer = replace_dropout(model, run.spec.seed), torch_optimizer(run.spec, model)
+    limit = NormLimit(run.optimizer)
     for (batch,) in step_batches(run):
         draws.set(batch.epoch, batch.examples)
         optimizer.zero_grad()
         F.cross_entropy(model(batch.images), batch.labels).backward()
         gradient = run.layout.flatten({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+        limit.shorten(gradient)  # the norm to the bit: another rounding of it may choose other elements
         named = run.layout.named(memory.send(gradient))
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = named[name].clone(memory_format=torch.preserve_format)
+        for group in optimizer.param_groups:
+            group["lr"] = run.spec.optimizer.lr * group.get("rate", 1.0)
         optimizer.step()
     return run.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
 
@@ -63,6 +68,16 @@ def test_one_worker_is_serial_with_error_feedback_bit_for_bit(way: str, push: st
     assert torch.equal(real(run, run_through_shards(run).params), real(run, serial(run, memory)))
     plain = run_through_shards(run_of(None)).params
     assert not torch.equal(real(run, plain), real(run, serial(run, memory)))
+
+
+@pytest.mark.parametrize("way", ["top_k 0.02", "sign"])
+def test_clipped_and_frozen_and_with_rates_of_their_own_it_is_serial_too(way: str) -> None:
+    compress, written = WAYS[way]
+    groups = [{"match": "fc1.bias", "frozen": True}, {"match": "fc2.*", "lr": 0.01}]
+    optimizer = {"name": "momentum", "lr": 0.02, "groups": groups}
+    run = run_of(compress, clip={"norm": 0.5}, optimizer=optimizer)
+    found, expected = run_through_shards(run).params, serial(run, Memory(written, run.layout.shards, run.layout.gaps))
+    assert torch.equal(real(run, found), real(run, expected))
 
 
 @pytest.mark.parametrize("options", [{}, {"num_push": 3, "num_fetch": 3, "max_staleness": 2}, {"push": "layerwise"}])

@@ -139,7 +139,7 @@ class SyncConfig(AlgorithmConfig):
         from trainers.algorithms.sync.compressed import SyncCompressed
         from trainers.algorithms.sync.parameter_server import SyncParameterServer
 
-        if context.compressor is not None:
+        if context.compress is not None:
             return SyncCompressed(context)
         if self.backup:
             return SyncBackup(context)

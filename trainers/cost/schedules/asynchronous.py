@@ -89,7 +89,8 @@ class Visits:
         self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
         """The shard is busy with one fetch ..."""
         in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # shards read the gradients where workers wrote them
-        shorter = 1.0 if spec.compress is None else spec.compress.bytes_an_element / FLOAT_BYTES
+        bytes_an_element = None if spec.compress is None else spec.compress.bytes_an_element
+        shorter = 1.0 if bytes_an_element is None else bytes_an_element / FLOAT_BYTES
         pushed = np.where(in_place, 1.0, shorter)
         pushed_s = np.maximum(lane.seconds(1.0, pushed * share * b), pushed * of_process)
         self.push_s = pushed_s + pace.update_s * share

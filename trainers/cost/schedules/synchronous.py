@@ -13,6 +13,7 @@ from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import Exchange, Step, slowest
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
+from trainers.errors import SpecRejected
 from trainers.optim.compress.config import CompressSpec
 from trainers.spec import TrainSpec
 
@@ -101,7 +102,16 @@ def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, f
 
 
 def message_bytes(compress: CompressSpec, work: Workload) -> float:
-    """Of a vector as long as the parameters, compressed. The time that takes is not counted."""
+    """Of a vector as long as the parameters, compressed. The time that takes is not counted.
+
+    Raises:
+        SpecRejected: The shapes decide, which are not in the workload.
+    """
+    if compress.bytes_an_element is None:
+        raise SpecRejected(
+            "compress: powersgd sends by the shapes of matrices, which the cost model does not know; plan top_k, sign "
+            "or int8, or leave compress out"
+        )
     return compress.bytes_an_element * work.num_bytes / FLOAT_BYTES
 
 

@@ -7,10 +7,9 @@ from trainers.optim.compress.sign import Sign
 from trainers.optim.compress.top_k import TopK
 
 
-def compressor_of(spec: CompressSpec | None) -> Compressor | None:
-    """What compresses as a spec says; None where it does not."""
-    if spec is None:
-        return None
+def compressor_of(spec: CompressSpec) -> Compressor:
+    """What compresses each vector by itself, as a spec says."""
+    assert spec.powersgd is None, "it is of the sum of several vectors"
     if spec.top_k is not None:
         return TopK(spec.top_k)
     return Sign() if spec.sign else Int8()

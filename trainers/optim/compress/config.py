@@ -9,14 +9,20 @@ from trainers.section import Section
 BLOCK = 1024
 """Adjacent elements that have one scale in common."""
 
+COLUMNS = "powersgd"
+"""Under which name a checkpoint has what PowerSGD begins its next sum with."""
+
 SOURCES = {
     "top_k": "Stich et al. 2018",
     "sign": "Seide et al. 2014, Karimireddy et al. 2019",
     "int8": "Seide et al. 2014, with 8 bits",
+    "powersgd": "Vogels et al. 2019",
 }
 FORMULAS = {
     "top_k": "the {count} elements of p with the largest absolute value",
     "sign": "2^floor(log2(mean |p|)) sign(p), a mean for each {block} elements",
+    "powersgd": "P P' p of each matrix p (n x m), with P the orthonormal columns of the sum over all workers of p Q "
+    "(n x {rank}), Q <- the sum of p' P (m x {rank})",
     "int8": "s round(p / s), s = 2^ceil(log2(max |p| / 127)) for each {block} elements",
 }
 
@@ -24,7 +30,9 @@ FORMULAS = {
 def named(value: Any) -> Any:
     """Lets a name stand for a section in which only that is true. Raises ValueError where there is no such way."""
     if isinstance(value, str) and value not in ("sign", "int8"):
-        raise ValueError(f"{value!r} is none of the ways; give {{top_k: SHARE}}, or sign or int8")
+        raise ValueError(
+            f"{value!r} is none of the ways; give {{top_k: SHARE}}, or {{powersgd: RANK}}, or sign or int8"
+        )
     return {value: True} if isinstance(value, str) else value
 
 
@@ -47,10 +55,14 @@ class CompressSpec(Section):
     int8: Literal[True] | None = None
     """Each element travels as an integer of 8 bits, with one scale for 1,024 adjacent ones."""
 
+    powersgd: int | None = Field(default=None, ge=1, le=1024)
+    """The rank r to which the sum of each matrix (n, m) is brought down, so that r (n + m) numbers of it travel, where
+    these are fewer (Vogels et al. 2019)."""
+
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Self:
         if len(self.model_dump(exclude_none=True)) != 1:
-            raise ValueError("give one of top_k: SHARE, sign: true and int8: true")
+            raise ValueError("give one of top_k: SHARE, sign: true, int8: true and powersgd: RANK")
         return self
 
     @property
@@ -63,7 +75,7 @@ class CompressSpec(Section):
     def formula(self) -> str:
         """What is made of a gradient g, and of what was kept of those before, e, for `explain`."""
         count = f"{self.top_k:.3g} of all" if self.top_k else ""
-        sent = FORMULAS[self.name].format(count=count, block=BLOCK)
+        sent = FORMULAS[self.name].format(count=count, block=BLOCK, rank=self.powersgd)
         return f"p = g + e; what is sent: {sent}; e <- p - what is sent"
 
     @property
@@ -72,8 +84,16 @@ class CompressSpec(Section):
         return SOURCES[self.name]
 
     @property
-    def bytes_an_element(self) -> float:
-        """What a long vector takes where it travels, for each of its elements."""
+    def value(self) -> str:
+        """The name, and its number."""
+        number = self.top_k or self.powersgd
+        return self.name if number is None else f"{self.name} {number:g}"
+
+    @property
+    def bytes_an_element(self) -> float | None:
+        """What a long vector takes where it travels, for each of its elements; None where its shapes decide."""
+        if self.powersgd is not None:
+            return None
         if self.top_k is not None:
             positions = 0.0 if self.top_k == 1 else min(4 * self.top_k, 1 / 8)
             return 4 * self.top_k + positions
