@@ -26,6 +26,7 @@ from api.http.routes import (
     metrics,
     page,
     plans,
+    projects,
     registry,
     sweeps,
     traces,
@@ -33,7 +34,18 @@ from api.http.routes import (
     webhooks,
 )
 from api.problem import Problem
-from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Registry, Sender, SweepManager, SweepSpec
+from service import (
+    ClusterInfo,
+    JobManager,
+    JobSpec,
+    Planner,
+    PlanSpec,
+    ProjectBoard,
+    Registry,
+    Sender,
+    SweepManager,
+    SweepSpec,
+)
 
 AS_IT_IS = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 """What is not compressed on its way: weights become 8 % smaller, at 20 MB a second."""
@@ -119,6 +131,7 @@ def create_app(
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(me.router(access), prefix="/v1")
+    app.include_router(projects.router(ProjectBoard(manager.queue)), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))

@@ -59,6 +59,7 @@ class Job(BaseModel):
     forked_from: str | None
     notes: str = ""
     archived: bool = False
+    project: str = "default"
 
     @property
     def status(self) -> Status:
@@ -105,6 +106,15 @@ class Added(NamedTuple):
     is_new: bool
     first: Event | None = None
     """The first event of a new job's log, if that could be written."""
+
+
+class Folder(NamedTuple):
+    """Where a job has its files."""
+
+    job_id: str
+    project: str
+    run_dir: Path
+    finished: float | None
 
 
 class Store:
@@ -205,9 +215,15 @@ class Store:
         with self.engine.connect() as connection:
             return {job_id: Path(run_dir) for job_id, run_dir in connection.execute(statement)}
 
+    def folders(self) -> list[Folder]:
+        """Of all jobs, trials among them."""
+        columns = _JOBS.c.id, _JOBS.c.project, _JOBS.c.run_dir, _JOBS.c.finished
+        with self.engine.connect() as connection:
+            return [Folder(one, name, Path(at), end) for one, name, at, end in connection.execute(select(*columns))]
+
     def find(self, query: Query) -> list[Job]:
         """Jobs, newest first."""
-        texts = (query.user, *(text for pair in query.labels for text in pair))
+        texts = (query.user, query.project, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
         statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
@@ -215,6 +231,8 @@ class Store:
             statement = statement.where(JobRow.state.in_(query.states))
         if query.user is not None:
             statement = statement.where(JobRow.user == query.user)
+        if query.project is not None:
+            statement = statement.where(JobRow.project == query.project)
         if query.before is not None:
             statement = statement.where(JobRow.id < query.before)
         for key, value in query.labels:
@@ -370,6 +388,7 @@ def _new_job(new: Submission, runs_dir: Path) -> Job:
         progress=None,
         user=new.user,
         forked_from=forked_from,
+        project=spec.project,
     )
 
 

@@ -74,7 +74,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         why = {"reason": outlook.reason, "message": outlook.message}
         why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
     headline = progress.headline
-    kept = {"id", "name", "user", "labels", "priority", "archived", "state", "created", "finished"}
+    kept = {"id", "name", "user", "project", "labels", "priority", "archived", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
         **why,

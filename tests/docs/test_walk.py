@@ -45,6 +45,7 @@ WALKED = {
         "Tokens that end",
     },
     "audit": {"The audit"},
+    "projects": {"Create one, submit into it", "Quotas", "By REST and from Python"},
     "storage": {"Copies of runs", "Backup"},
     "registry": {"Register, list, fetch", "By REST and from Python"},
     "rest": {
@@ -278,6 +279,7 @@ def test_a_service_for_others(place: Place) -> None:
         assert_operations(place)
         assert_audit(place)
         assert_storage(place)
+        assert_projects(place)
         assert_registry(place)
         assert_rest(place)
 
@@ -307,6 +309,16 @@ def assert_storage(place: Place) -> None:
     assert "takes what is written and gives it back" in told
     assert re.search(r"copy +(is being copied|copied) to", told)
     assert (place.folder / "backup.db").stat().st_size > 0
+
+
+def assert_projects(place: Place) -> None:
+    """What its commands print."""
+    told = place.shell("\n".join(blocks("projects", "bash")))
+    assert re.search(r"^members +ann$", told, re.MULTILINE)
+    assert re.search(r"^ *vision +2 +0 of 1 +0 of 2 +0 +0 of 10 GB +0 +ann", told, re.MULTILINE)
+    assert re.search(r"^members +ann, bob$", told, re.MULTILINE)
+    assert '"quota":{"jobs":null,"cpus":null,"gpus":0.0,"disk_bytes":10000000000}' in told
+    assert '"project":"vision"' in told
 
 
 def assert_registry(place: Place) -> None:

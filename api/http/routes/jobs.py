@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from api.http import sse
 from api.http.audit import is_recorded, told
-from api.http.auth import Access, caller, check_code, check_owner
+from api.http.auth import Access, caller, check_code, check_member, check_owner
 from api.http.body import read_job_spec
 from api.http.exact import Direct, Exact
 from api.http.problems import ProblemError, answers
@@ -71,6 +71,7 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
         dry_run, key = asked(request)
         spec = await read_job_spec(request)
         check_code(request, access, own_code(spec))
+        check_member(request, manager.projects, spec.project)
         if dry_run:
             return JSONResponse((await manager.check(spec, caller(request).user)).model_dump(mode="json"))
         by = caller(request)
@@ -115,13 +116,14 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        project: Annotated[str | None, Query(max_length=64, description="Of this project only.")] = None,
         archived: Annotated[bool, Query(description="The archived ones, which are left out else.")] = False,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9a-z]{12}$")] = None,
     ) -> JobPage:
         """Jobs, newest first."""
         states = frozenset(state or ())
-        wanted = {"states": states, "labels": pairs(label), "user": user, "archived": archived}
+        wanted = {"states": states, "labels": pairs(label), "user": user, "project": project, "archived": archived}
         page = await manager.page(JobQuery(**wanted, limit=page_size, before=page_token))
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)
 

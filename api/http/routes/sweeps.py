@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from api.http import sse
 from api.http.audit import told
-from api.http.auth import Access, caller, check_code, check_owner
+from api.http.auth import Access, caller, check_code, check_member, check_owner
 from api.http.body import read_sweep_spec
 from api.http.exact import Exact
 from api.http.problems import answers
@@ -98,6 +98,7 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         spec = await read_sweep_spec(request)
         told(request, **spec.model_dump(mode="json", include={"name", "axes"}))
         check_code(request, access, own_code_of_sweep(spec))
+        check_member(request, manager.jobs.projects, spec.job.project)
         if dry_run:
             checked, count = await manager.check(spec, caller(request).user)
             return JSONResponse(SweepChecked(trials=count, spec=checked).model_dump(mode="json"))

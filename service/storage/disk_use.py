@@ -1,0 +1,48 @@
+"""How many bytes the run folders of each project hold."""
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from service.database.job_store import Store
+
+SETTLES_S = 120.0
+"""How long after its end files of a job may still come and go. After that its folder is not measured again."""
+
+
+class DiskUse:
+    """Measures the folders of all jobs, those of ended jobs once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.ended: dict[str, int] = {}
+        """Bytes of jobs that ended a while ago."""
+
+    def measure(self) -> dict[str, int]:
+        """Project -> bytes, the trials of its sweeps among them. It blocks."""
+        found, ended, now = Counter[str](), dict[str, int](), time.time()
+        for folder in self.store.folders():
+            known = self.ended.get(folder.job_id)
+            size = folder_bytes(folder.run_dir) if known is None else known
+            if folder.finished is not None and folder.finished + SETTLES_S < now:
+                ended[folder.job_id] = size
+            found[folder.project] += size
+        self.ended = ended
+        return dict(found)
+
+
+def folder_bytes(folder: Path) -> int:
+    """The sizes of all files in a folder, and in those in it; what goes away meanwhile counts nothing."""
+    total, ahead = 0, [str(folder)]
+    while ahead:
+        try:
+            with os.scandir(ahead.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        ahead.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
