@@ -3,8 +3,11 @@
 import { el, link } from "../lib/dom.js";
 import { STATES } from "../lib/states.js";
 
-/** The filters of the list at the address `base`; what they say is in the address, so that it can be kept and sent. */
-export function filters(base, query) {
+/**
+ * The filters of the list at the address `base`; what they say is in the address, so that it can be kept and sent.
+ * `project`: a select of projects, where the list has one.
+ */
+export function filters(base, query, project = null) {
   const states = el(
     "select",
     { "aria-label": "State" },
@@ -25,6 +28,7 @@ export function filters(base, query) {
     const next = new URLSearchParams();
     if (states.value) next.set("state", states.value);
     if (label.value.trim()) next.set("label", label.value.trim());
+    if (project?.value) next.set("project", project.value);
     if (archived.checked) next.set("archived", "true");
     location.hash = `${base}${next.size ? `?${next}` : ""}`;
   };
@@ -32,6 +36,7 @@ export function filters(base, query) {
     "form",
     { class: "filters", role: "search", onsubmit: apply, onchange: apply },
     states,
+    project,
     label,
     el("label", { class: "check" }, archived, " archived"),
     el("button", { type: "submit", class: "quiet" }, "Filter"),
@@ -41,7 +46,7 @@ export function filters(base, query) {
 /** What is asked of the service for the page in the address. */
 export function wanted(query) {
   const params = new URLSearchParams({ page_size: "50" });
-  for (const name of ["state", "label", "archived", "page_token"]) if (query.get(name)) params.set(name, query.get(name));
+  for (const name of ["state", "label", "project", "archived", "page_token"]) if (query.get(name)) params.set(name, query.get(name));
   return params;
 }
 

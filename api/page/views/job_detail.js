@@ -12,6 +12,7 @@ import { tracesPanel } from "../parts/traces.js";
 import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
+import { DEFAULT } from "../lib/project_choice.js";
 import { verbs } from "../parts/verbs.js";
 
 const DRAW_EVERY_MS = 400;
@@ -188,6 +189,7 @@ class JobPage {
         ["On the test set", this.live.test],
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
+        ...(job.project === DEFAULT ? [] : [["Project", job.project]]),
         ["Priority", String(job.priority)],
         ...(job.user ? [["User", job.user]] : []),
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),

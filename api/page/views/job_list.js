@@ -3,6 +3,7 @@
 import { announce, el, keyed, setText } from "../lib/dom.js";
 import { metricFormat, moment } from "../lib/format.js";
 import { api } from "../lib/http.js";
+import { DEFAULT, projectSelect } from "../lib/project_choice.js";
 import { filters, turnPage, wanted } from "../parts/pages.js";
 import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
 
@@ -24,7 +25,7 @@ export function jobsView(main, { query }, signal) {
   const seen = new Map();
   main.append(
     heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), compare),
-    filters("#/jobs", query),
+    filters("#/jobs", query, projectSelect(query.get("project"), "any project", signal)),
     table("Jobs", ["", "Job", "State", "Progress", "Metric", "Algorithm", "Created"], body),
     none,
     older,
@@ -61,6 +62,7 @@ function row(job, choose) {
   const labels = Object.entries(job.labels).map(([key, value]) =>
     el("span", { class: "label" }, value ? `${key}=${value}` : key),
   );
+  if (job.project !== DEFAULT) labels.unshift(el("span", { class: "label" }, `project ${job.project}`));
   return el(
     "tr",
     { "data-row": true },
