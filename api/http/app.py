@@ -97,9 +97,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await manager.start()
+        await manager.start(admits=False)
         await models.start()
         await sweep_manager.start()
+        manager.admit()
         if sender is not None:
             await sender.start()
         async with streams.standing.watched():

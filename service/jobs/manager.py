@@ -92,18 +92,28 @@ class JobManager(JobReader):
         self.tasks: list[asyncio.Task[None]] = []
         self.entrance = Entrance(self.queue)
 
-    async def start(self) -> None:
-        """Take up the jobs that an earlier process left, and begin to admit."""
+    async def start(self, admits: bool = True) -> None:
+        """Take up the jobs that an earlier process left.
+
+        admits: Begin to start jobs at once. Where sweeps are still to be taken up, what their trials hold is not known.
+        """
         await self.recovery.start()
         if self.mirror is not None:
             for job_id, run_dir in (await asyncio.to_thread(self.store.run_dirs)).items():
                 self.mirror.look(job_id, run_dir)
             self.mirror.start(self.active.run_dirs)
         self.tasks = [
-            asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self._keep_up(), name="upkeep"),
-            asyncio.create_task(self._measure_disk(), name="disk use"),
+            asyncio.create_task(
+                DiskUse(self.store).keep(self.queue.disk_bytes, self.config.measure_s), name="disk use"
+            ),
         ]
+        if admits:
+            self.admit()
+
+    def admit(self) -> None:
+        """Begin to start jobs that wait."""
+        self.tasks.append(asyncio.create_task(self.admission.run(), name="admission"))
 
     async def stop(self) -> None:
         """Let go of everything; the runs go on."""
@@ -357,16 +367,6 @@ class JobManager(JobReader):
                 logger.exception("could not keep up")
             turn += 1
             await asyncio.sleep(UPKEEP_S)
-
-    async def _measure_disk(self) -> None:
-        """Again and again: find out what the runs of each project hold, which may take long."""
-        use = DiskUse(self.store)
-        while True:
-            try:
-                self.queue.disk_bytes = await asyncio.to_thread(use.measure)
-            except Exception:  # the database may be back in a moment
-                logger.exception("could not measure the run folders")
-            await asyncio.sleep(self.config.measure_s)
 
     def remove_expired(self, now: float) -> None:
         """Remove the ended jobs whose time is over: first their files, then their rows in the store. It blocks."""

@@ -1,5 +1,7 @@
 """How many bytes the run folders of each project hold."""
 
+import asyncio
+import logging
 import os
 import time
 from collections import Counter
@@ -10,6 +12,8 @@ from service.database.job_store import Store
 SETTLES_S = 120.0
 """How long after its end files of a job may still come and go. After that its folder is not measured again."""
 
+logger = logging.getLogger(__name__)
+
 
 class DiskUse:
     """Measures the folders of all jobs, those of ended jobs once."""
@@ -18,6 +22,18 @@ class DiskUse:
         self.store = store
         self.ended: dict[str, int] = {}
         """Bytes of jobs that ended a while ago."""
+
+    async def keep(self, found: dict[str, int], every_s: float) -> None:
+        """Again and again: measure, and write what was found into a mapping."""
+        while True:
+            try:
+                measured = await asyncio.to_thread(self.measure)
+            except Exception:  # the database may be back in a moment
+                logger.exception("could not measure the run folders")
+            else:
+                found.clear()
+                found.update(measured)
+            await asyncio.sleep(every_s)
 
     def measure(self) -> dict[str, int]:
         """Project -> bytes, the trials of its sweeps among them. It blocks."""

@@ -275,6 +275,7 @@ class SweepManager:
         ends = [event.seq for event in await asyncio.to_thread(lambda: [*log.reader.read()]) if event.is_terminal]
         log.reader = EventLogReader(store.folder, max(ends, default=0))
         await self._add_trials(store)
+        await self.queue.look(store)  # what its trials hold counts before any job is started
         self.followers[sweep_id] = asyncio.create_task(self._keep(sweep_id, store, log), name=f"keep {sweep_id}")
 
     async def _keep(self, sweep_id: str, store: TrialStore, log: LiveLog) -> None:
