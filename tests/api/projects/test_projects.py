@@ -14,6 +14,7 @@ from service import Quotas
 from tests.api.cli.fake_cli import cli_context
 from tests.api.conftest import Service, eventually
 from tests.service.fakes import FakeRuns
+from tests.service.storage.test_checkpoints import write_checkpoint
 from trainers.events import State
 
 Serve = Callable[..., Service]
@@ -146,15 +147,13 @@ def test_members_submit_and_admins_make_the_rules(serve: Serve) -> None:
 
 
 def test_a_fork_stays_in_its_project_and_needs_a_member(serve: Serve) -> None:
-    from tests.service.storage.test_checkpoints import write_checkpoint
-
     service = serve(is_required=True)
     ann, bob = service.bearer("user"), service.bearer("user", "bob")
     created = {"name": "vision", "members": ["ann"]}
     assert service.http.post("/v1/projects", json=created, headers=service.bearer("admin", "root")).status_code == 201
     made = service.http.post("/v1/jobs", json=job(epochs=9), headers=ann).json()
     run = service.started(made["id"])
-    write_checkpoint(run.run_dir, 7)
+    write_checkpoint(run.run_dir, 1000, 1)
     fork = f"/v1/jobs/{made['id']}/fork"
     assert service.http.post(fork, headers=ann).json()["project"] == "vision"
     assert service.http.post(fork, headers=bob).status_code == 403
