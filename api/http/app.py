@@ -132,7 +132,7 @@ def create_app(
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(me.router(access), prefix="/v1")
-    app.include_router(projects.router(ProjectBoard(manager.queue)), prefix="/v1")
+    app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))

@@ -61,7 +61,7 @@ class Admission:
     async def _admit(self) -> bool:
         """Start the first jobs that fit. Returns whether any still waits, or has workers to get back."""
         queue = self.queue
-        queue.shrinking = ()
+        queue.shrinking, queue.blocked = (), None
         if not queue.waiting and not self.preemption.shrunk:
             queue.reserve(None)
             return False

@@ -35,12 +35,12 @@ def router(board: ProjectBoard) -> APIRouter:
     @routes.get("")
     async def list_projects() -> ProjectList:
         """All projects: share, members, quota, and what they use of it now."""
-        return ProjectList(projects=board.all())
+        return ProjectList(projects=await board.all())
 
     @routes.get("/{name}", responses=answers(404))
     async def show(name: Name) -> ProjectView:
         """One project."""
-        return board.get(name)
+        return await board.get(name)
 
     @routes.patch("/{name}", responses=answers(404, 422, 507))
     async def edit(request: Request, name: Name, changes: ProjectChanges) -> ProjectView:

@@ -62,6 +62,11 @@ class Entrance:
         refusal = self.queue.rules().refuses(claim.with_workers(workers), others)
         return None if refusal is None else refusal.why
 
+    async def whole_cluster(self) -> Resources:
+        """What the cluster has, and may still get."""
+        total = await self._total()
+        return total + self.queue.growth.beyond(total)
+
     async def _total(self) -> Resources:
         """What the cluster has, at most a second ago."""
         if self.total is None or time.monotonic() - self.total[0] > TOTAL_FOR_S:

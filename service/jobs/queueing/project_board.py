@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from service.jobs.queueing.queue import JobQueue
+from service.jobs.queueing.entrance import Entrance
 from service.jobs.queueing.rules import Holdings
 from service.projects.project import NewProject, Project, ProjectChanges, ProjectUse, ProjectView
 
@@ -11,30 +11,31 @@ from service.projects.project import NewProject, Project, ProjectChanges, Projec
 class ProjectBoard:
     """The projects of one service, to be shown and changed. Its methods run on one event loop."""
 
-    def __init__(self, queue: JobQueue) -> None:
-        self.queue = queue
-        self.projects = queue.projects
+    def __init__(self, entrance: Entrance) -> None:
+        self.entrance = entrance
+        self.queue = entrance.queue
+        self.projects = entrance.queue.projects
 
-    def all(self) -> list[ProjectView]:
+    async def all(self) -> list[ProjectView]:
         """By name, the default one first."""
-        return self._views(self.projects.all())
+        return await self._views(self.projects.all())
 
-    def get(self, name: str) -> ProjectView:
+    async def get(self, name: str) -> ProjectView:
         """One of them. Raises ProjectNotFound."""
-        return self._views([self.projects.get(name)])[0]
+        return (await self._views([self.projects.get(name)]))[0]
 
     async def create(self, new: NewProject) -> ProjectView:
         """A new project. Raises ProjectExists."""
-        return self._views([await asyncio.wrap_future(self.projects.create(new))])[0]
+        return (await self._views([await asyncio.wrap_future(self.projects.create(new))]))[0]
 
     async def change(self, name: str, changes: ProjectChanges) -> ProjectView:
         """Change share, members or quota. Jobs that run go on, whatever the quota is then. Raises ProjectNotFound."""
         project = await asyncio.wrap_future(self.projects.change(name, changes))
         self.queue.look_again()
-        return self._views([project])[0]
+        return (await self._views([project]))[0]
 
-    def _views(self, projects: list[Project]) -> list[ProjectView]:
-        queue = self.queue
+    async def _views(self, projects: list[Project]) -> list[ProjectView]:
+        queue, whole = self.queue, await self.entrance.whole_cluster()
         held, waiting = Holdings(queue.held.values()), Counter(claim.project for claim in queue.line)
         return [
             ProjectView(
@@ -46,7 +47,7 @@ class ProjectBoard:
                     cpus=held.used[project.name].cpus,
                     gpus=held.used[project.name].gpus,
                     disk_bytes=queue.disk_bytes.get(project.name, 0),
-                    of_cluster=held.dominant_share(project.name, queue.total),
+                    of_cluster=held.dominant_share(project.name, whole),
                 ),
             )
             for project in projects

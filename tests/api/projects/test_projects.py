@@ -20,7 +20,7 @@ from trainers.events import State
 Serve = Callable[..., Service]
 
 
-def job(project: str = "vision", workers: int = 1, **fields: Any) -> dict[str, Any]:
+def job(project: str = "vision", workers: int | dict[str, int] = 1, **fields: Any) -> dict[str, Any]:
     return {"project": project, "workers": workers, **fields}
 
 

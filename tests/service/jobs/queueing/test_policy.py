@@ -52,7 +52,7 @@ def names(claims: list[Claim]) -> str:
     ],
 )
 def test_a_quota_is_named_with_what_is_used_of_it(quota: dict[str, float], told: str | None) -> None:
-    rules = Rules(quotas={"a": ProjectQuota(**quota)}, disk_bytes={"a": 3_000_000_000})  # type: ignore[arg-type]
+    rules = Rules(quotas={"a": ProjectQuota(**quota)}, disk_bytes={"a": 3_000_000_000})
     found = look([claim("x", 3, 1), claim("y", 1, project="b")], [claim("1", 2, 1)], rules)
     assert names(found.starts) == ("yx" if told is None else "y"), "it holds up no other project"
     if told is not None:

@@ -1,5 +1,7 @@
 """Why a job waits, in which place, and about how long."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from service.jobs.queueing.claims import Claim, Quotas
@@ -15,7 +17,7 @@ def claim(name: str, cpus: float, gpus: float = 0.0, user: str = "local", priori
 
 def look(
     line: list[Claim],
-    held: list[tuple[Claim, float | None]],
+    held: Sequence[tuple[Claim, float | None]],
     free: float | Resources = 0.0,
     rules: Rules | None = None,
     shrinking: tuple[str, ...] = (),
