@@ -133,22 +133,32 @@ def test_a_day_in_the_life_of_a_team(small_disk: Disk, tmp_path: Path) -> None:
             team.bob.cancel(long.id)
             soon(lambda: team.bob.get(fork.id).state is State.RUNNING)
 
-            # In the afternoon the disk is full: nothing more is taken in, and everything can be read.
-            filler = fill(disk)
-            taken_in = submit_until_refused(team.bob)
-            assert team.ann.get(waits.id).name == "waits"
-            filler.unlink()
-            for job_id in taken_in:  # the database had some room of its own left
-                team.bob.cancel(job_id)
-
-            # In the evening everything has ended, and at no time did vision have more than its quota.
+            # Ann's sweep and her job end, and at no time did vision have more than its quota.
             watch_the_quota(team, lambda: team.ann.get_sweep(sweep.id).state.is_terminal)
             watch_the_quota(team, lambda: team.ann.get(waits.id).state.is_terminal)
             assert team.ann.get_sweep(sweep.id).trials["succeeded"] == 3
             assert team.ann.get(waits.id).state is State.SUCCEEDED
             assert team.bob.get(long.id).state is State.CANCELLED
-            team.bob.cancel(fork.id)
-            soon(lambda: team.bob.get(fork.id).state is State.CANCELLED)
+
+            # In the afternoon the disk is full: nothing more is taken in, what trains says so, and all can be read.
+            filler = fill(disk)
+            taken_in = submit_until_refused(team.bob)
+            soon(
+                lambda: (
+                    "no room" in team.bob.get(fork.id).message or "cannot be written" in team.bob.get(fork.id).message
+                )
+            )
+            assert team.ann.get(waits.id).name == "waits"
+            filler.unlink()
+            for job_id in taken_in:  # the database had some room of its own left
+                team.bob.cancel(job_id)
+            soon(lambda: team.bob.get(fork.id).reason == "DiskFull")
+            again = team.bob.fork(fork.id, {"name": "again"})
+            soon(lambda: team.bob.get(again.id).state is State.RUNNING)
+
+            # In the evening everything has ended.
+            team.bob.cancel(again.id)
+            soon(lambda: team.bob.get(again.id).state is State.CANCELLED)
             soon(lambda: team.root.project("speech").use.jobs == 0)
             assert_audit(team)
     finally:
@@ -168,7 +178,7 @@ def assert_audit(team: Team) -> None:
     counted = Counter(told)
     assert counted["ann", "job.submit", 202] == counted["ann", "sweep.submit", 202] == 1, "a repeated request is none"
     assert counted["bob", "job.submit", 403] == counted["ann", "job.fork", 403] == 1
-    assert counted["bob", "job.fork", 202] == 1
-    assert counted["bob", "job.cancel", 202] == 2
+    assert counted["bob", "job.fork", 202] == 2
+    assert counted["bob", "job.cancel", 202] >= 2
     with pytest.raises(Refused):
         next(team.bob.audit())
