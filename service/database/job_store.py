@@ -108,15 +108,6 @@ class Added(NamedTuple):
     """The first event of a new job's log, if that could be written."""
 
 
-class Folder(NamedTuple):
-    """Where a job has its files."""
-
-    job_id: str
-    project: str
-    run_dir: Path
-    finished: float | None
-
-
 class Store:
     """Jobs and their status. Changes of state are compare-and-set, so that two callers cannot both succeed."""
 
@@ -215,15 +206,10 @@ class Store:
         with self.engine.connect() as connection:
             return {job_id: Path(run_dir) for job_id, run_dir in connection.execute(statement)}
 
-    def folders(self) -> list[Folder]:
-        """Of all jobs, trials among them."""
-        columns = _JOBS.c.id, _JOBS.c.project, _JOBS.c.run_dir, _JOBS.c.finished
-        with self.engine.connect() as connection:
-            return [Folder(one, name, Path(at), end) for one, name, at, end in connection.execute(select(*columns))]
-
     def find(self, query: Query) -> list[Job]:
         """Jobs, newest first."""
-        texts = (query.user, query.project, *(text for pair in query.labels for text in pair))
+        fields = (query.user, query.project, query.name, query.algorithm)
+        texts = (*fields, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
         statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
@@ -233,6 +219,12 @@ class Store:
             statement = statement.where(JobRow.user == query.user)
         if query.project is not None:
             statement = statement.where(JobRow.project == query.project)
+        if query.name is not None:
+            statement = statement.where(JobRow.name.icontains(query.name, autoescape=True))
+        if query.algorithm is not None:
+            statement = statement.where(JobRow.spec["algorithm"]["name"].as_string() == query.algorithm)
+        if not query.trials:
+            statement = statement.where(_NOT_SWEPT)
         if query.before is not None:
             statement = statement.where(JobRow.id < query.before)
         for key, value in query.labels:

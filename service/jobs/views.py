@@ -8,7 +8,7 @@ from service.job_summary import JobSummary
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
 from service.spec import JobSpec
-from trainers import Metrics, Result, State
+from trainers import Metrics, Result, State, metrics_of, set_of
 
 AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
 
@@ -67,13 +67,21 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
     )
 
 
+def measured(evaluation: dict[str, Any]) -> dict[str, float]:
+    """The metrics of an evaluation by their names in the log: those of the test set apart from the validation set's."""
+    found = {f"{set_of(evaluation)}_{name}": value for name, value in metrics_of(evaluation).items()}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
 def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str, Any]:
     epochs = job.spec["epochs"]
     why: dict[str, Any] = {"reason": job.reason, "message": job.message, "place": None, "starts_in_s": None}
     if outlook is not None and job.state is State.QUEUED:
         why = {"reason": outlook.reason, "message": outlook.message}
         why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
-    headline = progress.headline
+    headline, metrics, result = progress.headline, progress.metrics, progress.result
+    rate = result.examples_per_s if result else metrics and metrics.examples_per_s
+    training = len(progress.workers) or (metrics.workers if metrics else 0)
     kept = {"id", "name", "user", "project", "labels", "priority", "archived", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
@@ -83,4 +91,10 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
         "headline": headline and headline[0],
         "headline_value": headline and headline[1],
+        "measured": measured(progress.evaluation or {}),
+        "curve": progress.curve.values,
+        "loss": metrics and metrics.loss,
+        "examples_per_s": rate,
+        "num_workers": training or job.spec["workers"]["count"],
+        "wall_s": progress.at_work_s,
     }

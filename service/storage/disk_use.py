@@ -7,10 +7,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from sqlalchemy import select
+
 from service.database.job_store import Store
+from service.database.tables import JobRow
 
 SETTLES_S = 120.0
 """How long after its end files of a job may still come and go. After that its folder is not measured again."""
+
+_FOLDERS = select(JobRow.id, JobRow.project, JobRow.run_dir, JobRow.finished)
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +43,14 @@ class DiskUse:
     def measure(self) -> dict[str, int]:
         """Project -> bytes, the trials of its sweeps among them. It blocks."""
         found, ended, now = Counter[str](), dict[str, int](), time.time()
-        for folder in self.store.folders():
-            known = self.ended.get(folder.job_id)
-            size = folder_bytes(folder.run_dir) if known is None else known
-            if folder.finished is not None and folder.finished + SETTLES_S < now:
-                ended[folder.job_id] = size
-            found[folder.project] += size
+        with self.store.engine.connect() as connection:
+            rows = connection.execute(_FOLDERS).all()
+        for job_id, project, run_dir, finished in rows:
+            known = self.ended.get(job_id)
+            size = folder_bytes(Path(run_dir)) if known is None else known
+            if finished is not None and finished + SETTLES_S < now:
+                ended[job_id] = size
+            found[project] += size
         self.ended = ended
         return dict(found)
 
