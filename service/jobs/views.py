@@ -7,6 +7,7 @@ from service.database.job_store import Job
 from service.job_summary import JobSummary
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
+from service.short_spec import short_spec
 from service.spec import JobSpec
 from trainers import Metrics, Result, State, metrics_of, set_of
 
@@ -18,6 +19,8 @@ class JobView(JobSummary):
 
     spec: JobSpec
     """As submitted, with every default filled in and every path absolute; name, labels and priority as they are now."""
+    short_spec: dict[str, Any] = {}  # noqa: RUF012  # a model copies its defaults
+    """Of it what differs from the defaults, as somebody would write it."""
     notes: str = ""
     """What its user says of it."""
     forked_from: str | None
@@ -31,6 +34,8 @@ class JobView(JobSummary):
     workers: int
     """Workers that train now."""
     run_dir: str
+    if_scaled: str = ""
+    """What becomes of its result where it goes on with other workers, as a sentence."""
     storage: str = ""
     """The state of the copy of the run, as a sentence; empty if the service keeps no copies."""
     result: Result
@@ -52,10 +57,12 @@ def summary(job: Job, progress: Progress, outlook: Outlook | None) -> JobSummary
 
 def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | None = None) -> JobView:
     """A job in full. spec: The job's own, if it has been parsed already."""
-    result = progress.result_so_far(job.id, job.spec)
+    result, spec = progress.result_so_far(job.id, job.spec), spec or job.job_spec
     return JobView(
         **_summary(job, progress, outlook),
-        spec=spec or job.job_spec,
+        spec=spec,
+        short_spec=short_spec(spec),
+        if_scaled=if_scaled(spec),
         forked_from=job.forked_from,
         notes=job.notes,
         retries=progress.retries,
@@ -65,6 +72,20 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
         run_dir=str(job.run_dir),
         result=result.model_copy(update={"state": job.state, "message": job.message}),
     )
+
+
+def if_scaled(spec: JobSpec) -> str:
+    """What becomes of the result of a job where it goes on with other workers, as a sentence."""
+    traits = spec.algorithm.traits
+    if spec.elastic.mode == "scale_batch":
+        return "The batch changes with the workers, and the learning rate follows it: the result is another one."
+    if traits.num_backup:
+        return "Other workers may be the last ones of a step then: the result is another one."
+    if not traits.is_synchronous:
+        return "Updates come in another order then: the result is another one. No acknowledged update is lost."
+    if getattr(spec.algorithm, "reduction", "canonical") != "canonical":
+        return "Sums are added in another order then: the result stays the same up to rounding."
+    return "The result stays the same; only how fast it comes changes."
 
 
 def measured(evaluation: dict[str, Any]) -> dict[str, float]:
