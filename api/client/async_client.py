@@ -29,7 +29,6 @@ class AsyncClient(AsyncProjectMethods):
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
         self.server = calls.url_of(server)
         self.patience_s = patience_s
-        # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.AsyncClient(
             base_url=self.server,
             verify=service.certificates(),
@@ -84,8 +83,7 @@ class AsyncClient(AsyncProjectMethods):
         archived: bool = False,
         project: str | None = None,
     ) -> AsyncIterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones.
-        project: Only those of this one."""
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; the archived ones; of a project."""
         page = await self._do(calls.jobs(states, labels, None, archived, project))
         for job in page.jobs:
             yield job

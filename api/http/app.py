@@ -133,9 +133,7 @@ def create_app(
     app.include_router(scaling.router(sweep_manager), prefix="/v1")
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
-    app.include_router(me.router(access), prefix="/v1")
-    app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
-    app.include_router(audit.router(manager.store.audit), prefix="/v1")
+    _add_team(app, access, manager)
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))
     if sender is not None:
@@ -144,6 +142,13 @@ def create_app(
     app.mount("/page", page.PageFiles(), name="page")
     app.mount("/guide", page.GuideFiles(config.guide), name="guide")
     return app
+
+
+def _add_team(app: FastAPI, access: Access, manager: JobManager) -> None:
+    """Who calls, what projects share, and who did what."""
+    app.include_router(me.router(access), prefix="/v1")
+    app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
+    app.include_router(audit.router(manager.store.audit), prefix="/v1")
 
 
 def _add_layers(app: FastAPI, access: Access, manager: JobManager) -> None:

@@ -90,6 +90,33 @@ def submit_until_refused(client: Client) -> list[str]:
     raise AssertionError("a full disk takes everything in")
 
 
+def bob_forks(team: Team, long: str) -> str:
+    """Bob goes on from a checkpoint with another rate. There is no room for both, so he stops the first."""
+    fork = team.bob.fork(long, {"name": "fork", "epochs": 4001, "optimizer": {"lr": 0.001}})
+    assert fork.project == "speech"
+    with pytest.raises(Refused, match="ann is no member of project speech"):
+        team.ann.fork(long, {"epochs": 4001})
+    soon(lambda: team.bob.get(fork.id).state is State.QUEUED and team.bob.get(fork.id).place is not None)
+    team.bob.cancel(long)
+    soon(lambda: team.bob.get(fork.id).state is State.RUNNING)
+    return fork.id
+
+
+def the_disk_is_full(team: Team, disk: Path, fork: str) -> str:
+    """Nothing more is taken in, what trains says so, and all can be read; then bob goes on with another fork."""
+    filler = fill(disk)
+    taken_in = submit_until_refused(team.bob)
+    soon(lambda: any(told in team.bob.get(fork).message for told in ("no room", "cannot be written")))
+    assert team.ann.get(fork).name == "fork"
+    filler.unlink()
+    for job_id in taken_in:  # the database had some room of its own left
+        team.bob.cancel(job_id)
+    soon(lambda: team.bob.get(fork).reason == "DiskFull")
+    again = team.bob.fork(fork, {"name": "again"})
+    soon(lambda: team.bob.get(again.id).state is State.RUNNING)
+    return again.id
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_day_in_the_life_of_a_team(small_disk: Disk, tmp_path: Path) -> None:
@@ -124,41 +151,17 @@ def test_a_day_in_the_life_of_a_team(small_disk: Disk, tmp_path: Path) -> None:
             assert team.root.project("vision").quota.cpus == 2
             assert team.bob.get(long.id).state in (State.RUNNING, State.RECOVERING)
 
-            # Bob goes on from a checkpoint with another rate. There is no room for both, so he stops the first.
-            fork = team.bob.fork(long.id, {"name": "fork", "epochs": 4001, "optimizer": {"lr": 0.001}})
-            assert fork.project == "speech"
-            with pytest.raises(Refused, match="ann is no member of project speech"):
-                team.ann.fork(long.id, {"epochs": 4001})
-            soon(lambda: team.bob.get(fork.id).state is State.QUEUED and team.bob.get(fork.id).place is not None)
-            team.bob.cancel(long.id)
-            soon(lambda: team.bob.get(fork.id).state is State.RUNNING)
-
-            # Ann's sweep and her job end, and at no time did vision have more than its quota.
+            fork = bob_forks(team, long.id)
             watch_the_quota(team, lambda: team.ann.get_sweep(sweep.id).state.is_terminal)
             watch_the_quota(team, lambda: team.ann.get(waits.id).state.is_terminal)
             assert team.ann.get_sweep(sweep.id).trials["succeeded"] == 3
             assert team.ann.get(waits.id).state is State.SUCCEEDED
             assert team.bob.get(long.id).state is State.CANCELLED
-
-            # In the afternoon the disk is full: nothing more is taken in, what trains says so, and all can be read.
-            filler = fill(disk)
-            taken_in = submit_until_refused(team.bob)
-            soon(
-                lambda: (
-                    "no room" in team.bob.get(fork.id).message or "cannot be written" in team.bob.get(fork.id).message
-                )
-            )
-            assert team.ann.get(waits.id).name == "waits"
-            filler.unlink()
-            for job_id in taken_in:  # the database had some room of its own left
-                team.bob.cancel(job_id)
-            soon(lambda: team.bob.get(fork.id).reason == "DiskFull")
-            again = team.bob.fork(fork.id, {"name": "again"})
-            soon(lambda: team.bob.get(again.id).state is State.RUNNING)
+            again = the_disk_is_full(team, disk, fork)
 
             # In the evening everything has ended.
-            team.bob.cancel(again.id)
-            soon(lambda: team.bob.get(again.id).state is State.CANCELLED)
+            team.bob.cancel(again)
+            soon(lambda: team.bob.get(again).state is State.CANCELLED)
             soon(lambda: team.root.project("speech").use.jobs == 0)
             assert_audit(team)
     finally:

@@ -35,6 +35,7 @@ def test_a_job_waits_until_its_project_has_room_again(service: Service, serve: S
     assert (made.members, made.share, made.quota.cpus, made.quota.jobs) == (("*",), 1.0, 2.0, None)
     first = service.client.submit(job(workers=2))
     run = service.started(first.id)
+    run.state(State.RUNNING)
     second, other = service.client.submit(job()), service.client.submit({"workers": 1})
     assert (second.project, other.project) == ("vision", "default")
     service.started(other.id)

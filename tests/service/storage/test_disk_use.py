@@ -10,12 +10,13 @@ from service.database.job_store import Store, Submission
 from service.spec import parse_spec
 from service.status import Status
 from service.storage.disk_use import SETTLES_S, DiskUse
+from tests.service import sqlite
 from trainers import State
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    opened = Store.open(url)
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
     yield opened
     opened.close()
 
