@@ -83,7 +83,7 @@ class AsyncClient(AsyncProjectMethods):
         archived: bool = False,
         project: str | None = None,
     ) -> AsyncIterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first; archived ones; of a project."""
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; archived; of a project."""
         page = await self._do(calls.jobs(states, labels, None, archived, project))
         for job in page.jobs:
             yield job
