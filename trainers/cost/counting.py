@@ -14,6 +14,7 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
 from trainers.models.split import choose_ways, exchanged, split_model
 from trainers.spec import TrainSpec
+from trainers.spec.memory import states_of_versions
 
 
 def count_workload(spec: TrainSpec) -> Workload:
@@ -24,7 +25,7 @@ def count_workload(spec: TrainSpec) -> Workload:
     """
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
     counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
-    work = workload_of(counted, (spec.optimizer.num_states or 0) + spec.algorithm.traits.late_states)
+    work = workload_of(counted, states_of_versions(spec) or 0)
     if not isinstance(spec.algorithm, HybridConfig):
         return work
     if images is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig, Outer
+from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.collectives.average import Average
 from trainers.optim.buffers import Buffers, State
@@ -46,8 +46,7 @@ class Diloco(Algorithm):
         report = self.local.step(work)
         if self.local.ends_round(work):
             with span("average"):
-                self._make_average()
-                self.theta, self.velocity = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+                self.theta, self.velocity = self._outer_step()
                 self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
             self.local.begin_round()
         return report
@@ -57,8 +56,7 @@ class Diloco(Algorithm):
         their optimizer states, from which another algorithm can resume."""
         params = self.theta
         if self.local.trained:
-            self._make_average()
-            params, _ = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+            params, _ = self._outer_step()
         elif self.local.diverged:  # resumed in the middle of a round, without a step since
             params = self.average.newest
         own = self.local.gather()
@@ -75,22 +73,21 @@ class Diloco(Algorithm):
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
 
-    def _make_average(self) -> None:
+    def _outer_step(self) -> tuple[Tensor, Tensor | None]:
+        """Parameters (P,) and velocity (P,) after it, in memory that the next one does not write to."""
+        outer, theta = self.outer, self.theta
+
         def weighted(rank: int, into: Tensor) -> None:
-            into.copy_(self.local.versions[rank].params).mul_(self.local.trained[rank])
+            x = self.local.versions[rank].params
+            changed = into.copy_(x) if outer.is_none else torch.sub(theta, x, out=into)
+            changed.mul_(self.local.trained[rank])
 
         self.average.update(weighted, self.local.all_trained)
-
-
-def outer_step(outer: Outer, theta: Tensor, mean: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Parameters (P,) and velocity (P,) after SGD on theta - mean, in new memory.
-
-    theta - lr step is written as mean + (d - lr step), where d = theta - mean: without momentum and at a rate of 1 it
-    is the mean itself, to the bit.
-    """
-    d = theta - mean
-    if velocity is None:
-        return torch.sub(d, d, alpha=outer.lr).add_(mean), None
-    velocity = (velocity * outer.momentum).add_(d)
-    step = torch.add(d, velocity, alpha=outer.momentum) if outer.nesterov else velocity
-    return torch.sub(d, step, alpha=outer.lr).add_(mean), velocity
+        if outer.is_none:
+            return self.average.newest.clone(), None  # to the bit, as theta - (theta - mean) would not be
+        d = self.average.newest
+        if self.velocity is None:
+            return torch.sub(theta, d, alpha=outer.lr), None
+        velocity = (self.velocity * outer.momentum).add_(d)
+        step = torch.add(d, velocity, alpha=outer.momentum) if outer.nesterov else velocity
+        return torch.sub(theta, step, alpha=outer.lr), velocity
