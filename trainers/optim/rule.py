@@ -38,8 +38,6 @@ class Step:
     """What decoupled weight decay leaves of the parameters before they are updated, as a factor."""
     exempt: tuple[slice, ...] = ()
     """Parts of the elements, in their order, that it leaves alone."""
-    number: int = 0
-    """Updates of this slice before this one, where a shard makes it."""
 
     def decayed(self, w: Tensor) -> Tensor:
         """The parameters w (n,) after weight decay; w itself stays as it is."""

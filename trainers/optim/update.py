@@ -47,8 +47,6 @@ class Contribution:
     fetched: Tensor | None = None
     """(n,) the parameters that the gradient was computed from, where it may have come late (`Optimizer.late`); None:
     those that it meets."""
-    number: int = 0
-    """Updates of the slice before this one, where a shard makes it."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +126,7 @@ class SliceUpdate:
             else:
                 assert isinstance(rule, UpdateRule)
                 decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
-                step = Step(lr, contribution.correction, 1 - decay, piece.exempt, contribution.number)
-                rule.apply(newest, g, target, step)
+                rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
             if self.sees_steps:
                 assert self.optimizer.late is not None
                 self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)

@@ -235,7 +235,7 @@ class Shard:
                 continue
             stale = {identity: self._staleness(push, version) for identity, push in fresh.items()}
             if fresh:
-                contributions.append(self._contribution(list(fresh.values()), max(stale.values()), version))
+                contributions.append(self._contribution(list(fresh.values()), max(stale.values())))
             for identity, push in fresh.items():
                 self.staleness[stale[identity]] += 1
                 answers.append(AppliedPush(push, version + 1, stale[identity]))
@@ -265,7 +265,7 @@ class Shard:
         """Updates between the version that a push was computed from and `version`, onto which it comes."""
         return max(0, version - push.base)
 
-    def _contribution(self, group: list[ReceivedPush], stale: int, version: int) -> Contribution:
+    def _contribution(self, group: list[ReceivedPush], stale: int) -> Contribution:
         lr = self.config.learning_rate(self.examples)
         correction, self.learning_rate = momentum_correction(self.learning_rate, lr), lr
         if self.config.harmless_staleness is not None:
@@ -274,8 +274,7 @@ class Shard:
             # The worker divided each minibatch's gradient by its own examples; what was accrued is their sum.
             (push,) = group
             gradient, fetched = TensorGradient(push.gradient), self._fetched_by(push.worker)
-            numbers = 1, lr, push.minibatches, correction, self.examples
-            return Contribution(gradient, *numbers, fetched=fetched, number=version)
+            return Contribution(gradient, 1, lr, push.minibatches, correction, self.examples, fetched=fetched)
         weight = sum(push.divisor for push in group)
         if self.backup_quorum is not None:
             ordered = sorted(group, key=lambda push: push.identity)

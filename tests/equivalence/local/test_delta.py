@@ -48,15 +48,16 @@ def spec(workers: int, outer: object, steps: int = 3, optimizer: object = SGD, *
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_plain_steps_and_a_plain_average_are_downpour_with_num_push(workers: int) -> None:
-    """In the same order of fetches and pushes, with rounds that leases cut short, dropout and augmentation."""
-    downpour = {"name": "downpour", "num_push": 3, "num_fetch": 3}
-    through = Run(spec(workers, PLAIN, algorithm=downpour))
-    expected, found = (run_through_shards(run, seed=5) for run in (through, Run(spec(workers, PLAIN))))
+    """In the same order of fetches and pushes, with dropout and augmentation. 30 minibatches an epoch are whole rounds,
+    at which `num_fetch` counts on and a round of steps would end."""
+    fields = {"data": {"name": "digits", "limit": 210, "random_crop": 1}}
+    downpour = Run(spec(workers, PLAIN, algorithm={"name": "downpour", "num_push": 3, "num_fetch": 3}, **fields))
+    expected, found = (run_through_shards(run, seed=5) for run in (downpour, Run(spec(workers, PLAIN, **fields))))
     assert found.staleness == expected.staleness
     assert max(found.staleness) > 1 or workers == 1
     assert found.traffic == expected.traffic
     torch.testing.assert_close(found.params, expected.params, **NEAR)
-    other = run_through_shards(Run(spec(workers, "polyak")), seed=5)
+    other = run_through_shards(Run(spec(workers, "polyak", **fields)), seed=5)
     assert not torch.allclose(other.params, expected.params, **NEAR)
 
 
@@ -167,11 +168,10 @@ def test_a_resumed_run_goes_on_with_the_outer_state_bit_for_bit(outer: object, t
         kept = LocalRun(spec(1, outer, 2, **fields), tmp_path / name).train()
         return kept, read_checkpoint(kept)
 
-    (_, whole), (half, begun), (_, wiped) = trained("whole", 2), trained("half", 1), trained("wiped", 1)
+    (_, whole), (half, begun) = trained("whole", 2), trained("half", 1)
     _, again = trained("again", 2, half)
     assert begun.optimizer.keys() == whole.optimizer.keys() == again.optimizer.keys() > set()
     assert all(named[name].any() for named in begun.optimizer.values() for name in named)
-    assert wiped.model.keys() == whole.model.keys()
     for name, tensor in whole.model.items():
         assert torch.equal(again.model[name], tensor), name
     for state, named in whole.optimizer.items():
@@ -217,7 +217,7 @@ def test_explain_tells_the_rule_and_the_memory() -> None:
     found = explain(spec(4, "delayed_nesterov", optimizer=ADAMW), 203).quantities
     told = "w <- w - 0.7 (d / 4); with each 4 pushes: v <- 0.9 v + their mean, w <- w - 0.7 (d / 4 + 0.9 v)"
     assert found["outer"].formula == f"d = what a push changed, start minus end; {told}"
-    assert found["optimizer_state"].value == 4 * 2 * 2
+    assert found["optimizer_state"].value == 4 * 2 * 3
     assert found["worker_memory"].value == 4 * (1 + 1 + 3 + 2)
     assert found["clip"].value == "none"
     assert "steps of its own" in found["batch"].formula

@@ -61,7 +61,7 @@ class OuterAverage(OuterSpec):
     """At 1 the shards make of a push what its worker made of the parameters."""
 
     def num_states(self, num_workers: int) -> int:
-        return int(self.num_pushes(num_workers) > 1)
+        return 2 * (self.num_pushes(num_workers) > 1)
 
     def formula(self, num_workers: int) -> str:
         return f"{self._start(num_workers)}; w <- w - {self.lr:g} d"
@@ -81,7 +81,7 @@ class WithMomentum(OuterSpec):
     """Share of its velocity v that is kept from step to step."""
 
     def num_states(self, num_workers: int) -> int:
-        return 1 + (self.num_pushes(num_workers) > 1)
+        return 1 + 2 * (self.num_pushes(num_workers) > 1)
 
 
 class OuterNesterov(WithMomentum):
@@ -136,7 +136,7 @@ class OuterDelayedNesterov(WithMomentum):
     """c: share of the momentum's step that is made at each push between, 1 / N at most."""
 
     def num_states(self, num_workers: int) -> int:
-        return 2
+        return 3
 
     def formula(self, num_workers: int) -> str:
         n, b, c = self.num_pushes(num_workers), f"{self.momentum:g}", self.activation

@@ -1,17 +1,17 @@
 """The outer rules: update rules to which what a worker changed is the gradient."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule, spare
+from trainers.optim.rule import Step, UpdateRule
 
 PREFIX = "outer-"
 """Before the names of their states in a checkpoint: they are none of an optimizer that steps on gradients."""
 
-SUM = "sum"
+SUM, COUNT = "sum", "pushes"
+"""Of what was pushed since the last step, and of how many pushes; element by element, so that a checkpoint has them
+however it is cut."""
 
 
 class Outer(UpdateRule):
@@ -19,7 +19,7 @@ class Outer(UpdateRule):
 
     def __init__(self, rule: UpdateRule, pushes: int = 1) -> None:
         self.rule, self.pushes = rule, pushes
-        self.state_names = tuple(PREFIX + name for name in (*rule.state_names, *([SUM] if pushes > 1 else [])))
+        self.state_names = tuple(PREFIX + name for name in (*rule.state_names, *([SUM, COUNT] if pushes > 1 else [])))
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         now, then = self._own(current), self._own(following)
@@ -27,13 +27,16 @@ class Outer(UpdateRule):
             self.rule.apply(now, g, then, step)
             return
         total = torch.add(now.state[SUM], g, out=then.state[SUM])
-        if (step.number + 1) % self.pushes == 0:
-            self.rule.apply(now, total / self.pushes, then, replace(step, number=step.number // self.pushes))
-            total.zero_()
-        else:
-            then.params.copy_(now.params)
-            for name in self.rule.state_names:
-                then.state[name].copy_(now.state[name])
+        count = torch.add(now.state[COUNT], 1, out=then.state[COUNT])
+        is_due = count >= self.pushes
+        moved = Buffers(torch.empty_like(g), {name: torch.empty_like(g) for name in self.rule.state_names})
+        if is_due.any():
+            self.rule.apply(now, total / count, moved, step)
+        then.params.copy_(torch.where(is_due, moved.params, now.params))
+        for name, vector in moved.state.items():
+            then.state[name].copy_(torch.where(is_due, vector, now.state[name]))
+        total.masked_fill_(is_due, 0)
+        count.masked_fill_(is_due, 0)
 
     def _own(self, version: Buffers) -> Buffers:
         """The version with the states as the rule calls them."""
@@ -64,20 +67,19 @@ class DelayedNesterov(UpdateRule):
     else: theta <- theta - eps (c beta m + g / N)
     """
 
-    state_names = ("momentum", SUM)
+    state_names = ("momentum", SUM, COUNT)
 
     def __init__(self, beta: float, n: int, c: float = 0.0) -> None:
         self.beta, self.n, self.c = beta, n, c
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
-        m, total = following.state["momentum"], following.state[SUM]
-        torch.add(current.state[SUM], g, out=total)
-        if (step.number + 1) % self.n == 0:
-            torch.mul(current.state["momentum"], self.beta, out=m).add_(total, alpha=1 / self.n)
-            share = 1 - self.c * self.n + self.c
-            total.zero_()
-        else:
-            m.copy_(current.state["momentum"])
-            share = self.c
-        move = torch.div(g, self.n, out=spare(current, following)).add_(m, alpha=share * self.beta)
+        now, then = current.state, following.state
+        total, count = torch.add(now[SUM], g, out=then[SUM]), torch.add(now[COUNT], 1, out=then[COUNT])
+        is_last = count >= self.n
+        m = torch.where(is_last, self.beta * now["momentum"] + total / self.n, now["momentum"])
+        share = torch.where(is_last, 1 - self.c * self.n + self.c, self.c)
+        move = torch.div(g, self.n).add_(share * m, alpha=self.beta)
         torch.add(current.params, move, alpha=-step.lr, out=following.params)
+        then["momentum"].copy_(m)
+        total.masked_fill_(is_last, 0)
+        count.masked_fill_(is_last, 0)
