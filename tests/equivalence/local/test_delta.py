@@ -26,6 +26,7 @@ from trainers.elastic.lease_table import Lease
 from trainers.links.local import LocalWorld
 from trainers.parameter_server.local import LocalServer, LocalStore
 from trainers.spec import TrainSpec, field_errors
+from trainers.spec.advice import advice
 from trainers.spec.recipe import explain
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 from trainers.training.work import leased
@@ -221,3 +222,6 @@ def test_explain_tells_the_rule_and_the_memory() -> None:
     assert found["worker_memory"].value == 4 * (1 + 1 + 3 + 2)
     assert found["clip"].value == "none"
     assert "steps of its own" in found["batch"].formula
+    (said,) = [said for said in advice(spec(4, "polyak", 9), 203) if said.startswith("algorithm.steps")]
+    assert "give 8 or less" in said
+    assert not [said for said in advice(spec(4, "polyak", 8), 203) if said.startswith("algorithm.steps")]
