@@ -110,11 +110,10 @@ class RunProgress:
         assert self.dispatcher is not None
         for lease in dropped:
             self.dispatcher.drop(number, lease)
-        if self.paces is not None:  # one round
-            steps = self.paces.steps_of(number, self.dispatcher.group_of)
-            return [self.dispatcher.lease(number, closed, steps)]
-        count = 1 if self.spec.algorithm.traits.num_backup else LEASES_AT_ONCE
-        return [self.dispatcher.lease(number, closed) for _ in range(count)]
+        traits = self.spec.algorithm.traits
+        longest = None if self.paces is None else self.paces.steps_of(number, self.dispatcher.group_of)
+        count = 1 if traits.num_backup or traits.outer is not None else LEASES_AT_ONCE
+        return [self.dispatcher.lease(number, closed, longest) for _ in range(count)]
 
     def form_group(self, group: int, numbers: Sequence[int]) -> None:
         """These workers are an asynchronous group from now on. What it had leased before is leased again."""
