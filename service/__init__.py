@@ -170,6 +170,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError
     from trainers import ModelCost as ModelCost
+    from trainers import NeededMemory as NeededMemory
     from trainers import NodeGroup as NodeGroup
     from trainers import Plan as Plan
     from trainers import PlanRequest as PlanRequest

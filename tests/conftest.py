@@ -1,8 +1,8 @@
 """One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in four processes. Those that have to do with a Ray are in three groups, each of which is
-done by one of them, one after the other, and those of the page in a fourth, so that one browser serves them all; the
-proofs that need neither come after them, to whoever is free.
+`make test` runs the tests in four processes. Those that have to do with a Ray are in four groups, each of which is
+done by one of them, one after the other, and those of the page in a fifth, so that one browser serves them all; the
+proofs that need neither come after them, to whoever is free. No group may be much longer than a fourth of the whole.
 """
 
 import functools
@@ -31,12 +31,13 @@ TOGETHER = {
     "page": ("api/page",),
     "ray": ("runtime",),
     "faults": ("faults",),
-    "ray of their own": (
-        "api/cli/test_cli.py", "api/http/test_serve.py", "api/page/test_new_user.py", "benchmarks", "deploy", "docs",
-        "examples", "faults/test_soak.py", "service/sweeps",
+    "programs": (
+        "api/cli/test_cli.py", "benchmarks", "docs", "examples", "faults/test_soak.py",
     ),
+    "servers": ("api/http/test_serve.py", "api/page/test_new_user.py", "deploy", "service/sweeps"),
 }  # fmt: skip
-"""Beside those elsewhere that use their process's Ray, which are with `ray`. Of two groups a file is in the later."""
+"""Beside those elsewhere that use their process's Ray, which are with `ray`. Of two groups a file is in the later. The
+last two start a Ray in most tests."""
 
 
 @functools.cache

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.figures import CostShare as CostShare
     from trainers.cost.figures import Images as Images
     from trainers.cost.figures import ModelCost as ModelCost
+    from trainers.cost.figures import NeededMemory as NeededMemory
     from trainers.cost.figures import TimingPlan as TimingPlan
     from trainers.cost.figures import Timings as Timings
     from trainers.cost.figures import images_of as images_of

@@ -28,7 +28,7 @@ from trainers.spec.improvement import MetricChoice
 COMMAND = re.compile(r"(?:^|[(|;&] *)(millrace\b[^|;&)\n]*)", re.MULTILINE)
 ALL_TEXT = "\n".join(TEXTS.values())
 GUIDE = {page: text for page, text in TEXTS.items() if page != "README"}
-BY_LOSS = MetricChoice(metric="loss")
+BY_LOSS = MetricChoice(metric="loss", mode="min")
 NOTES = {"", "before the server", "server", "after the server", "with the server"}
 
 

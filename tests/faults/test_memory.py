@@ -123,3 +123,4 @@ def test_one_that_rays_monitor_ends_is_told_with_the_coordinator_that_it_ends_be
     hurry(tmp_path / "plan")
     assert watched.end().data["state"] == "SUCCEEDED", watched.events[-5:]
     assert [line for line in told(watched) if line.endswith(f"{REMEDY}; {THRESHOLD}")]
+    assert [line for line in told(watched) if "/worker/0 " in line and line.endswith(f" memory: {REMEDY}")]

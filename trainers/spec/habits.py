@@ -11,7 +11,9 @@ from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.schedules import WarmupSpec
+from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.improvement import measured
 
 
 def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
@@ -31,6 +33,17 @@ def knows_classes(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
         why = "measures what its `metrics` says" if ":" in task.name else "does not tell classes of examples apart"
         raise ValueError(f"classes is for task: classification, and {task.name} {why}; leave it out")
     return evaluate
+
+
+def keeps_what_is_measured(checkpoint: CheckpointSpec, info: ValidationInfo) -> CheckpointSpec:
+    """Raises ValueError where the best model is to be judged by a metric that the task does not have."""
+    if checkpoint.keep_best is None:
+        return checkpoint
+    try:
+        best = measured(checkpoint.keep_best, info.data.get("task"))
+    except ValueError as error:
+        raise ValueError(f"keep_best: {error}") from None
+    return checkpoint.model_copy(update={"keep_best": best})
 
 
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
@@ -99,7 +112,8 @@ def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOp
     """Raises ValueError where an optimizer updates whole parameters and the algorithm divides them."""
     algorithm = info.data.get("algorithm")
     if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
-        raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
+        name = getattr(optimizer, "optimizer", optimizer.name)  # that of a class
+        raise ValueError(f"{name} updates whole parameters, and {algorithm.traits.divides_parameters}")
     return optimizer
 
 

@@ -46,6 +46,7 @@ from trainers.spec.habits import (
     has_one_size,
     has_whole_parameters,
     is_called_whole,
+    keeps_what_is_measured,
     knows_classes,
     sends_gradients,
     suits_device_and_algorithm,
@@ -138,7 +139,7 @@ class TrainSpec(Section):
     evaluate: Annotated[EvaluateSpec, AfterValidator(counts_steps), AfterValidator(knows_classes)] = EvaluateSpec()
     """When to evaluate."""
 
-    checkpoint: CheckpointSpec = CheckpointSpec()
+    checkpoint: Annotated[CheckpointSpec, AfterValidator(keeps_what_is_measured)] = CheckpointSpec()
     """When to write a checkpoint, and which to start from."""
 
     epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)

@@ -112,6 +112,8 @@ def print_result(result: service.Result, as_json: bool, where: str) -> None:
         typer.echo(result.model_dump_json())
         return
     typer.echo(f"{result.state}: {_sentence(result)}" + (f" ({result.message})" if result.message else ""))
+    if (best := result.best) is not None:
+        typer.echo(f"The best model, {best.metric} {best.value:.4f} after epoch {best.epoch:g}, is {best.model_path}")
     typer.echo(where)
 
 

@@ -19,7 +19,18 @@ from rich.text import Text
 from api.cli.actions.specs import read_job
 from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
-from service import CostShare, Images, JobSpec, MillraceError, ModelCost, TimingPlan, Timings, images_of, needed_memory
+from service import (
+    CostShare,
+    Images,
+    JobSpec,
+    MillraceError,
+    ModelCost,
+    NeededMemory,
+    TimingPlan,
+    Timings,
+    images_of,
+    needed_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +57,22 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
         return
     _show(_layers(cost), _kinds(cost))
     if cost.memory is not None:
-        vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (cost.memory.vectors, cost.memory.activations))
-        typer.echo(f"\nA worker needs at least {vectors} for {cost.memory.held}, and {activations} for")
-        most = " at most" if spec.model.checkpoint_activations else ""
-        put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
-        typer.echo(f"{put_out}, beside data and the process itself.")
+        say_memory(cost.memory, spec)
+
+
+def count_memory(spec: JobSpec) -> NeededMemory:
+    """What a worker of a spec needs. Ends with exit status 2 where the model cannot be counted."""
+    with _refusing():
+        return needed_memory(spec.train, _cost(ModelRequest("", [], None, None), spec, is_file=True))
+
+
+def say_memory(memory: NeededMemory, spec: JobSpec) -> None:
+    """In one sentence."""
+    vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (memory.vectors, memory.activations))
+    typer.echo(f"\nA worker needs at least {vectors} for {memory.held}, and {activations} for")
+    most = " at most" if spec.model.checkpoint_activations else ""
+    put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
+    typer.echo(f"{put_out}, beside data and the process itself.")
 
 
 def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:

@@ -118,12 +118,15 @@ def _add_explain(app: typer.Typer) -> None:
         examples: Annotated[
             int | None, typer.Option(min=1, help="Training examples; else the data are opened for it, if need be.")
         ] = None,
+        memory: Annotated[
+            bool, typer.Option("--memory", help="Build the model, and tell what a worker needs of memory.")
+        ] = False,
         output: OutputOption = Output.text,
     ) -> None:
         """Print the whole recipe of a job before anything runs: batch, rates, decay, steps, with their formulas."""
         from api.cli.actions.recipe import print_recipe
 
-        print_recipe(spec_file, sets or [], examples, output is Output.json)
+        print_recipe(spec_file, sets or [], examples, memory, output is Output.json)
 
 
 def _add_plan(app: typer.Typer) -> None:

@@ -30,12 +30,13 @@ const PLOTS = [
   {
     title: "Staleness",
     zero: true,
+    mayLack: true, // of synchronous algorithms
     lines: [
       ["mean", "steps", "staleness"],
       ["largest", "steps", "stalest"],
     ],
   },
-  { title: "Workers", zero: true, stepped: true, lines: [["workers", "steps", "workers"]] },
+  { title: "Workers", zero: true, stepped: true, whole: true, lines: [["workers", "steps", "workers"]] },
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
 
@@ -80,6 +81,7 @@ class JobPage {
     this.facts = el("div");
     this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
     this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
+    this.whole = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec with every default" });
     this.traces = tracesPanel(id);
     this.verbs = verbs(id, () => this.look(), this.traces.record);
     this.actors = actorsPanel();
@@ -124,7 +126,7 @@ class JobPage {
         section("Log", this.log.element),
         section("Checkpoints", this.checkpoints.element),
         section("Actors", this.actors.element),
-        section("Spec", this.spec),
+        section("Spec", this.spec, el("details", {}, el("summary", {}, "With every default"), this.whole)),
       ),
     );
     signal.addEventListener("abort", () => {
@@ -153,7 +155,8 @@ class JobPage {
     const job = await api(`v1/jobs/${encodeURIComponent(this.id)}`, { signal: this.signal });
     if (this.job && this.job.state !== job.state) announce(`${job.name} is ${job.state}: ${job.message}`);
     if (!this.job) {
-      setText(this.spec, JSON.stringify(job.spec, null, 2));
+      setText(this.spec, JSON.stringify(job.short_spec, null, 2));
+      setText(this.whole, JSON.stringify(job.spec, null, 2));
       this.predicted.ask(job.spec);
     }
     this.job = job;
@@ -186,10 +189,12 @@ class JobPage {
         ["Examples", this.live.examples],
         ...(isValidated ? [["On the validation set", this.live.validation]] : []),
         ["On the test set", this.live.test],
+        ...(result.best ? [["Best model", bestText(result.best)]] : []),
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
         ...(job.user ? [["User", job.user]] : []),
+        ...(job.labels.sweep ? [["Sweep", link(`#/sweeps/${job.labels.sweep}`, job.labels.sweep)]] : []),
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
         ...(labels.length ? [["Labels", labels]] : []),
         ...(job.notes ? [["Notes", job.notes]] : []),
@@ -216,18 +221,20 @@ class JobPage {
     if (event.type === "step") this.predicted.add(event);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
-    if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
+    if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
     if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
-    if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
+    this.#tellMarks();
   }
 
-  #tellMark(type) {
-    const mark = this.curves.marks[this.curves.marks.length - 1];
-    this.happened.append(
-      el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(mark.epoch)}: ${mark.text}`),
-    );
-    if (this.drawn) announce(`${type}: ${mark.text}`); // not what had happened before the page was opened
+  /** Say what has come to pass since the last time. */
+  #tellMarks() {
+    for (const { type, epoch, text } of this.curves.marks.slice(this.happened.children.length)) {
+      this.happened.append(
+        el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(epoch)}: ${text}`),
+      );
+      if (this.drawn) announce(`${type}: ${text}`); // not what had happened before the page was opened
+    }
   }
 
   /** Draw in a moment, once for all that comes until then. */
@@ -267,8 +274,11 @@ class JobPage {
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
     this.#addNorm();
-    for (const { plot, chart } of this.charts)
-      chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
+    for (const { plot, chart } of this.charts) {
+      const lines = plot.lines.map(([, from, name]) => this.curves.line(from, name, axis));
+      chart.element.hidden = Boolean(plot.mayLack) && lines.every(([, ys]) => ys.every((value) => value === null));
+      chart.draw(joined(lines), marks);
+    }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
     this.predicted.draw();
@@ -323,6 +333,7 @@ class JobPage {
       title: plot.title,
       lines,
       zero: plot.zero,
+      whole: plot.whole,
       sync: this.id,
       xLabel: () => AXES[this.axisName],
       xFormat: (value) => (this.axisName === "time" ? duration(value) : figure(value)),
@@ -350,6 +361,10 @@ class JobPage {
 function joined(lines) {
   const [first, ...others] = lines;
   return others.every(([xs]) => xs === first[0]) ? [first[0], ...lines.map(([, ys]) => ys)] : Chart.join(lines);
+}
+
+function bestText({ metric, value, epoch }) {
+  return `${metricTitle(metric)} ${metricFormat(metric)(value)} after epoch ${figure(epoch)}`;
 }
 
 function showAnswer(answers) {

@@ -54,6 +54,9 @@ def test_a_spec_in_place_of_a_name(cli: Cli) -> None:
     assert cost["memory"]["vectors"] == 8 * parameters  # in shards, the optimizer's state is not the worker's
     assert cost["memory"]["activations"] == 4 * cost["whole"]["activities"] * 32
     assert "for parameters and gradient, and" in cli("profile", "--model", path).stdout
+    explained = cli("explain", path, "--memory", "--set", "model.kwargs.hidden=16", "-o", "json").stdout
+    assert json.loads(explained)["memory"] == cost["memory"]
+    assert "for parameters and gradient, and" in cli("explain", path, "--memory").stdout
     own = ROOT / "examples/own_code/job.yaml"
     outcome = cli("profile", "--model", own, "--set", f"code={own.parent}", "--classes", 3)
     assert outcome.exit_code == 2

@@ -1,7 +1,7 @@
 """A run without Ray: its actors are objects of this process, and a test decides when they answer."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ class FakeRecovery:
         self.survivors = survivors
         self.removed = False
 
-    async def find_survivors(self, incarnation: int) -> Survivors:
+    async def find_survivors(self, incarnation: int, lost: Collection[str]) -> Survivors:
         return self.survivors
 
     async def take_back(self, found: Survivors, before: LogSummary) -> StartedRun:

@@ -374,7 +374,8 @@ class RunController:
         self.parts.events.put_nowait(happened.RunStarted(started))
 
     async def _find_survivors(self) -> None:
-        self.parts.events.put_nowait(happened.SurvivorsFound(await self.recovery.find_survivors(self.incarnation)))
+        found = await self.recovery.find_survivors(self.incarnation, self.before.lost)
+        self.parts.events.put_nowait(happened.SurvivorsFound(found))
 
     async def _take_back(self, survivors: happened.Survivors) -> None:
         self.parts.events.put_nowait(happened.RunStarted(await self.recovery.take_back(survivors, self.before)))
