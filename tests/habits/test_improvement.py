@@ -157,6 +157,7 @@ def test_a_full_disk_costs_the_best_model_and_not_the_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_run_on_ray_stops_early_and_leaves_its_best_model(tmp_path: Path) -> None:
     fields = {"early_stop": {"metric": "loss", "patience": 1, "min_delta": 1e9}, "checkpoint": {"keep_best": "loss"}}
     run = finished("stops-early", spec(workers=2, epochs=100, **fields), tmp_path)

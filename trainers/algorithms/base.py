@@ -12,6 +12,7 @@ from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.loss_scale import FIRST_SCALE, LossScale
+from trainers.optim.noise_scale import NoiseEstimate
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.parameter_server.protocol import ParameterStore
@@ -75,6 +76,8 @@ class StepReport:
     """The norms of the gradients of this worker's updates, or pushes, before they were clipped (`clip.norm`)."""
     loss_scale: LossScale = FIRST_SCALE
     """That of the next step (`precision: float16`)."""
+    noise: NoiseEstimate | None = None
+    """What the step tells of the gradient noise scale, where one worker measures it for all."""
 
 
 @dataclass

@@ -7,14 +7,13 @@ from trainers import user_code
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.cost.figures import Images, ModelCost, images_of
 from trainers.cost.layers import profile_model, profile_spec
-from trainers.cost.workload import HeadLayer, LayerWork, Workload
+from trainers.cost.workload import HeadLayer, LayerWork, Workload, num_states_of
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
 from trainers.models.split import choose_ways, exchanged, split_model
 from trainers.spec import TrainSpec
-from trainers.spec.memory import states_of_versions
 
 
 def count_workload(spec: TrainSpec) -> Workload:
@@ -25,7 +24,7 @@ def count_workload(spec: TrainSpec) -> Workload:
     """
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
     counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
-    work = workload_of(counted, states_of_versions(spec) or 0)
+    work = workload_of(counted, num_states_of(spec))
     if not isinstance(spec.algorithm, HybridConfig):
         return work
     if images is None:

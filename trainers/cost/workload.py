@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from trainers.cost.clusters.cluster import DescribedDevice
 from trainers.cost.figures import Figures
+from trainers.spec import TrainSpec
+from trainers.spec.memory import states_of_versions
 
 FLOAT_BYTES = 4
 
@@ -96,6 +98,11 @@ class Pace:
     def passes_s(self) -> float:
         """Forward and backward."""
         return self.forward_s + self.backward_s
+
+
+def num_states_of(spec: TrainSpec) -> int:
+    """Vectors that an update reads and writes beside the parameters; 0 where the optimizer's class decides."""
+    return states_of_versions(spec) or 0
 
 
 def pace_of(device: DescribedDevice, work: Workload, per_worker: int) -> Pace:

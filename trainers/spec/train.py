@@ -185,6 +185,10 @@ class TrainSpec(Section):
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
     than six, or at the end: the log and the result say so, or the run fails."""
 
+    predict: Literal["kept", "timed"] = "kept"
+    """The result holds the rate against what a profile of the step predicts, where one is kept on this machine;
+    `timed`: where none is kept, 20 steps of one worker are timed before the run begins."""
+
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""
 

@@ -9,7 +9,7 @@ export const AXES = {
   step: "updates",
   time: "seconds",
 };
-const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "workers", "staleness", "stalest"];
+const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "noise_scale", "workers", "staleness", "stalest"];
 const EVALUATION = ["test_loss", "test_accuracy"];
 /** Whether a figure is a metric of the task, by its name in the log. */
 export const isMeasured = (name) => /^(test|validation)_/.test(name);

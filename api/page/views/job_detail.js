@@ -41,6 +41,7 @@ const PLOTS = [
 ];
 
 const NORM = { title: "Gradient norm", zero: true, lines: [["before clipping", "steps", "gradient_norm"]] };
+const NOISE = { title: "Gradient noise scale", zero: true, lines: [["examples", "steps", "noise_scale"]] };
 
 const DRAWN_WITH_LOSS = ["test_loss", "test_error_median", "validation_error_median"];
 
@@ -219,6 +220,7 @@ class JobPage {
     this.curves.add(event);
     this.log.add(event);
     if (event.type === "step") this.predicted.add(event);
+    if (event.type === "result") this.predicted.end(event.data);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
@@ -273,7 +275,7 @@ class JobPage {
     const axis = this.axisName,
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
-    this.#addNorm();
+    this.#addNorms();
     for (const { plot, chart } of this.charts) {
       const lines = plot.lines.map(([, from, name]) => this.curves.line(from, name, axis));
       chart.element.hidden = Boolean(plot.mayLack) && lines.every(([, ys]) => ys.every((value) => value === null));
@@ -296,13 +298,15 @@ class JobPage {
     }
   }
 
-  /** A chart of the gradients' norms, where the run measures them. */
-  #addNorm() {
-    const measured = this.curves.steps.gradient_norm.some((value) => value !== null);
-    if (!measured || this.charts.some(({ plot }) => plot === NORM)) return;
-    const added = this.#chart(NORM);
-    this.charts.push(added);
-    this.chartList.append(added.chart.element);
+  /** Charts of the gradients' norms and of their noise scale, where the run measures them. */
+  #addNorms() {
+    for (const norm of [NORM, NOISE]) {
+      const measured = this.curves.steps[norm.lines[0][2]].some((value) => value !== null);
+      if (!measured || this.charts.some(({ plot }) => plot === norm)) continue;
+      const added = this.#chart(norm);
+      this.charts.push(added);
+      this.chartList.append(added.chart.element);
+    }
   }
 
   #showLive(epochs, examples, measured) {

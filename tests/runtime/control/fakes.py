@@ -16,6 +16,7 @@ from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.predictions import Predictions
 from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun, Survivors, Tasks
@@ -348,7 +349,7 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     parts = RunParts(
         config, events, (tasks := Tasks(events)), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
         FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
-        Tracing(folder, pool, log, tasks),
+        Tracing(folder, pool, log, tasks), Predictions(config, log),
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]
