@@ -55,7 +55,7 @@ class Workers:
 
 
 LEASES = [[Lease(0, 0, 5), Lease(0, 12, 17), Lease(0, 24, 28)], [Lease(0, 6, 11), Lease(0, 18, 23)]]
-TURNS = [0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0]
+TURNS = [0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0]
 """Whose step comes next; the last period of worker 0 has two steps, since its lease ends."""
 
 
