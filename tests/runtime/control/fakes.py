@@ -328,13 +328,10 @@ class FakeRun:
         self.actor(number).training.set_exception(died())
         await self.ends(*others, step=step, lost=f"worker {number} is gone")
 
-    def reports(
-        self, number: int, reached: int = 0, applied: tuple[tuple[int, int, int], ...] = (), compute_s: float = 0.0
-    ) -> None:
+    def reports(self, number: int, reached: int = 0, applied: tuple[tuple[int, int, int], ...] = ()) -> None:
         """A worker says that it has so many examples in its version, or got these minibatches applied."""
         generation = self.actor(number).called("train")[-1][0].endpoint.generation
         done = StepMetrics(steps=1, examples=MINIBATCH, loss=1.0, weight=MINIBATCH, by_epoch={0: (1.0, MINIBATCH)})
-        done.compute_s = compute_s
         updates = reached // MINIBATCH
         report = WorkerReport(number, generation, done, 0.1, updates=updates, reached=reached, applied=applied)
         self.controller.report(report)

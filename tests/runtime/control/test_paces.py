@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.control.fakes import EXAMPLES, FakeRun, play, small
+from tests.runtime.control.fakes import EXAMPLES, MINIBATCH, FakeRun, play, small
 from tests.runtime.control.test_training_end import generation
 from trainers.elastic.lease_table import Lease
+from trainers.metrics import StepMetrics
+from trainers.training.messages import WorkerReport
 
 TRAIN = small(algorithm={"name": "downpour", "push": "delta", "steps": 4, "dynamic": True}, workers=2, epochs=3)
 
@@ -24,7 +26,8 @@ def test_a_slower_worker_is_given_shorter_rounds(tmp_path: Path, slowness: float
                 break
             found.append(lease)
             span = lease.epoch, lease.first, lease.last
-            run.reports(number, applied=(span,), compute_s=slowness if number else 1.0)
+            done = StepMetrics(steps=1, examples=MINIBATCH, compute_s=slowness if number else 1.0)
+            run.controller.report(WorkerReport(number, generation(run, number), done, applied=(span,)))
             number = 1 - number
         assert [len(lease) for lease in found] == lengths
         for audit in run.log.of("epoch_audit"):
