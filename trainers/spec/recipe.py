@@ -24,7 +24,11 @@ from trainers.spec.memory import (
     held_by_a_worker,
     num_versions,
     state_bytes,
+<<<<<<< HEAD
     states_of_versions,
+=======
+    sum_bytes,
+>>>>>>> main
 )
 from trainers.spec.quantity import Explained, Quantity
 from trainers.spec.variation import variation
@@ -278,6 +282,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         **_evaluated(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
+        **_compressed(spec),
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
@@ -313,6 +318,26 @@ def _wire(spec: TrainSpec) -> Quantity:
     formula = "each virtual worker's gradient is rounded once; sums and what comes back are float32"
     sent = f"{rounded} bytes an element of the gradients of {spec.workers.count} workers, {plain} in float32"
     return Quantity(value=spec.wire, formula=f"{formula}; {sent}", source=source)
+
+
+def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
+    """What of a gradient travels, and how many bytes for each of its elements, where it is compressed."""
+    compress = spec.compress
+    if compress is None:
+        return {}
+    formula = f"{compress.formula}; {_sent_compressed(spec)}"
+    value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
+    return {"compress": Quantity(value=value, formula=formula, source=compress.source)}
+
+
+def _sent_compressed(spec: TrainSpec) -> str:
+    """How many bytes travel for each element of what is compressed."""
+    assert spec.compress is not None
+    if spec.algorithm.traits.is_synchronous:
+        found, plain = sum_bytes(spec)
+        return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
+    each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
+    return f"{each}, 4 where shards of the node read it in place"
 
 
 def _recomputed(spec: TrainSpec) -> Quantity:

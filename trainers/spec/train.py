@@ -7,7 +7,7 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
@@ -19,6 +19,7 @@ from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
+from trainers.optim.compress.config import CompressSpec, named
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
@@ -39,6 +40,7 @@ from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.habits import (
+    can_be_compressed,
     counts_steps,
     ends_within,
     has_its_average,
@@ -169,6 +171,14 @@ class TrainSpec(Section):
     wire: Annotated[WireName, AfterValidator(sends_gradients)] = "float32"
     """In which numbers gradients travel. `bfloat16`: each virtual worker's, or each push, is rounded to 16 bits once,
     and takes half the bytes; sums, and all that comes back, are float32."""
+
+    compress: Annotated[
+        CompressSpec | None,
+        BeforeValidator(named, json_schema_input_type=CompressSpec | Literal["sign", "int8"] | None),
+        AfterValidator(can_be_compressed),
+    ] = None
+    """What of a gradient travels, while the rest is kept and added the next time: `{top_k: SHARE}`, `sign` or `int8`;
+    none: all of it."""
 
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:

@@ -97,6 +97,7 @@ class SyncConfig(AlgorithmConfig):
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
             hides_norm=self._hides_norm,
             sends_gradients=self.reduction == "canonical",
+            compresses=self.reduction == "canonical" and self.form == "all_reduce",
             scales_loss=not self._hides_norm,
         )
 
@@ -135,8 +136,11 @@ class SyncConfig(AlgorithmConfig):
         from trainers.algorithms.sync.all_reduce import SyncAllReduce
         from trainers.algorithms.sync.backup import SyncBackup
         from trainers.algorithms.sync.bucketed import SyncBucketed
+        from trainers.algorithms.sync.compressed import SyncCompressed
         from trainers.algorithms.sync.parameter_server import SyncParameterServer
 
+        if context.compressor is not None:
+            return SyncCompressed(context)
         if self.backup:
             return SyncBackup(context)
         if self.form == "parameter_server":
