@@ -74,12 +74,9 @@ def sum_bytes(spec: TrainSpec) -> tuple[float, float]:
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
     traits, replicas = spec.algorithm.traits, _replicas(spec)
-<<<<<<< HEAD
     if traits.outer is not None:
         return f"parameters and optimizer state of its own, gradient, and {traits.common_vectors} more vectors"
-=======
     kept = "" if spec.compress is None else ", and what is kept back of what it sends"
->>>>>>> main
     if traits.uses_parameter_server:
         return f"parameters and gradient{kept}"
     if not traits.own_replicas:

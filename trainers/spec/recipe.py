@@ -24,11 +24,8 @@ from trainers.spec.memory import (
     held_by_a_worker,
     num_versions,
     state_bytes,
-<<<<<<< HEAD
     states_of_versions,
-=======
     sum_bytes,
->>>>>>> main
 )
 from trainers.spec.quantity import Explained, Quantity
 from trainers.spec.variation import variation
@@ -193,8 +190,7 @@ def _clip(spec: TrainSpec) -> Quantity:
     if clip is None:
         return Quantity(value="none")
     which = "the mean gradient of an update"
-    own_steps = traits.steps_alone or traits.own_replicas or traits.outer is not None
-    if own_steps:
+    if traits.steps_alone or traits.own_replicas or traits.outer is not None:
         which = "the mean gradient of each worker's own step"
     elif traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
         which = "each push"
@@ -240,8 +236,7 @@ def _outer(spec: TrainSpec) -> dict[str, Quantity]:
         alpha, formula = algorithm.alpha_of(spec.workers.num_virtual), algorithm.formula(spec.workers.num_virtual)
         return {"elastic": Quantity(value=alpha, formula=formula, source=algorithm.source)}
     if rule := algorithm.traits.outer:
-        formula = rule.formula(spec.workers.count)
-        return {"outer": Quantity(value=rule.lr, formula=formula, source=f"{algorithm.source}; {rule.source}")}
+        return {"outer": Quantity(value=rule.lr, formula=rule.formula(spec.workers.count), source=rule.source)}
     if not isinstance(algorithm, DilocoConfig):
         return {}
     outer, every = algorithm.outer, algorithm.average_every
@@ -309,9 +304,8 @@ def _wire(spec: TrainSpec) -> Quantity:
         return Quantity(value=spec.wire, formula="whatever travels is float32")
     source = PRECISIONS["bfloat16"][1]
     if not spec.algorithm.traits.is_synchronous:
-        what = "push" if spec.algorithm.traits.outer is None else "push of what steps changed"
         formula = (
-            f"each {what} is rounded once: 2 bytes an element, 4 where shards of the node read it in place; fetches 4"
+            "each push is rounded once: 2 bytes an element, 4 where shards of the node read it in place; fetches 4"
         )
         return Quantity(value=spec.wire, formula=formula, source=source)
     rounded, plain = (gradient_bytes(spec, wire) for wire in (spec.wire, "float32"))

@@ -78,14 +78,9 @@ class ShardSetup:
         spec, algorithm = self.spec, self.spec.algorithm
         update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
-<<<<<<< HEAD
         schedule = rate_of_versions(spec, self.layout.num_examples)
-        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
-=======
-        schedule = spec.learning_rate(self.layout.num_examples)
         late = algorithm.traits.harmless_staleness
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor_of(spec.compress))
->>>>>>> main
 
     def _optimizer(self) -> Optimizer:
         """Of the flat vector."""

@@ -50,11 +50,7 @@ class Diloco(Algorithm):
         report = self.local.step(work)
         if self.local.ends_round(work):
             with span("average"):
-<<<<<<< HEAD
-                self.theta, self.velocity = self._outer_step()
-=======
-                self.theta, self.velocity = outer_step(self.outer, self.theta, self._mean(), self.velocity)
->>>>>>> main
+                self.theta, self.velocity = self._outer_step(self._changed())
                 self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
             self.local.begin_round()
         return report
@@ -64,7 +60,7 @@ class Diloco(Algorithm):
         their optimizer states, from which another algorithm can resume."""
         params = self.theta
         if self.local.trained:
-            params, _ = self._outer_step()
+            params, _ = self._outer_step(self._average())
         elif self.local.diverged:  # resumed in the middle of a round, without a step since
             params = self.average.newest
         own, kept = self.local.gather(), {} if self.sum is None else self.sum.gather()
@@ -79,33 +75,36 @@ class Diloco(Algorithm):
             return Buffers(params, state | own | {START: self.theta})
         return Buffers(params, state | {name: vector for name, vector in own.items() if not name.startswith("x-")})
 
-    def _mean(self) -> Tensor:
-        """(P,) of the workers' parameters at the end of a round; where what they send is compressed, theta less the sum
-        of that."""
-        if self.sum is None:
-            self._make_average()
-            return self.average.newest
-        shares = torch.stack([self.theta - version.params for version in self.local.versions.values()])
-        for rank, share in zip(self.local.ranks, shares, strict=True):
-            share.mul_(self.local.trained[rank] / self.local.all_trained)
-        return self.theta - self.sum.of(shares)
-
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
 
-    def _outer_step(self) -> tuple[Tensor, Tensor | None]:
-        """Parameters (P,) and velocity (P,) after it, in memory that the next one does not write to."""
-        outer, theta = self.outer, self.theta
+    def _changed(self) -> Tensor:
+        """(P,) what `_average` gives, at the end of a round; where what workers send is compressed, the sum of that."""
+        if self.sum is None:
+            return self._average()
+        shares = torch.stack([self.theta - version.params for version in self.local.versions.values()])
+        for rank, share in zip(self.local.ranks, shares, strict=True):
+            share.mul_(self.local.trained[rank] / self.local.all_trained)
+        d = self.sum.of(shares)
+        return self.theta - d if self.outer.is_none else d
+
+    def _average(self) -> Tensor:
+        """(P,) the mean of what the workers changed, start minus end; without an outer step that of their parameters,
+        to the bit, as theta - (theta - mean) would not be."""
 
         def weighted(rank: int, into: Tensor) -> None:
             x = self.local.versions[rank].params
-            changed = into.copy_(x) if outer.is_none else torch.sub(theta, x, out=into)
+            changed = into.copy_(x) if self.outer.is_none else torch.sub(self.theta, x, out=into)
             changed.mul_(self.local.trained[rank])
 
         self.average.update(weighted, self.local.all_trained)
+        return self.average.newest
+
+    def _outer_step(self, d: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Parameters (P,) and velocity (P,) after it, in new memory."""
+        outer, theta = self.outer, self.theta
         if outer.is_none:
-            return self.average.newest.clone(), None  # to the bit, as theta - (theta - mean) would not be
-        d = self.average.newest
+            return d.clone(), None
         if self.velocity is None:
             return torch.sub(theta, d, alpha=outer.lr), None
         velocity = (self.velocity * outer.momentum).add_(d)

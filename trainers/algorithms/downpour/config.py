@@ -178,7 +178,7 @@ class DownpourConfig(AlgorithmConfig):
             objective="any" if self.backprop is None else "supervised",
             hides_norm=LEAVES_EARLY if self.push == "layerwise" else "",
             sends_gradients=True,
-            compresses=True,
+            compresses=self.push != "delta",
         )
 
     @property

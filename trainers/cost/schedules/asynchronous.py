@@ -130,16 +130,10 @@ class Visits:
         """It is busy with both, a minibatch."""
         self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-<<<<<<< HEAD
-        self.sent_bytes = np.full(len(fleet.workers), b / num_push)
+        self.sent_bytes = pushed * b / num_push
         local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
         self.alone_s = pace.passes_s + pace.update_s * local
         """Passes, and the local steps: all, or those between two fetches."""
-=======
-        self.sent_bytes = pushed * b / num_push
-        self.alone_s = pace.passes_s + pace.update_s * (1 - 1 / num_fetch)
-        """Passes, and the local steps between two fetches."""
->>>>>>> main
         self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
 
     def near(self, clients: Ints) -> Ints:
