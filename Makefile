@@ -23,8 +23,8 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST) -m "not slow and not long"
 
-test-long: $(READY)
-	$(PYTEST) -m "long and not slow"
+test-long: $(READY) # of those files alone that have any: each process reads them all, of others in vain
+	$(PYTEST) -m "long and not slow" $$(grep -rl --include="*.py" "mark\.long" tests)
 
 test-all: $(READY)
 	$(PYTEST)

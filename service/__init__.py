@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import StorageFull as StorageFull
     from service.errors import StorageRefused as StorageRefused
     from service.errors import StorageUnreachable as StorageUnreachable
+    from service.errors import StudyNotFound as StudyNotFound
     from service.errors import SweepNotFound as SweepNotFound
     from service.errors import TokenRefused as TokenRefused
     from service.errors import TooManyInFlight as TooManyInFlight
@@ -94,7 +95,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
+    from service.plans.evidence import Target as Target
     from service.plans.evidence import read_target as read_target
+    from service.plans.evidence import runs_in as runs_in
+    from service.plans.evidence import runs_of as runs_of
     from service.plans.evidence import with_target as with_target
     from service.plans.planner import Planner as Planner
     from service.plans.planner import make_plan as make_plan
@@ -117,6 +121,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.speedup.page import study_tables as study_tables
     from service.speedup.picture import study_picture as study_picture
     from service.speedup.study import Study as Study
+    from service.speedup.study import study_in as study_in
     from service.speedup.study import study_of as study_of
     from service.speedup.study import study_sweep as study_sweep
     from service.storage.checkpoints import CheckpointFile as CheckpointFile
@@ -167,9 +172,12 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import Exported as Exported
     from trainers import FieldError as FieldError
     from trainers import Images as Images
+    from trainers import KeptProfile as KeptProfile
+    from trainers import LinkTable as LinkTable
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError
     from trainers import ModelCost as ModelCost
+    from trainers import NeededMemory as NeededMemory
     from trainers import NodeGroup as NodeGroup
     from trainers import Plan as Plan
     from trainers import PlanRequest as PlanRequest
@@ -193,16 +201,21 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import explain as explain
     from trainers import export_model as export_model
     from trainers import images_of as images_of
+    from trainers import keep_profile as keep_profile
+    from trainers import kept_profile as kept_profile
     from trainers import known_examples as known_examples
+    from trainers import measure_links as measure_links
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec
+    from trainers import plan_work as plan_work
     from trainers import plot_plan as plot_plan
     from trainers import plot_timings as plot_timings
     from trainers import profile_model as profile_model
     from trainers import profile_spec as profile_spec
     from trainers import profile_step as profile_step
     from trainers import read_cluster as read_cluster
+    from trainers import read_links as read_links
     from trainers import read_profile as read_profile
     from trainers import sentence as sentence
     from trainers import set_of as set_of

@@ -18,6 +18,7 @@ ServiceError
 ├── ExportBroken         the process that writes a model in a format has failed
 ├── DrawingFailed        the figures of a report cannot be drawn
 ├── FigureNotFound       the report has no such figure
+├── StudyNotFound        a sweep varies something else than its workers
 ├── TokenRefused         a token that cannot be made or is not there
 ├── WebhookNotFound      no webhook has this id
 ├── WebhookRefused       a webhook leads where none may
@@ -132,6 +133,10 @@ class DrawingFailed(ServiceError):
 
 class FigureNotFound(ServiceError):
     """The report has no such figure."""
+
+
+class StudyNotFound(ServiceError):
+    """The sweep varies something else than the number of workers."""
 
 
 class StorageFull(ServiceError):

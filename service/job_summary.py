@@ -35,6 +35,18 @@ class JobSummary(BaseModel):
     headline_value: float | None
     """What the last evaluation found of it: where there is a validation set, on that one, and at the end on the test
     set."""
+    measured: dict[str, float] = {}
+    """What the last evaluation found, by its name there: `test_accuracy`, `validation_loss`."""
+    curve: list[float] = []
+    """The headline at the evaluations so far; of many, some at even distances."""
+    loss: float | None = None
+    """Mean training loss, as it was reported last."""
+    examples_per_s: float | None = None
+    """While it trains as it was reported last, and once it has ended the mean."""
+    num_workers: int = 0
+    """That train, or that it asks for while it waits, or that it had when it ended."""
+    wall_s: float = 0.0
+    """Seconds in which it was at work, pauses and waiting not counted."""
     place: int | None
     """The position of a waiting job in the queue, from 1."""
     starts_in_s: float | None

@@ -1,8 +1,9 @@
 """One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in four processes. Those that have to do with a Ray are in three groups, each of which is
-done by one of them, one after the other, and those of the page in a fourth, so that one browser serves them all; the
-proofs that need neither come after them, to whoever is free.
+`make test` runs the tests in four processes. Those that have to do with a Ray are in four groups, each of which is
+done by one of them, one after the other, and those of the page in a fifth, so that one browser serves them all. No
+group may be much longer than a fourth of the whole. The others come after them file by file, to whoever is free: what
+the tests of a file share, libraries above all, is loaded by one process.
 """
 
 import functools
@@ -10,6 +11,7 @@ import gc
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # before Ray: a test that forgot to
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # before torch: as in the workers, for equal bits
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; what we start would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,12 +35,11 @@ TOGETHER = {
     "page": ("api/page",),
     "ray": ("runtime",),
     "faults": ("faults",),
-    "ray of their own": (
-        "api/cli/test_cli.py", "api/http/test_serve.py", "api/page/test_new_user.py", "benchmarks", "deploy", "docs",
-        "examples", "faults/test_soak.py", "service/sweeps",
-    ),
+    "programs": ("api/cli/test_cli.py", "benchmarks/test_contenders.py", "docs", "faults/test_soak.py"),
+    "servers": ("api/http/test_serve.py", "api/page/test_new_user.py", "deploy", "service/sweeps"),
 }  # fmt: skip
-"""Beside those elsewhere that use their process's Ray, which are with `ray`. Of two groups a file is in the later."""
+"""Beside those elsewhere that use their process's Ray, which are with `ray`. Of two groups a file is in the later. Most
+tests of the last two start a Ray of their own."""
 
 
 @functools.cache
@@ -48,12 +51,40 @@ def group_of(path: Path) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks in a hook of the same name
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have each of these groups done by one process."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have each of these groups done by one process, and begin with them: they take longest. The files with most tests
+    are next, so that the last ones are short."""
     for item in items:
-        group = group_of(item.path) or ("ray" if "cluster" in getattr(item, "fixturenames", ()) else None)
-        if group:
+        group, has_ray = group_of(item.path), "cluster" in getattr(item, "fixturenames", ())
+        if has_ray and (group is None or (group == "faults" and item.get_closest_marker("long") is None)):
+            group = "ray"  # the few faults that `make test` tries need no second one
+        if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        sizes, ranks = Counter(item.path for item in items), {name: rank for rank, name in enumerate(TOGETHER)}
+
+        def place(item: pytest.Item) -> tuple[int, int]:
+            mark = item.get_closest_marker("xdist_group")
+            return (ranks[mark.args[0]], 0) if mark else (len(ranks), -sizes[item.path])
+
+        items.sort(key=place)
+
+
+class Scheduling(LoadGroupScheduling):
+    """What is in no group is given out by files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """In the order of the collection, instead of that of the numbers of tests."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

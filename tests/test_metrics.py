@@ -38,7 +38,7 @@ def test_no_field_is_left_out_of_a_sum() -> None:
 def test_what_a_transport_counted_is_added_to_what_its_worker_did() -> None:
     meter = Meter()
     meter.count_vectors(sent=10, received=20, crossed=5)
-    meter.count_push(sent=3)
+    meter.count_push(num_bytes=12)
     meter.count_fetch(received=4, wait_s=0.25)
     total = ONE + meter.take()
     assert (total.steps, total.sent_bytes, total.received_bytes, total.crossed_bytes) == (1, 52, 96, 20)

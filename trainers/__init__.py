@@ -11,14 +11,20 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.clusters.cluster import cluster_of as cluster_of
     from trainers.cost.clusters.cluster import read_cluster as read_cluster
     from trainers.cost.clusters.cluster import shipped_clusters as shipped_clusters
+    from trainers.cost.clusters.links import LinkTable as LinkTable
+    from trainers.cost.clusters.links import read_links as read_links
     from trainers.cost.figures import CostShare as CostShare
     from trainers.cost.figures import Images as Images
     from trainers.cost.figures import ModelCost as ModelCost
+    from trainers.cost.figures import NeededMemory as NeededMemory
     from trainers.cost.figures import TimingPlan as TimingPlan
     from trainers.cost.figures import Timings as Timings
     from trainers.cost.figures import images_of as images_of
     from trainers.cost.figures import needed_memory as needed_memory
     from trainers.cost.figures import slope_words as slope_words
+    from trainers.cost.kept import KeptProfile as KeptProfile
+    from trainers.cost.kept import keep_profile as keep_profile
+    from trainers.cost.kept import kept_profile as kept_profile
     from trainers.cost.layers import profile_model as profile_model
     from trainers.cost.layers import profile_spec as profile_spec
     from trainers.cost.plan import Plan as Plan
@@ -91,6 +97,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.event_log import EventLog as EventLog
     from trainers.runtime.event_log import EventLogReader as EventLogReader
     from trainers.runtime.event_log import Fence as Fence
+    from trainers.runtime.probe.measure import measure_links as measure_links
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run
     from trainers.runtime.runs import count as count

@@ -41,6 +41,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from trainers.metrics import StepCounters
+from trainers.prediction import Comparison
 
 EventType = Literal[
     "state",
@@ -142,6 +143,9 @@ class Metrics(StepCounters):
     loss: float
     """Mean over the examples since the last report."""
     learning_rate: float
+    noise_scale: float | None = None
+    """Gradient noise scale, examples: a moving average over some hundred steps. Null where it is not measured
+    (`algorithm.noise_scale`), or not yet known."""
     gradient_norm: float | None = None
     """Mean since the last report of the norms of the gradients of updates, before they were clipped; null where none is
     measured (`clip.norm`)."""
@@ -205,6 +209,11 @@ class Result(BaseModel):
     """Mean over the time from the first step to the last."""
     wall_s: float
     """Seconds at work, over all lives of the run; while it waited or was paused is not counted."""
+    noise_scale: float | None = None
+    """Gradient noise scale of the whole run, in examples; null where it was not measured (`algorithm.noise_scale`)."""
+    predicted: Comparison | None = None
+    """What was predicted of the rate against what was measured; null where no profile of the step is kept (`predict`),
+    or the run was too short."""
     algorithm: str
     workers: int
     dropped: int = 0

@@ -75,6 +75,12 @@ class StepMetrics(StepCounters):
     """Sum of the norms of gradients before they were clipped."""
     norms: int = 0
     """How many these are."""
+    signal: float = 0.0
+    """Sum of the estimates of the squared norm of the true gradient (`NoiseEstimate`)."""
+    noise: float = 0.0
+    """Sum of the estimates of the trace of the gradients' covariance."""
+    noises: int = 0
+    """Steps that told of these."""
     by_epoch: dict[int, tuple[float, float]] = {}
     """Epoch -> sum of the loss, weight."""
     staleness: dict[int, int] = {}

@@ -247,6 +247,10 @@ class AsyncClient:
         """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return await self._do(calls.report(sweep_id))
 
+    async def scaling(self, sweep_id: str) -> service.Study:
+        """What more workers brought, of a sweep whose only axis is workers.count."""
+        return await self._do(calls.scaling(sweep_id))
+
     async def report_files(self, sweep_id: str) -> AsyncIterator[tuple[str, bytes]]:
         """The same as files: JSON, Markdown and every figure, by name."""
         yield "report.json", await self._do(calls.report_text(sweep_id, "application/json"))

@@ -223,6 +223,11 @@ def report(sweep_id: str) -> Call[service.AnyReport]:
     return Call("GET", f"/v1/sweeps/{sweep_id}/report", lambda response: kinds.validate_json(response.content))
 
 
+def scaling(sweep_id: str) -> Call[service.Study]:
+    """GET /v1/sweeps/{id}/scaling."""
+    return Call("GET", f"/v1/sweeps/{sweep_id}/scaling", one(service.Study))
+
+
 def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
     """GET /v1/sweeps/{id}/report as it is sent, in one of its forms."""
     return Call("GET", f"/v1/sweeps/{sweep_id}/report", content, {"headers": {"Accept": media_type}})

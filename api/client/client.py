@@ -244,6 +244,10 @@ class Client:
         """What the sweep says so far: of the batch and the rate, or of its axes where it varies no batch."""
         return self._do(calls.report(sweep_id))
 
+    def scaling(self, sweep_id: str) -> service.Study:
+        """What more workers brought, of a sweep whose only axis is workers.count."""
+        return self._do(calls.scaling(sweep_id))
+
     def report_files(self, sweep_id: str) -> Iterator[tuple[str, bytes]]:
         """The same as files: JSON, Markdown and every figure, by name."""
         yield "report.json", self._do(calls.report_text(sweep_id, "application/json"))

@@ -27,6 +27,7 @@ from api.http.routes import (
     page,
     plans,
     registry,
+    scaling,
     sweeps,
     traces,
     verbs,
@@ -116,6 +117,7 @@ def create_app(
     app.include_router(traces.router(manager), prefix="/v1")
     app.include_router(sweeps.router(sweep_manager, streams, access), prefix="/v1")
     planner = Planner(manager.runs, manager.config.runs_dir / PROFILES)
+    app.include_router(scaling.router(sweep_manager), prefix="/v1")
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
     app.include_router(me.router(access), prefix="/v1")

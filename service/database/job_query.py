@@ -1,12 +1,12 @@
-"""Which jobs a list shows."""
+"""Which jobs a list shows, or which sweeps."""
 
 from pydantic import BaseModel, ConfigDict
 
 from trainers import State
 
 
-class Query(BaseModel):
-    """Which jobs to list."""
+class PageQuery(BaseModel):
+    """What both may be asked for."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -21,3 +21,14 @@ class Query(BaseModel):
     limit: int = 50
     before: str | None = None
     """Only jobs older than this one."""
+
+
+class Query(PageQuery):
+    """Which jobs to list."""
+
+    name: str | None = None
+    """Jobs whose names contain this, in upper or lower case."""
+    algorithm: str | None = None
+    """Jobs that train by this one."""
+    trials: bool = True
+    """Whether the trials of sweeps are listed too."""

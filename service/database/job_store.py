@@ -207,7 +207,7 @@ class Store:
 
     def find(self, query: Query) -> list[Job]:
         """Jobs, newest first."""
-        texts = (query.user, *(text for pair in query.labels for text in pair))
+        texts = (query.user, query.name, query.algorithm, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
         statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
@@ -215,6 +215,12 @@ class Store:
             statement = statement.where(JobRow.state.in_(query.states))
         if query.user is not None:
             statement = statement.where(JobRow.user == query.user)
+        if query.name is not None:
+            statement = statement.where(JobRow.name.icontains(query.name, autoescape=True))
+        if query.algorithm is not None:
+            statement = statement.where(JobRow.spec["algorithm"]["name"].as_string() == query.algorithm)
+        if not query.trials:
+            statement = statement.where(_NOT_SWEPT)
         if query.before is not None:
             statement = statement.where(JobRow.id < query.before)
         for key, value in query.labels:

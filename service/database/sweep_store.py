@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from service.database.connection import Writer
-from service.database.job_query import Query
+from service.database.job_query import PageQuery
 from service.database.tables import JobRow, SweepRow, SweepTrialRow, SweptRow
 
 Values = dict[str, Any]
@@ -66,7 +66,7 @@ class SweepStore:
             values = connection.scalars(select(SweepRow.ledger).where(SweepRow.id == sweep)).one()
             return values, list(connection.scalars(trials))
 
-    def find(self, query: Query) -> list[SweepHead]:
+    def find(self, query: PageQuery) -> list[SweepHead]:
         """Sweeps, newest first, one more than asked for if there are more. `before` is the token of a page."""
         wanted = (
             select(SweepRow.created, SweepRow.id, SweepRow.ledger)

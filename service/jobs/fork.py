@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from service.database.job_changes import OF_TRIALS
 from service.database.job_store import Job
 from service.errors import CheckpointNotFound, SpecInvalid, StateConflict
 from service.plain_yaml import load_yaml
@@ -40,6 +41,7 @@ def forked_spec(job: Job, changes: dict[str, Any], begin: CheckpointView) -> Job
         raise SpecInvalid([FieldError(pointer="/checkpoint/resume", message=message)])
     parent = job.job_spec.model_dump(mode="json")  # as it is read now, whenever it was stored
     base = {**parent, "checkpoint": {**parent["checkpoint"], "resume": None}}
+    base["labels"].pop(OF_TRIALS, None)  # a fork of a trial is a job of its own
     spec = parse_spec(merged(base, changes))
     if spec.epochs <= begin.epoch:
         message = f"the checkpoint has {begin.epoch} epochs behind it; set more than that"

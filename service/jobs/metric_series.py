@@ -33,7 +33,7 @@ DOWNSAMPLED = 2000
 AXES = ("examples", "epoch", "step", "time")
 STEP = (
     "loss", "learning_rate", "examples_per_s", "workers", "dropped", "wait_data_s", "wait_communication_s", "compute_s",
-    "sent_bytes", "received_bytes", "gradient_norm",
+    "sent_bytes", "received_bytes", "gradient_norm", "noise_scale",
 )  # fmt: skip
 STALENESS = ("staleness", "stalest")
 """Mean and greatest of the updates since the last report."""

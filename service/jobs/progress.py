@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from service.curve import Curve
 from service.status import Status
 from trainers import (
     RETRYING,
@@ -16,6 +17,7 @@ from trainers import (
     State,
     adds_to_work,
     headline_of,
+    is_judged,
     metrics_of,
     set_of,
     who_trains,
@@ -46,6 +48,8 @@ class Progress(BaseModel):
     epoch_loss: float | None = None
     """Mean training loss over the last complete epoch."""
     evaluation: dict[str, Any] | None = None
+    curve: Curve = Curve()
+    """The headline of the evaluations by which the run is judged."""
     workers: list[str] = []
     """Names of the workers, as in Ray's dashboard."""
     shards: list[str] = []
@@ -72,6 +76,8 @@ class Progress(BaseModel):
                 self.epoch_loss = event.data.get("train_loss")
             case "evaluation":
                 self.evaluation = event.data
+                if self.headline is not None and is_judged(event.data):
+                    self.curve.add(self.headline[1])
             case "actors":
                 self.workers = [_name(actor) for actor in event.data.get("workers", [])]
                 self.shards = [_name(actor) for actor in event.data.get("shards", [])]

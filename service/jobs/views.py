@@ -7,8 +7,9 @@ from service.database.job_store import Job
 from service.job_summary import JobSummary
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
+from service.short_spec import short_spec
 from service.spec import JobSpec
-from trainers import Metrics, Result, State
+from trainers import Metrics, Result, State, metrics_of, set_of
 
 AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
 
@@ -18,6 +19,8 @@ class JobView(JobSummary):
 
     spec: JobSpec
     """As submitted, with every default filled in and every path absolute; name, labels and priority as they are now."""
+    short_spec: dict[str, Any] = {}  # noqa: RUF012  # a model copies its defaults
+    """Of it what differs from the defaults, as somebody would write it."""
     notes: str = ""
     """What its user says of it."""
     forked_from: str | None
@@ -31,6 +34,8 @@ class JobView(JobSummary):
     workers: int
     """Workers that train now."""
     run_dir: str
+    if_scaled: str = ""
+    """What becomes of its result where it goes on with other workers, as a sentence."""
     storage: str = ""
     """The state of the copy of the run, as a sentence; empty if the service keeps no copies."""
     result: Result
@@ -52,10 +57,12 @@ def summary(job: Job, progress: Progress, outlook: Outlook | None) -> JobSummary
 
 def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | None = None) -> JobView:
     """A job in full. spec: The job's own, if it has been parsed already."""
-    result = progress.result_so_far(job.id, job.spec)
+    result, spec = progress.result_so_far(job.id, job.spec), spec or job.job_spec
     return JobView(
         **_summary(job, progress, outlook),
-        spec=spec or job.job_spec,
+        spec=spec,
+        short_spec=short_spec(spec),
+        if_scaled=if_scaled(spec),
         forked_from=job.forked_from,
         notes=job.notes,
         retries=progress.retries,
@@ -67,13 +74,35 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
     )
 
 
+def if_scaled(spec: JobSpec) -> str:
+    """What becomes of the result of a job where it goes on with other workers, as a sentence."""
+    traits = spec.algorithm.traits
+    if spec.elastic.mode == "scale_batch":
+        return "The batch changes with the workers, and the learning rate follows it: the result is another one."
+    if traits.num_backup:
+        return "Other workers may be the last ones of a step then: the result is another one."
+    if not traits.is_synchronous:
+        return "Updates come in another order then: the result is another one. No acknowledged update is lost."
+    if getattr(spec.algorithm, "reduction", "canonical") != "canonical":
+        return "Sums are added in another order then: the result stays the same up to rounding."
+    return "The result stays the same; only how fast it comes changes."
+
+
+def measured(evaluation: dict[str, Any]) -> dict[str, float]:
+    """The metrics of an evaluation by their names in the log: those of the test set apart from the validation set's."""
+    found = {f"{set_of(evaluation)}_{name}": value for name, value in metrics_of(evaluation).items()}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
 def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str, Any]:
     epochs = job.spec["epochs"]
     why: dict[str, Any] = {"reason": job.reason, "message": job.message, "place": None, "starts_in_s": None}
     if outlook is not None and job.state is State.QUEUED:
         why = {"reason": outlook.reason, "message": outlook.message}
         why |= {"place": outlook.position, "starts_in_s": outlook.starts_in_s}
-    headline = progress.headline
+    headline, metrics, result = progress.headline, progress.metrics, progress.result
+    rate = result.examples_per_s if result else metrics and metrics.examples_per_s
+    training = len(progress.workers) or (metrics.workers if metrics else 0)
     kept = {"id", "name", "user", "labels", "priority", "archived", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
@@ -83,4 +112,10 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
         "headline": headline and headline[0],
         "headline_value": headline and headline[1],
+        "measured": measured(progress.evaluation or {}),
+        "curve": progress.curve.values,
+        "loss": metrics and metrics.loss,
+        "examples_per_s": rate,
+        "num_workers": training or job.spec["workers"]["count"],
+        "wall_s": progress.at_work_s,
     }

@@ -20,6 +20,7 @@ from trainers import (
     Workload,
     check_profile,
     counted_fields,
+    kept_profile,
     read_profile,
 )
 
@@ -86,9 +87,11 @@ class Planner:
             except SpecRejected:
                 continue
             return found
+        if (mine := kept_profile(spec.train)) is not None:
+            return mine
         raise SpecRejected(
             "profile: this service keeps no profile of this minibatch on its machine; give one that `millrace plan "
-            "--profile FILE` has made, or a cluster"
+            "--profile FILE` has made, have the service's user run `millrace profile --step SPEC`, or give a cluster"
         )
 
     async def _count(self, spec: JobSpec) -> Workload:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
 from service.plans.evidence import read_target
@@ -20,7 +20,7 @@ from trainers import (
     worker_counts,
 )
 
-OWN = frozenset({"search", "workers", "cluster", "profile", "price"})
+OWN = frozenset({"search", "workers", "cluster", "profile", "price", "links", "nodes"})
 FIELD = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_]+)*")
 POINTER = re.compile(r"(/\S*): (.*)", re.DOTALL)
 
@@ -39,6 +39,9 @@ class PlanSpec(PlanRequest):
     workers: tuple[int, ...] | None = Field(default=None, min_length=1, max_length=4096)
     """Candidates, or a text: `1..64`, `1,2,4,8`. null: as many as the spec, the cluster or the machine's cores allow,
     up to 64."""
+    nodes: tuple[int, ...] | None = Field(default=None, min_length=1, max_length=4096)
+    """Instead of numbers of workers: so many nodes, or switches, of the cluster or the links, each with as many workers
+    as it has devices; or a text: `1..16`."""
     cluster: DescribedCluster | None = None
     """Where it would run, or the name of a cluster that is described already; null: on the machine of the profile."""
     profile: StepProfile | None = None
@@ -48,6 +51,10 @@ class PlanSpec(PlanRequest):
     target: str | None = Field(default=None, max_length=200)
     """What shall be reached, such as `test_accuracy=0.95`. Earlier runs of this job tell how long that takes."""
 
+    noise_scale: bool = False
+    """Whether, where no run of this job tells of the target, runs with other batches do, by the gradient noise scale
+    that they have measured (`algorithm.noise_scale`)."""
+
     @field_validator("target")
     @classmethod
     def _is_one(cls, written: str | None) -> str | None:
@@ -55,22 +62,22 @@ class PlanSpec(PlanRequest):
             read_target(written)
         return written
 
-    @field_validator("workers", mode="before")
+    @field_validator("workers", "nodes", mode="before")
     @classmethod
-    def _counted(cls, written: Any) -> Any:
+    def _counted(cls, written: Any, info: ValidationInfo) -> Any:
         if not isinstance(written, str):
             return written
         try:
-            return worker_counts(written)
+            return worker_counts(written, str(info.field_name))
         except SpecRejected as error:
             raise ValueError(_after(str(error))) from None
 
-    @field_validator("workers")
+    @field_validator("workers", "nodes")
     @classmethod
-    def _are_possible(cls, counts: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _are_possible(cls, counts: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
         for count in counts or ():
             if not 1 <= count <= 4096:
-                raise ValueError(f"{count} is no number of workers; name some from 1 to 4096")
+                raise ValueError(f"{count} is no number of {info.field_name}; name some from 1 to 4096")
         return counts
 
     @field_validator("cluster", mode="before")

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from service.errors import SpecInvalid
+from service.errors import SpecInvalid, StudyNotFound
 from service.scaling.metric import ERROR, Metric
 from service.scaling.targets import first_below
 from service.spec import JobSpec
 from service.sweeps.spec import SweepSpec, parse_sweep
 from service.sweeps.trial_store import TrialState, TrialStore
 from service.sweeps.views import evidence
-from trainers import EventLogReader, FieldError, Plan
+from trainers import EventLogReader, FieldError, Plan, PlanRequest, SpecRejected, kept_profile
 
 AXIS = "workers.count"
 LEAST_S = 5.0
@@ -131,6 +132,38 @@ def study_of(job: JobSpec, counts: Sequence[int], store: TrialStore | None, plan
         rows=tuple(_compared(row, rows) for row in rows),
         notes=tuple(_notes(job, rows, cores)),
     )
+
+
+def study_in(folder: Path, cores: int) -> Study:
+    """What a sweep's folder tells now, of a sweep that varies the number of workers alone, beside what a profile of the
+    job's step predicts where one is kept. Needs torch for that.
+
+    cores: Of the machine, for a note where workers share them.
+
+    Raises:
+        StudyNotFound: It varies something else.
+    """
+    store = TrialStore(folder)
+    spec = store.spec
+    axis = spec.axes.get(AXIS)
+    if list(spec.axes) != [AXIS] or not isinstance(axis, list | tuple):
+        message = f"sweep {folder.name} varies {', '.join(spec.axes)}; only a list of {AXIS} alone makes a study"
+        raise StudyNotFound(message)
+    counts = sorted({int(str(count)) for count in axis})
+    return study_of(spec.job, counts, store, _kept_plan(spec.job, counts), cores)
+
+
+def _kept_plan(job: JobSpec, counts: Sequence[int]) -> Plan | None:
+    """None where no profile is kept, or the cost model does not cover the job."""
+    kept = kept_profile(job.train)
+    if kept is None:
+        return None
+    from trainers import plan_work
+
+    try:
+        return plan_work(job.train, kept.work, PlanRequest(profile=kept, workers=tuple(counts)))
+    except SpecRejected:
+        return None
 
 
 def _batch(job: JobSpec, count: int) -> int:

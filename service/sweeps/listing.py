@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from service.database.job_query import Query
+from service.database.job_query import PageQuery
 from service.database.sweep_store import SweepStore
 from service.sweeps.trial_store import TrialStore
 from service.sweeps.views import SweepSummary, summary
 
 
-class SweepQuery(Query):
+class SweepQuery(PageQuery):
     """Which sweeps to list. `labels` are those of the sweep's job, and `before` is the token of a page: those that come
     after it."""
 

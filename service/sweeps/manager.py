@@ -178,6 +178,10 @@ class SweepManager:
         """What its trials have shown so far. Raises SweepNotFound."""
         return await self.reports.of(self._store(sweep_id))
 
+    def folder_of(self, sweep_id: str) -> Path:
+        """Where it lies. Raises SweepNotFound."""
+        return self._store(sweep_id).folder
+
     async def figure_names(self, sweep_id: str, user: str) -> tuple[str, ...]:
         """Of the report's figures. Raises SweepNotFound, DrawingFailed, TooManyInFlight."""
         return await self.drawings.names(self._store(sweep_id), user)

@@ -9,6 +9,7 @@ TAGS = {
         "loss": "train/loss",
         "learning_rate": "train/learning_rate",
         "gradient_norm": "train/gradient_norm",
+        "noise_scale": "train/noise_scale",
         "examples_per_s": "speed/examples_per_s",
         "workers": "speed/workers",
         "wait_data_s": "time/data_s",

@@ -1,10 +1,12 @@
 """A service over real HTTP, in a thread, on fake runs."""
 
 import asyncio
+import functools
 import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ import httpx2
 import pytest
 
 from api import Access, AppConfig, Client, Server, Streams, bind, create_app
+from api.http import fair_process
 from service import (
     ClusterInfo,
     ManagerConfig,
@@ -38,6 +41,7 @@ STANDING = SimpleNamespace(
     get_threshold=gc.get_threshold, set_threshold=gc.set_threshold, collect=int, freeze=int, unfreeze=int
 )
 """In place of the module `gc`: a server that starts looks at all that stands, which is a whole session here."""
+OWN_PROCESS = fair_process.own_process
 INFO = ClusterInfo(address="192.0.2.1:6379", dashboard_url="http://127.0.0.1:8265")
 
 
@@ -75,6 +79,23 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Starts servers on one database and one set of runs: each next one is a restart."""
     with serving(tmp_path) as start:
         yield start
+
+
+class KeptProcess(Executor):
+    """The process in which services read large specs and make plans, kept for the next service: to import torch in a
+    new one takes longer than most of the tests that need it."""
+
+    def __init__(self) -> None:
+        self.process = OWN_PROCESS()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.process.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """A service that ends has nothing in it any more, and the process ends with this one."""
+
+
+kept_process = functools.cache(KeptProcess)
 
 
 @contextmanager
@@ -125,6 +146,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
     with pytest.MonkeyPatch.context() as patch, running:
         patch.setattr("api.http.server.gc", STANDING)
+        if fair_process.own_process is OWN_PROCESS:  # else a test has put another in its place
+            patch.setattr(fair_process, "own_process", kept_process)
         yield start
     runs.close()
 

@@ -9,6 +9,7 @@ import pytest
 from api import AsyncClient, Refused
 from service import PlanRequest
 from tests.api.conftest import Service, eventually
+from tests.cost.test_links import table
 from tests.cost.test_planning import SLOW, profile_of
 from tests.service.fakes import WORK
 from trainers.cost.planner import plan_work
@@ -45,6 +46,15 @@ def test_both_clients_get_what_the_cost_model_says(shared: Service) -> None:
     assert asyncio.run(ask()) == plan
 
 
+def test_links_that_were_measured_and_nodes(shared: Service) -> None:
+    profile = profile_of(TrainSpec.model_validate(SPEC)).model_dump(mode="json")
+    links = table().model_dump(mode="json")
+    status, found = asked(shared, profile=profile, links=links, nodes="1..2")
+    assert status == 200, found
+    assert [(each["workers"], each["nodes"]) for each in found["candidates"]] == [(4, 1), (8, 2)]
+    assert pointers(shared, cluster=SLOW, links=links) == ["/links"]
+
+
 def test_a_model_is_counted_once(service: Service) -> None:
     for workers in (1, 2, 2):
         status, _ = asked(service, spec=SPEC | {"workers": workers}, cluster="ec2-g2", workers=[1])
@@ -79,6 +89,10 @@ def test_each_refusal_names_its_field(shared: Service) -> None:
     assert pointers(shared, cluster=SLOW, workers=[9]) == ["/workers"]
     assert pointers(shared, cluster=SLOW, workers="many") == ["/workers"]
     assert pointers(shared, cluster=SLOW, workers=[0]) == ["/workers"]
+    assert pointers(shared, cluster=SLOW, nodes="0..2") == ["/nodes"]
+    assert pointers(shared, cluster=SLOW, nodes=[9]) == ["/nodes"]
+    assert pointers(shared, cluster=SLOW, nodes=[1], workers=[1]) == ["/nodes"]
+    assert pointers(shared, cluster=SLOW, links={"nodes": [], "links": []}) == ["/links/nodes", "/links/links"]
     assert pointers(shared, cluster=SLOW, price=-1) == ["/price"]
     assert pointers(shared, cluster=SLOW, prise=1) == ["/prise"]
     assert pointers(shared, cluster=SLOW, spec={"epochs": 0}) == ["/spec/epochs"]

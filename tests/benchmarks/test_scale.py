@@ -47,6 +47,7 @@ def test_the_report_says_what_is_missed_and_what_grows() -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_small_run_makes_every_step_once(tmp_path: Path) -> None:
     spec = Sleepers(think_s=0.002, serve_s=0.001, numel=64, shards=2).spec(3, epochs=2)
     spec = TrainSpec.model_validate(spec.model_dump() | {"data": {"name": f"{CODE}:numbers", "limit": 30}})

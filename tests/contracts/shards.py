@@ -18,6 +18,7 @@ from trainers.links.local import LocalWorld
 from trainers.links.names import WireName
 from trainers.links.rendezvous import Rendezvous
 from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.compress.compressor import Compressor
 from trainers.optim.late.rule import LateRule
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.rule import UpdateRule, initial_state
@@ -50,6 +51,7 @@ class Setting:
     groups: tuple[slice, ...] = ()
     harmless_staleness: int | None = None
     late: LateRule | None = None
+    compressor: Compressor | None = None
     rule: UpdateRule = field(default_factory=lambda: SgdSpec(weight_decay=0).build())
 
     @property
@@ -59,7 +61,8 @@ class Setting:
     def config(self, cut: slice) -> ShardConfig:
         """Learning rate -1: with SGD a push is added to the parameters, so that they count."""
         update = SliceUpdate(Optimizer(self.rule, late=self.late), cut.stop - cut.start, CPU)
-        return ShardConfig(update, lambda examples: -1.0, self.quorum, self.backup, self.harmless_staleness)
+        how = self.quorum, self.backup, self.harmless_staleness, self.compressor
+        return ShardConfig(update, lambda examples: -1.0, *how)
 
 
 @dataclass

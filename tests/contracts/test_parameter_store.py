@@ -13,6 +13,11 @@ import torch
 from tests.contracts.groups import TIMEOUT_S
 from tests.contracts.shards import NUMEL, Setting, Stores, begin_push, fetched, push
 from trainers.models.layout import SHARD_ALIGN
+from trainers.optim.compress.compressor import Compressor
+from trainers.optim.compress.feedback import ErrorFeedback
+from trainers.optim.compress.int8 import Int8
+from trainers.optim.compress.sign import Sign
+from trainers.optim.compress.top_k import TopK
 from trainers.optim.late.compensation import ConstantCompensation
 from trainers.parameter_server.protocol import ParameterStore, Push
 from trainers.parameter_server.push_identity import PushIdentity
@@ -182,6 +187,25 @@ def test_a_push_is_rounded_and_takes_half_the_bytes_where_it_is_sent(stores: Sto
         (sent,) = cluster.run(body)
         assert torch.equal(cluster.params, value.bfloat16().float() + value)
         assert sent == NUMEL * (4 + (4 if stores.kind == "shared_memory" else 2))
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.02), TopK(0.3), Sign(), Int8()], ids=str)
+def test_a_compressed_push_sends_what_its_memory_does_not_keep(stores: Stores, compressor: Compressor) -> None:
+    values = torch.randn(3, NUMEL, generator=torch.Generator().manual_seed(0)).mul_(64).round_().div_(64)
+    memory = ErrorFeedback(compressor, torch.zeros(NUMEL), torch.zeros(NUMEL, dtype=torch.bool))
+
+    def body(store: ParameterStore) -> int:
+        for number, value in enumerate(values):
+            store.gradient_buffer().copy_(value)
+            store.push(Push(PushIdentity(0, number, number), number + 1, 1, feedback=memory)).wait()
+        return store.meter.counted.pushed_bytes
+
+    setting = Setting(compressor=compressor)
+    with stores.cluster(1, setting) as cluster:
+        (sent,) = cluster.run(body)
+        assert torch.equal(cluster.params + memory.kept, values.sum(0))
+        compressed = sum(compressor.length(cut.stop - cut.start) for cut in setting.cuts)
+        assert sent == 3 * (4 * NUMEL if stores.kind == "shared_memory" else compressed)
 
 
 def test_two_pushes_may_be_under_way(stores: Stores) -> None:

@@ -28,7 +28,7 @@ from trainers.spec.improvement import MetricChoice
 COMMAND = re.compile(r"(?:^|[(|;&] *)(millrace\b[^|;&)\n]*)", re.MULTILINE)
 ALL_TEXT = "\n".join(TEXTS.values())
 GUIDE = {page: text for page, text in TEXTS.items() if page != "README"}
-BY_LOSS = MetricChoice(metric="loss")
+BY_LOSS = MetricChoice(metric="loss", mode="min")
 NOTES = {"", "before the server", "server", "after the server", "with the server"}
 
 
@@ -142,6 +142,9 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert averaged.ema.decay == 0.99
     assert read_spec(shown.pop(("precision", "Precision and compilation"))).train.precision == "bfloat16"
     assert read_spec(shown.pop(("precision", "What travels"))).train.wire == "bfloat16"
+    sparse = read_spec(shown.pop(("compression", "Compressed gradients"))).train.compress
+    assert sparse is not None
+    assert sparse.top_k == 0.01
     again = read_spec(shown.pop(("precision", "Activations that are computed again"))).train
     assert again.model.checkpoint_activations is True
     assert read_spec(shown.pop(("precision", "Compiled models"))).train.model.compile

@@ -234,8 +234,10 @@ def test_what_a_layer_costs(place: Place) -> None:
 
 
 def test_what_more_workers_would_bring(place: Place) -> None:
-    told = place.shell("\n".join(blocks("plan", "bash")), within_s=300)
+    told = place.shell("\n".join(["export HOME=$PWD", *blocks("plan", "bash")]), within_s=300)
     assert told.count("Recommended: ") == 2
+    assert "Kept for plans, and for predictions of runs." in told
+    assert "examples a second were predicted from" in told
     assert "held back by" in told
     assert (place.folder / "digits.json").exists()
     assert (place.folder / "plan.png").read_bytes().startswith(b"\x89PNG")

@@ -24,6 +24,7 @@ from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
+from trainers.optim.compress.build import compressor_of
 from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
@@ -131,6 +132,7 @@ class Run:
             optimizer=self.optimizer,
             groups=self.groups,
             wire=self.spec.wire,
+            compressor=compressor_of(self.spec.compress),
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
             start=self.start(),

@@ -27,6 +27,7 @@ def warnings(run: Watched) -> list[str]:
     return [line["message"] for line in run.of("log") if line["level"] == "warning"]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_the_checkpoints_for_which_there_is_no_room(
     cluster: ClusterInfo, small_disk: Disk
 ) -> None:
@@ -85,6 +86,7 @@ def test_wherever_the_disk_becomes_full_the_run_is_over_and_leaves_nothing(
     assert outcomes[-1] == "SUCCEEDED"
 
 
+@pytest.mark.long
 def test_a_log_for_which_there_is_no_room_still_has_an_end(cluster: ClusterInfo, small_disk: Disk) -> None:
     run_dir = small_disk(24 * 1024) / "run"
     run = begun("full-log", run_dir, epochs=60)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.test_workers import allow, hurry, spec, strike
 from tests.runtime.runs import Watched, soon
-from trainers.runtime.gone import THRESHOLD
+from trainers.runtime.gone import LACKED_MEMORY, THRESHOLD
 from trainers.runtime.memory import ENDED, REMEDY
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -123,3 +123,4 @@ def test_one_that_rays_monitor_ends_is_told_with_the_coordinator_that_it_ends_be
     hurry(tmp_path / "plan")
     assert watched.end().data["state"] == "SUCCEEDED", watched.events[-5:]
     assert [line for line in told(watched) if line.endswith(f"{REMEDY}; {THRESHOLD}")]
+    assert [line for line in told(watched) if f"/worker/0 {LACKED_MEMORY}: {REMEDY}" in line]

@@ -27,6 +27,7 @@ def stores(cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("quorum", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_each_push_is_applied_once_though_a_fifth_of_what_is_said_is_lost(stores: Stores, quorum: int) -> None:
     with stores.cluster(2, Setting(quorum=quorum)) as cluster:
         hosts = [server.host for server in cluster.servers if isinstance(server, RemoteServer)]

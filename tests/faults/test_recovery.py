@@ -77,6 +77,7 @@ def test_a_generation_that_a_dead_coordinator_began_is_refused_after_the_next_ha
     gone_soon("late", [])
 
 
+@pytest.mark.long
 def test_a_survivor_that_is_stopped_as_soon_as_it_has_answered_is_found_out(cluster: ClusterInfo) -> None:
     """The new coordinator knew nothing of its process yet, and waited for it for ever."""
     name = "survivor/worker/0"

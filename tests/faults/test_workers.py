@@ -142,6 +142,35 @@ def test_rounds_of_local_steps_give_the_same_bits_through_a_resize_and_a_kill(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
+def test_a_whole_recipe_gives_the_same_bits_through_a_resize_and_a_kill(
+    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """Moments by element and of whole parameters, groups of which one is frozen, a limit of the norm, an average."""
+    groups = [{"match": "*.bias", "lr": 0.004, "weight_decay": 0}, {"match": "norm.weight", "frozen": True}]
+    fields: dict[str, Any] = {"optimizer": {"name": optimizer, "lr": 0.002, "groups": groups}, "clip": {"norm": 0.5}}
+    fields |= {"workers": {"count": 2, "virtual": 5}, "epochs": 12, "schedule": "cosine"}
+    fields |= {"warmup": {"name": "linear", "steps": 20}, "data": DATA}
+    plan = tmp_path / "plan"
+    watched = start(f"faults-{optimizer}", spec(plan, pause_s=0.1, **fields), tmp_path / "run")
+    has_trained(watched)
+    watched.run.scale(3)
+    resized(watched, 3)
+    has_trained(watched)
+    strike(plan, "kill")
+    fault(watched)
+    hurry(plan)
+    found = ended_well(watched, 12)
+    monkeypatch.syspath_prepend(CODE)
+    alone = LocalRun(spec(tmp_path / "alone", pause_s=0, **fields), tmp_path / "alone-run")
+    wanted = read_checkpoint(alone.train())
+    for name, value in wanted.model.items():
+        assert torch.equal(found[f"{name}, as it is"], value), name
+    for name, value in wanted.optimizer["ema"].items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("form", ["all_reduce", "parameter_server", "process_group"])
 def test_four_two_three_four_workers_with_two_kills_give_the_same_bits(
     cluster: ClusterInfo, tmp_path: Path, undisturbed: dict[str, torch.Tensor], form: str

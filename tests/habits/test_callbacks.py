@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,8 @@ from tests.runtime.control.fakes import FakeLog
 from tests.runtime.runs import finished, spec
 from trainers import Callback, ClusterInfo, Event, RunFailed, SeenEvent, SpecRejected, State, UserCodeFailed, train
 from trainers.runtime.actors.callbacks import Delivery, check
-from trainers.runtime.control.onlookers.callbacks import ATTEMPTS, CallbackCalls
+from trainers.runtime.control.ending import RunEnd
+from trainers.runtime.control.onlookers.callbacks import ATTEMPTS, LOOK_S, CallbackCalls
 from trainers.runtime.control.run_events import EvaluationAsked, StopsEarly
 from trainers.runtime.messages import Delivered
 from trainers.spec import CallbackSpec
@@ -211,6 +213,55 @@ def test_a_process_that_dies_again_and_again(on_error: str) -> None:
     asyncio.run(body())
 
 
+@pytest.fixture
+def without_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+
+
+SUCCEEDED = RunEnd(State.SUCCEEDED, "Succeeded", "trained 1 epoch")
+
+
+@pytest.mark.usefixtures("without_kills")
+def test_a_run_that_is_over_before_their_process_is_there_is_told_them_from_its_beginning() -> None:
+    async def body() -> None:
+        found, actor, _ = calls(prepare=lambda: None, deliver=deque([Delivered(3), Delivered()]), end=Delivered())
+        following = asyncio.ensure_future(found.follow())
+        await asyncio.sleep(0)  # it begins to start the process, and the run ends
+        following.cancel()
+        assert await found.finish(SUCCEEDED, SUCCEEDED, None) == SUCCEEDED
+        assert [name for name, _ in actor.calls] == ["prepare", "deliver", "deliver", "end"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.usefixtures("without_kills")
+def test_what_was_written_since_they_were_asked_last_is_given_before_the_end() -> None:
+    async def body() -> None:
+        found, actor, _ = calls(deliver=deque([Delivered(), Delivered(9), Delivered()]), end=Delivered())
+        following = asyncio.ensure_future(found.follow())
+        await asyncio.sleep(LOOK_S / 10)  # it waits until it looks again, and the run ends
+        following.cancel()
+        await found.finish(SUCCEEDED, SUCCEEDED, None)
+        assert [name for name, _ in actor.calls] == ["prepare", *["deliver"] * 3, "end"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.usefixtures("without_kills")
+def test_one_that_cannot_be_made_fails_a_run_that_is_over_already() -> None:
+    async def body() -> None:
+        error = UserCodeFailed("m:A raised ValueError")
+        found, _, log = calls(prepare=ray.exceptions.RayTaskError("prepare", str(error), error))
+        following = asyncio.ensure_future(found.follow())
+        await asyncio.sleep(0)
+        following.cancel()
+        end = await found.finish(SUCCEEDED, SUCCEEDED, None)
+        assert (end.state, end.reason) == (State.FAILED, "UserCodeFailed")
+        assert log.of("log")
+
+    asyncio.run(body())
+
+
 # -- on Ray -----------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +284,19 @@ def test_a_run_with_callbacks_one_of_which_dies_and_asks(cluster: ClusterInfo, t
     assert "/callbacks" in fault
     names = {one["name"] for one in ray.util.list_named_actors(all_namespaces=True)}
     assert not any("/callbacks" in name for name in names)
+
+
+@pytest.mark.long
+def test_a_short_run_is_told_whole_and_what_is_no_callback_is_found_before_it_trains(
+    cluster: ClusterInfo, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    train(spec(epochs=1, max_steps=2), tmp_path / "run", callbacks=[Writer(str(told))])
+    assert [json.loads(line)["what"] for line in told.read_text().splitlines()][:1] == ["start"]
+    assert json.loads(told.read_text().splitlines()[-1])["what"] == "end"
+    with pytest.raises(RunFailed, match="has no function 'Writr'; did you mean Writer"):
+        train(spec(callbacks=[f"{HERE}:Writr"]), tmp_path / "wrong")
+    assert '"type":"step"' not in (tmp_path / "wrong" / "events.jsonl").read_text()
 
 
 @pytest.mark.long

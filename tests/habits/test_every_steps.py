@@ -72,6 +72,7 @@ def test_a_run_tells_them_with_their_place_in_both_forms(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_resumed_run_counts_its_steps_from_the_beginning_of_the_training(tmp_path: Path) -> None:
     first = finished("steps-first", within(2, epochs=1), tmp_path / "first")
     resume = {"resume": first.of("checkpoint")[-1]["path"]}
@@ -81,6 +82,7 @@ def test_a_resumed_run_counts_its_steps_from_the_beginning_of_the_training(tmp_p
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_asynchronous_workers_are_evaluated_by_the_updates_that_they_report(tmp_path: Path) -> None:
     """They do not stop for it: 29 minibatches an epoch, and each is an update."""
     evaluate = {"every_epochs": 0, "every_steps": 50}

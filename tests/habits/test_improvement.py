@@ -19,6 +19,8 @@ from trainers.errors import DiskFull, SpecRejected
 from trainers.runtime.control.judges.improvement import Improvement
 from trainers.runtime.control.snapshots import Snapshot, Snapshots
 from trainers.spec.improvement import MetricChoice
+from trainers.tasks.config import METRICS
+from trainers.tasks.registry import _TASKS
 from trainers.training.position import Position
 
 
@@ -59,11 +61,36 @@ def test_a_metric_that_nobody_measures_or_that_has_no_direction_is_refused() -> 
         spec(early_stop={}, evaluate={"every_epochs": 0})
 
 
+def test_a_metric_that_a_task_by_name_does_not_have_is_refused_as_the_spec_is_read() -> None:
+    with pytest.raises(
+        ValidationError, match=r"measures accuracy, loss, top5_accuracy, and no 'accuracies'; did you mean"
+    ):
+        TrainSpec.model_validate({"early_stop": "accuracies"})
+    with pytest.raises(ValidationError, match=r"keep_best: regression measures loss, mae, r2, and no 'test_r2'.* r2\?"):
+        TrainSpec.model_validate({"task": "regression", "checkpoint": {"keep_best": "test_r2"}})
+    with pytest.raises(ValidationError, match=r"no 'f1'; take one of these"):
+        TrainSpec.model_validate({"checkpoint": {"keep_best": {"metric": "f1", "mode": "max"}}})
+    own = TrainSpec.model_validate(
+        {"task": "mine:Task", "model": "task", "early_stop": {"metric": "f1", "mode": "max"}}
+    )
+    assert own.early_stop is not None
+
+
+def test_of_the_metrics_of_tasks_by_name_it_is_known_which_of_two_values_is_better() -> None:
+    fields = {"task": "language_model", "data": "text", "early_stop": "perplexity"}
+    found = TrainSpec.model_validate(fields).early_stop
+    assert found is not None
+    assert found.mode == "min"
+    for task, metrics in METRICS.items():
+        kind: Any = _TASKS[task]
+        assert next(iter(metrics.items())) == (kind.headline, "max" if kind.higher_is_better else "min")
+
+
 def test_the_metric_alone_stands_for_the_section() -> None:
     found = TrainSpec.model_validate({"early_stop": "loss", "checkpoint": {"keep_best": "accuracy"}})
     assert found.early_stop is not None
     assert (found.early_stop.metric, found.early_stop.patience) == ("loss", 3)
-    assert found.checkpoint.keep_best == MetricChoice(metric="accuracy")
+    assert found.checkpoint.keep_best == MetricChoice(metric="accuracy", mode="max")
     assert TrainSpec.model_validate(found.model_dump()) == found
     assert TrainSpec.model_validate(TrainSpec().model_dump()).early_stop is None
 
@@ -130,6 +157,7 @@ def test_a_full_disk_costs_the_best_model_and_not_the_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.long
 def test_a_run_on_ray_stops_early_and_leaves_its_best_model(tmp_path: Path) -> None:
     fields = {"early_stop": {"metric": "loss", "patience": 1, "min_delta": 1e9}, "checkpoint": {"keep_best": "loss"}}
     run = finished("stops-early", spec(workers=2, epochs=100, **fields), tmp_path)

@@ -103,6 +103,7 @@ def test_a_limit_that_is_not_reached_is_told_and_one_that_cannot_hold_is_refused
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("algorithm", [{"name": "sync", "form": "parameter_server"}, {"name": "downpour"}], ids=str)
+@pytest.mark.long
 def test_a_run_on_ray_ends_there(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     workers = 2 if algorithm["name"] == "downpour" else {"count": 2, "virtual": 5}
     limit = {"max_examples": AFTER}

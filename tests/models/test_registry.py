@@ -179,7 +179,7 @@ def test_initial_weights_keep_the_last_layer_for_other_classes(
     path = tmp_path / "pretrained.safetensors"
     save_file({**source.state_dict(), "extra": torch.zeros(1)}, path)
     fresh = built("lenet5", classes=4, seed=2)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         module = build_model(ModelSpec(name="lenet5", weights=str(path)), 4, (1, 28, 28), 2)
     assert torch.equal(module.get_parameter("conv1.weight"), source.get_parameter("conv1.weight"))
     assert torch.equal(module.get_parameter("fc3.weight"), fresh.get_parameter("fc3.weight"))

@@ -120,7 +120,7 @@ def test_the_memory_told_is_that_of_the_states(spec: AnyOptimizer) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        ({"name": "torch.optim:LBFGS"}, "LBFGS does not make a step"),
+        ({"name": "torch.optim:LBFGS"}, "LBFGS needs a closure .*; take another class"),
         ({"name": "torch.optim:NAdam", "kwargs": {"colour": 1}}, "NAdam does not make a step.*colour"),
         ({"name": "torch.nn:Linear"}, "is no torch.optim.Optimizer"),
         ({"name": "tests.optim.test_whole:Restless"}, "changes its own options"),

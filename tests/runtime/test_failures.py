@@ -45,7 +45,10 @@ def test_a_loss_that_becomes_nan_says_step_and_learning_rate(tmp_path: Path) -> 
     gone_soon("nan", [])
 
 
-@pytest.mark.parametrize("algorithm", ["sync", "downpour", pytest.param("mixed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["sync", pytest.param("downpour", marks=pytest.mark.long), pytest.param("mixed", marks=pytest.mark.slow)],
+)
 def test_a_killed_worker_is_replaced_and_nothing_is_left(tmp_path: Path, algorithm: str) -> None:
     run = start(f"kill-{algorithm}", spec(algorithm=algorithm, epochs=100_000), tmp_path)
     run.until(lambda event: event.type == "step" and event.data["step"] > 20)

@@ -7,7 +7,7 @@ import pytest
 from service.tracking.scalars import Scalars
 from trainers.events import Event
 from trainers.metrics import StepMetrics
-from trainers.runtime.metrics_aggregator import MetricsAggregator
+from trainers.runtime.metrics_aggregator import NOISE_KEEPS, MetricsAggregator
 from trainers.training.messages import WorkerReport
 
 
@@ -42,6 +42,27 @@ def test_the_norm_of_the_gradients_is_the_mean_over_updates(norms: tuple[float, 
     assert (found.gradient_norm, found.loss_scale) == (told, 512.0)
     step = Event(seq=1, time=0.0, type="step", data=found.model_dump())
     assert (Scalars().points(step) or {}).get("train/gradient_norm") == told
+
+
+def test_the_noise_scale_is_a_quotient_of_averages_of_what_one_worker_tells() -> None:
+    account = MetricsAggregator(20)
+    account.begin([0, 1], 0)
+    for reached, signal, noise in ((10, 1.0, 30.0), (20, 3.0, 10.0)):
+        for number in (0, 1):
+            told = {"signal": signal, "noise": noise, "noises": 2} if number == 0 else {}
+            account.add(WorkerReport(number, 0, StepMetrics(steps=2, **told), 0.1, updates=2, reached=reached))
+        found = account.metrics()
+        assert found is not None
+        if reached == 10:
+            assert found.noise_scale == pytest.approx(30.0)
+    keeps = NOISE_KEEPS**2
+    assert found.noise_scale == pytest.approx((keeps * 15.0 + 5.0) / (keeps * 0.5 + 1.5))
+    assert account.mean_noise_scale == pytest.approx(40.0 / 4.0)
+    account.add(WorkerReport(1, 0, StepMetrics(steps=1), 0.1, updates=3, reached=20))
+    silent = account.metrics()
+    assert silent is not None
+    assert silent.noise_scale is None
+    assert MetricsAggregator(20).mean_noise_scale is None
 
 
 def test_a_rate_does_not_jump_by_whole_reports_where_epochs_are_short() -> None:

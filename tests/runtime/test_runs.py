@@ -38,8 +38,8 @@ def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.T
     ("count", "form", "transport"),
     [
         (3, "all_reduce", "shared_memory"),
-        (2, "parameter_server", "shared_memory"),
-        (2, "all_reduce", "process_group"),
+        pytest.param(2, "parameter_server", "shared_memory", marks=pytest.mark.long),
+        pytest.param(2, "all_reduce", "process_group", marks=pytest.mark.long),
         (1, "parameter_server", "process_group"),
         (2, "parameter_server", "object_store"),
         pytest.param(1, "all_reduce", "shared_memory", marks=pytest.mark.slow),
@@ -86,7 +86,7 @@ def test_what_is_kept_of_each_epoch_is_what_the_epoch_ended_with(tmp_path: Path,
     ("count", "all_reduce", "transport"),
     [
         (3, "auto", "shared_memory"),
-        (2, "ring", "process_group"),
+        pytest.param(2, "ring", "process_group", marks=pytest.mark.long),
         pytest.param(3, "auto", "process_group", marks=pytest.mark.slow),
         pytest.param(2, "ring", "shared_memory", marks=pytest.mark.slow),
         pytest.param(3, "library", "process_group", marks=pytest.mark.slow),
@@ -114,6 +114,7 @@ def test_the_fast_reduction_gives_what_the_canonical_gives(
         pytest.param({"form": "consensus", "steps": 3}, "process_group", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str, object], transport: str) -> None:
     train = spec(workers={"count": 2, "virtual": 3}, algorithm={"name": "admm", **form}, transport=transport)
     run = finished(f"admm-{form['form']}-{transport}", train, tmp_path)
@@ -124,7 +125,7 @@ def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str
 @pytest.mark.parametrize(
     ("count", "transport", "options"),
     [
-        (2, "shared_memory", {"scheme": "c"}),
+        pytest.param(2, "shared_memory", {"scheme": "c"}, marks=pytest.mark.long),
         (3, "process_group", {"scheme": "bc", "split": "outputs", "fc_batch": "per_turn"}),
         pytest.param(3, "shared_memory", {"scheme": "b"}, marks=pytest.mark.slow),
     ],
@@ -143,7 +144,7 @@ def test_hybrid_has_the_bits_of_the_local_transport(
 @pytest.mark.parametrize(
     ("count", "shuffle", "transport"),
     [
-        (2, "full", "shared_memory"),
+        pytest.param(2, "full", "shared_memory", marks=pytest.mark.long),
         (3, "full", "process_group"),
         pytest.param(3, "exchange", "shared_memory", marks=pytest.mark.slow),
     ],
@@ -165,7 +166,7 @@ def test_parallel_sgd_has_the_bits_of_the_local_transport(
     assert sum(step["shuffled_bytes"] for step in run.of("step")) == moved > 0
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "process_group"])
+@pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.long)])
 def test_downpour_with_one_worker_has_the_bits_of_the_local_transport(tmp_path: Path, transport: str) -> None:
     train = spec(workers=1, algorithm={"name": "downpour", "max_staleness": 0}, transport=transport)
     run = finished(f"one-{transport}", train, tmp_path)
@@ -205,6 +206,7 @@ def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_pa
     assert_same_bits(found[0], found[2])
 
 
+@pytest.mark.long
 def test_statistics_computed_anew_go_into_evaluation_and_model_and_leave_the_training_alone(tmp_path: Path) -> None:
     fields = {"code": str(Path(__file__).parent / "code"), "model": "nets:small_net", "workers": {"count": 1}}
     plain = finished("running", spec(**fields), tmp_path / "running")
@@ -329,6 +331,7 @@ def test_evaluation_by_the_clock_does_not_change_the_result(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", pytest.param("process_group", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_layer_by_layer_with_one_worker_has_the_bits_of_the_local_transport(tmp_path: Path, transport: str) -> None:
     algorithm = {"name": "downpour", "max_staleness": 0, "push": "layerwise", "bucket_bytes": 1}
     train = spec(workers=1, algorithm=algorithm, transport=transport)

@@ -55,12 +55,12 @@ class FakeRun:
         figures = {"test_loss": 0.2, "test_accuracy": accuracy, "seconds": 0.1}
         self.emit("evaluation", epoch=epoch, examples=int(epoch * 1000), **figures)
 
-    def succeed(self, accuracy: float = 0.97) -> None:
+    def succeed(self, accuracy: float = 0.97, best: dict[str, object] | None = None) -> None:
         self.emit(
             "result", job_id=self.job_id, state="SUCCEEDED", epochs=self.spec.epochs, examples=5000,
             test_accuracy=accuracy, test_loss=0.2, train_loss=0.1, examples_per_s=500.0, wall_s=10.0,
             algorithm=self.spec.algorithm.name, workers=self.spec.workers.count, model_path="model.safetensors",
-            message="",
+            message="", best=best,
         )  # fmt: skip
         self.state(State.SUCCEEDED, "Completed", "trained to the end")
 

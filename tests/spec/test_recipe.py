@@ -91,6 +91,28 @@ def test_what_is_clipped(algorithm: str, which: str) -> None:
     assert all(which in quantity.formula for quantity in found[:2])
 
 
+def test_all_numbers_of_an_optimizers_formula_are_told() -> None:
+    muon = values(explain(TrainSpec.model_validate({"optimizer": "muon"}), 1437))
+    told = {"optimizer": "muon", "momentum": 0.95, "nesterov": "true", "newton_schulz": 5, "betas": "0.9, 0.95"}
+    assert {name: muon[name] for name in told} == told
+    named = explain(TrainSpec.model_validate({"optimizer": "torch.optim:NAdam"}), 1437)
+    assert values(named)["optimizer"] == "torch.optim:NAdam"
+    with pytest.raises(ValueError, match=r"torch.optim:NAdam updates whole parameters"):
+        TrainSpec.model_validate({"optimizer": "torch.optim:NAdam", "algorithm": "hybrid"})
+
+
+def test_how_a_run_is_judged_and_its_labels_smoothed() -> None:
+    fields = {"early_stop": {"patience": 4, "min_delta": 0.01}, "checkpoint": {"keep_best": "loss"}}
+    smoothed = {"task": {"name": "classification", "kwargs": {"label_smoothing": 0.1}}}
+    found = explain(TrainSpec.model_validate(fields | smoothed), 1437).quantities
+    assert found["keep_best"].value == "loss (less is better)"
+    assert (found["early_stop"].value, found["early_stop"].source) == (4, "Prechelt 1998")
+    assert "accuracy (more is better) is not better by more than 0.01" in found["early_stop"].formula
+    assert (found["label_smoothing"].value, found["label_smoothing"].source) == (0.1, "Szegedy et al. 2016")
+    own = {"task": "mine:Task", "model": "task", "checkpoint": {"keep_best": {}}}
+    assert explain(TrainSpec.model_validate(own), 1437).quantities["keep_best"].value == "the headline of the task"
+
+
 def test_the_average_and_its_memory() -> None:
     found = explain(TrainSpec.model_validate({"optimizer": "momentum", "ema": {"decay": 0.9}}), 1437).quantities
     assert (found["ema"].value, found["ema"].source) == (0.9, "Polyak and Juditsky 1992")

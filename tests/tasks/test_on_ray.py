@@ -44,6 +44,7 @@ def bits(run: Watched) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in found.model.items()}
 
 
+@pytest.mark.long
 def test_a_language_model_has_the_same_bits_through_a_kill(cluster: ClusterInfo, text: Path, tmp_path: Path) -> None:
     alone = finished("task-alone", spec(text, workers={"count": 1, "virtual": 3}), tmp_path / "alone")
     shaken = start("task-shaken", spec(text, epochs=3, report_every_s=0.05), tmp_path / "shaken")
@@ -108,7 +109,7 @@ def audit_of(run: Watched) -> int:
     return int(run.of("epoch_audit")[0]["trained"])
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "parallel_sgd"])
+@pytest.mark.parametrize("algorithm", ["downpour", pytest.param("parallel_sgd", marks=pytest.mark.long)])
 def test_the_log_tells_what_the_task_measures(algorithm: str, cluster: ClusterInfo, text: Path, tmp_path: Path) -> None:
     run = finished("task-told", spec(text, algorithm=algorithm, workers=2), tmp_path / "run")
     trainers.cleanup_run("task-told")

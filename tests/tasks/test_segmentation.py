@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torchmetrics.classification import MulticlassJaccardIndex
 
 from trainers.data.facts import DataFacts
 from trainers.tasks.segmentation import Segmentation
@@ -30,6 +29,8 @@ def task() -> Segmentation:
 
 
 def test_metrics_add_up_to_those_of_the_whole_set() -> None:
+    from torchmetrics.classification import MulticlassJaccardIndex  # takes seconds, and this test alone needs it
+
     model, (first, *others) = Twice(), [slice(0, 1), slice(1, 4), slice(4, 6)]
     found = dict(task().metrics(model, (IMAGES[first], CLASSES[first])))
     for part in others:

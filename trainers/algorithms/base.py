@@ -5,13 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
+
+from trainers.collectives.compressed import CompressedSum
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch, Skipped
 from trainers.links.names import WireName
 from trainers.models.objective import Total
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
+from trainers.optim.compress.compressor import Compressor
+from trainers.optim.compress.feedback import ErrorFeedback
 from trainers.optim.loss_scale import FIRST_SCALE, LossScale
+from trainers.optim.noise_scale import NoiseEstimate
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.parameter_server.protocol import ParameterStore
@@ -75,6 +81,8 @@ class StepReport:
     """The norms of the gradients of this worker's updates, or pushes, before they were clipped (`clip.norm`)."""
     loss_scale: LossScale = FIRST_SCALE
     """That of the next step (`precision: float16`)."""
+    noise: NoiseEstimate | None = None
+    """What the step tells of the gradient noise scale, where one worker measures it for all."""
 
 
 @dataclass
@@ -117,8 +125,25 @@ class Context:
     """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
     wire: WireName = "float32"
     """To what each virtual worker's gradient, or each push, is rounded, and as what it travels."""
+    compressor: Compressor | None = None
+    """What compresses each virtual worker's gradient, or each push; None: all of it travels."""
     groups: tuple[slice, ...] = ()
     """The spans of the flat vector that are pushed and fetched separately (`AlgorithmConfig.parameter_groups`)."""
+
+    def feedback(self) -> ErrorFeedback | None:
+        """The memory of one worker that has sent nothing yet, where what it sends is compressed."""
+        if self.compressor is None:
+            return None
+        kept = torch.zeros(self.replica.layout.numel)
+        return ErrorFeedback(self.compressor, kept, self.replica.layout.gaps)
+
+    def compressed_sum(self) -> CompressedSum | None:
+        """The sum over all virtual workers of what each of them sends, where that is compressed."""
+        if self.compressor is None:
+            return None
+        assert self.collectives is not None
+        how = self.collectives, self.num_virtual, self.compressor
+        return CompressedSum(*how, self.replica.layout.gaps, self.start.buffers.state)
 
 
 class Algorithm(ABC):

@@ -57,6 +57,9 @@ class Traits:
     """Whether workers send gradients of minibatches, and their sums only where all are added, so that `wire` may say in
     which numbers: parameters and activations are not rounded, nor sums that others add to."""
 
+    compresses: bool = False
+    """Whether a part of what each worker sends may be kept and added the next time (`compress`)."""
+
     scales_loss: bool = False
     """Whether the loss may be multiplied by a scale, all workers know whether the summed gradient is finite, and a step
     is left out where it is not."""

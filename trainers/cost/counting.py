@@ -7,7 +7,7 @@ from trainers import user_code
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.cost.figures import Images, ModelCost, images_of
 from trainers.cost.layers import profile_model, profile_spec
-from trainers.cost.workload import HeadLayer, LayerWork, Workload
+from trainers.cost.workload import HeadLayer, LayerWork, Workload, num_states_of
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.dropout import replace_dropout
@@ -24,7 +24,7 @@ def count_workload(spec: TrainSpec) -> Workload:
     """
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
     counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
-    work = workload_of(counted, (spec.optimizer.num_states or 0) + spec.algorithm.traits.late_states)
+    work = workload_of(counted, num_states_of(spec))
     if not isinstance(spec.algorithm, HybridConfig):
         return work
     if images is None:

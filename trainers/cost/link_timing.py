@@ -44,14 +44,14 @@ def time_link() -> tuple[float, float]:
 def _work(folder: str, rank: int) -> None:
     torch.set_num_threads(1)
     collectives = SharedMemoryCollectives(Path(folder), rank, WORKERS)
-    seconds = [_seconds(collectives, numel) for numel in (SMALL, LARGE)]
+    seconds = [reduction_seconds(collectives, numel) for numel in (SMALL, LARGE)]
     collectives.barrier().wait()
     collectives.close()
     if rank == 0:
         Path(folder, "seconds.json").write_text(json.dumps(seconds))
 
 
-def _seconds(collectives: SharedMemoryCollectives, numel: int) -> tuple[float, float]:
+def reduction_seconds(collectives: SharedMemoryCollectives, numel: int) -> tuple[float, float]:
     """Medians: of a meeting, and of adding up one's half of the vector."""
     reduction, meeting, adding = Reduction(WORKERS, WORKERS, numel), list[float](), list[float]()
     parts, span = collectives.parts(reduction), collectives.span(numel)

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from trainers.cost.clusters.cluster import Cluster
+from trainers.cost.clusters.links import LinkTable
 from trainers.cost.figures import Figures
 from trainers.cost.simulation.simulated import Simulated
 from trainers.errors import SpecRejected
@@ -55,10 +56,16 @@ class PlanRequest(Figures):
 
     workers: tuple[int, ...] | None = None
     """Candidates; null: as many as the spec, the cluster or the machine's cores allow, up to 64."""
+    nodes: tuple[int, ...] | None = None
+    """Instead of numbers of workers: so many nodes, or switches, of the cluster or the links, each with as many workers
+    as it has devices."""
     cluster: Cluster | None = None
     """Where it would run; null: on the machine of the profile."""
     profile: StepProfile | None = None
     """How long a minibatch takes; null: as the cluster's device says."""
+    links: LinkTable | None = None
+    """What the links of the nodes do, as `millrace links` has measured them, beside a profile; null: one machine, or as
+    the cluster says."""
     price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Of one worker for an hour, in any currency."""
     search: bool = False
@@ -164,6 +171,9 @@ class TargetTime(Figures):
     value: float
     jobs: tuple[str, ...]
     """The runs that have reached it."""
+    noise_scale: float | None = None
+    """Median over these, in examples, where they had other batches, and the gradient noise scale that they measured
+    tells what that costs; null where they are runs of the same job."""
     epochs: float | None
     """Median over these; null without any: then it is unknown, and `trials` would tell."""
     seconds: dict[int, float]
@@ -231,8 +241,8 @@ def rate_words(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
-def worker_counts(text: str) -> tuple[int, ...]:
-    """The numbers of `1..64` or of `1,2,4,8`.
+def worker_counts(text: str, of: str = "workers") -> tuple[int, ...]:
+    """The numbers of `1..64` or of `1,2,4,8`. of: What is counted, for errors.
 
     Raises:
         SpecRejected: It is neither.
@@ -241,10 +251,10 @@ def worker_counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r" *([1-9]\d{0,3})(?:\.\.([1-9]\d{0,3}))? *", part)
         if match is None:
-            raise SpecRejected(f"workers: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
+            raise SpecRejected(f"{of}: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last > MOST_COUNTS:
-            raise SpecRejected(f"workers: {part.strip()} is no range of up to {MOST_COUNTS} workers; write 1..64")
+            raise SpecRejected(f"{of}: {part.strip()} is no range of up to {MOST_COUNTS} {of}; write 1..64")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainers.cost.plan import Candidate, Plan, rate_words
+from trainers.cost.plan import Candidate, Plan, TargetTime, rate_words
 from trainers.cost.simulation.simulated import Simulated
 
 HEADINGS = (
@@ -84,6 +84,8 @@ class PlanTable:
             late = best.staleness
             spread = f"{late.least:,.3g} to {late.most:,.3g} of nine in ten"
             yield f"A gradient is {late.mean:,.3g} updates behind in the mean, {spread}, when a shard applies it."
+        if plan.target is not None:
+            yield from self._to_target(plan.target)
         for each in plan.candidates:
             if each.simulated is not None:
                 yield _simulation(each, each.simulated)
@@ -99,6 +101,28 @@ class PlanTable:
         for note in plan.notes:
             yield f"Not counted, or assumed: {note}."
 
+    def _to_target(self, target: TargetTime) -> Iterator[str]:
+        name = f"Time to {target.metric} {target.value:g}"
+        if target.seconds:
+            shown = {each.workers for each in self.shown}
+            times = [
+                f"{span_words(seconds)} on {count}" + (f" ({target.prices[count]:.3g})" if target.prices else "")
+                for count, seconds in target.seconds.items()
+                if count in shown
+            ]
+            runs = "1 run" if len(target.jobs) == 1 else f"{len(target.jobs)} runs"
+            price = ", in brackets the price" if target.prices else ""
+            whose = "of this job"
+            if target.noise_scale is not None:
+                whose = f"with other batches, at a gradient noise scale of {target.noise_scale:,.4g} examples"
+            yield f"{name}: {', '.join(times)} (workers){price}; {target.epochs:.3g} epochs, from {runs} {whose}."
+        if target.trials:
+            where = "" if not target.seconds else " on other numbers of workers"
+            counts = [trial.get("workers", 1) for trial in target.trials]
+            on = ", ".join(str(count if isinstance(count, int) else count.get("count", 1)) for count in counts)
+            trials = "This trial" if len(counts) == 1 else f"These {len(counts)} trials"
+            yield f"{name}{where}: unknown. {trials} would tell: the job on {on} workers (`target.trials` of -o json)."
+
     @property
     def markdown(self) -> str:
         """All of it."""
@@ -106,6 +130,14 @@ class PlanTable:
         if self.plan.options:
             parts += ["## What else it could be", _table(OPTION_HEADINGS, self.option_rows)]
         return "\n\n".join(parts) + "\n"
+
+
+def span_words(seconds: float) -> str:
+    """A time in its largest fitting unit."""
+    for unit, long in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * long:
+            return f"{seconds / long:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def _simulation(each: Candidate, found: Simulated) -> str:

@@ -1,5 +1,7 @@
 """Answers what a plan is asked for."""
 
+from itertools import accumulate
+
 from trainers.cost.plan import Candidate, Plan, PlanRequest
 from trainers.cost.planning import Machines, fleet_of, machines_of, make_plan, step_of, usual_counts
 from trainers.cost.profiled import check_profile
@@ -32,14 +34,32 @@ def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
     Raises:
         SpecRejected: As `make_plan`; or the request has neither a cluster nor a profile.
     """
+    if request.workers is not None and request.nodes is not None:
+        raise SpecRejected("nodes: numbers of workers are given too; leave one of the two out")
     if request.cluster is None and request.profile is None:
         raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
-    machines = machines_of(spec, work, request.cluster, request.profile)
-    workers = request.workers or usual_counts(spec, machines)
+    machines = machines_of(spec, work, request)
+    workers = request.workers or _on_nodes(request, machines) or usual_counts(spec, machines)
     plan = make_plan(spec, work, machines, workers, request.price)
     if request.simulate:
         plan = plan.model_copy(update={"candidates": _simulated(spec, work, machines, plan, request.simulate)})
     return plan.model_copy(update={"options": search(spec, work, machines, workers)}) if request.search else plan
+
+
+def _on_nodes(request: PlanRequest, machines: Machines) -> tuple[int, ...] | None:
+    """Workers that fill so many nodes; None where none were asked for.
+
+    Raises:
+        SpecRejected: There are not so many, or what is planned on is one machine.
+    """
+    if request.nodes is None:
+        return None
+    if request.cluster is None and request.links is None:
+        raise SpecRejected("nodes: a profile is of one machine; give a cluster, or links that were measured")
+    filled = list(accumulate(machines.cluster.sizes))
+    if max(request.nodes) > len(filled):
+        raise SpecRejected(f"nodes: {machines.cluster.name} has {len(filled)} nodes, not {max(request.nodes)}")
+    return tuple(filled[number - 1] for number in request.nodes)
 
 
 def _simulated(spec: TrainSpec, work: Workload, machines: Machines, plan: Plan, number: int) -> tuple[Candidate, ...]:

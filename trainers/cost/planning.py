@@ -16,7 +16,8 @@ from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.plan import Candidate, Plan, PlannedExchange, StepProfile, recommended
+from trainers.cost.clusters.links import cluster_of_links
+from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, recommended
 from trainers.cost.profiled import between, check_profile, machine_of, pace_of_profile
 from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
@@ -70,21 +71,24 @@ def usual_counts(spec: TrainSpec, machines: Machines) -> range:
     return range(1, most + 1)
 
 
-def machines_of(spec: TrainSpec, work: Workload, cluster: Cluster | None, profile: StepProfile | None) -> Machines:
+def machines_of(spec: TrainSpec, work: Workload, request: PlanRequest) -> Machines:
     """The described cluster, with a profile of its device or what this is said to reach; without one, the machine of
-    the profile.
+    the profile, or the nodes whose links were measured.
 
     Raises:
         SpecRejected: The profile is of something else, or there is neither.
     """
+    cluster, profile, links = request.cluster, request.profile, request.links
+    if cluster is not None and links is not None:
+        raise SpecRejected("links: a described cluster has its own links; leave one of the two out")
     if profile is not None:
         check_profile(spec, profile)
     if cluster is None:
         assert profile is not None, "without a cluster there is a profile"
-        cores = max(1, profile.cores // spec.workers.threads)
-        return Machines(
-            machine_of(profile), pace_of_profile(profile), f"{profile.steps} steps timed", between(profile), cores
-        )
+        measured = machine_of(profile) if links is None else cluster_of_links(links, profile.device, spec)
+        is_one = links is None or len(links.nodes) == 1
+        cores = max(1, profile.cores // spec.workers.threads) if is_one else None
+        return Machines(measured, pace_of_profile(profile), f"{profile.steps} steps timed", between(profile), cores)
     if profile is None:
         try:
             pace = pace_of(cluster.device, work, spec.batch.per_worker)

@@ -1,6 +1,7 @@
 """What a profile tells a plan: whether it is of the spec's minibatch, how long that takes, and how sure that is."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.plan import StepProfile
@@ -9,9 +10,15 @@ from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
 NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution on either side of its mean that hold so many."""
 LEAST = 0.1
 """Of its median: no part is taken to be quicker, however widely few steps have spread."""
-"""Standard deviations of a normal distribution on either side of its mean that hold so many."""
+
+
+def processor() -> str:
+    """The manufacturer's name of this machine's processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
 def profiled_fields(spec: TrainSpec) -> dict[str, object]:

@@ -10,13 +10,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from trainers.cost.figures import FittedLine, LayerName, PassTiming, TimingCurve, TimingPlan, Timings, ratios, work
 from trainers.cost.memory import free_bytes
+from trainers.cost.profiled import processor
 from trainers.errors import SpecRejected
 
 FILTERS, KERNEL, STRIDE, SIDE = 96, 11, 4, 224
@@ -172,5 +172,4 @@ def hardware_of(device: torch.device) -> str:
     """The manufacturer's name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    return processor()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainers.cost.clusters.cluster import DescribedDevice
 from trainers.cost.figures import Figures
+from trainers.spec import TrainSpec
 
 FLOAT_BYTES = 4
 
@@ -96,6 +97,11 @@ class Pace:
     def passes_s(self) -> float:
         """Forward and backward."""
         return self.forward_s + self.backward_s
+
+
+def num_states_of(spec: TrainSpec) -> int:
+    """Vectors of the optimizer's state and, where shards correct late gradients, of theirs."""
+    return (spec.optimizer.num_states or 0) + spec.algorithm.traits.late_states
 
 
 def pace_of(device: DescribedDevice, work: Workload, per_worker: int) -> Pace:

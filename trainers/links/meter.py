@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from trainers.links.names import NUM_BYTES, WireName
+from trainers.links.names import NUM_BYTES
 from trainers.metrics import StepCounters
 
 BYTES = NUM_BYTES["float32"]
@@ -41,10 +41,9 @@ class Meter:
         with self._lock:
             self.counted.count(shuffled_bytes=num_bytes)
 
-    def count_push(self, sent: int, wire: WireName = "float32") -> None:
-        """A push of so many elements."""
+    def count_push(self, num_bytes: int) -> None:
+        """A push of so many bytes."""
         with self._lock:
-            num_bytes = NUM_BYTES[wire] * sent
             self.counted.count(pushes=1, sent_bytes=num_bytes, pushed_bytes=num_bytes)
 
     def count_fetch(self, received: int, wait_s: float = 0.0) -> None:

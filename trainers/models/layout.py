@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -64,6 +65,14 @@ class Layout:
                 begin = found.pop().start if found and found[-1].stop == offset else offset
                 found.append(slice(begin, stop))
         return tuple(found)
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """(numel,) of bool: where no parameter lies."""
+        found = torch.ones(self.numel, dtype=torch.bool)
+        for offset, shape in zip(self.offsets, self.shapes, strict=True):
+            found[offset : offset + _size(shape)] = False
+        return found
 
     def names_in(self, *parts: slice) -> tuple[str, ...]:
         """The parameters that begin in one of these parts of the vector, in the vector's order."""

@@ -70,7 +70,7 @@ def _of_file(path: Path) -> Tensors:
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise SpecRejected(
             f"model.weights: {path.absolute()} holds more than tensors, or is damaged; save the model's state_dict() "
-            f"alone ({str(error).splitlines()[0]})"
+            f"alone{_wrong_with(error)}"
         ) from error
     if isinstance(found, Mapping):
         found = next((found[name] for name in INNER if isinstance(found.get(name), Mapping)), found)
@@ -80,12 +80,25 @@ def _of_file(path: Path) -> Tensors:
     raise SpecRejected(f"model.weights: {path.absolute()} has no tensors by name; save the model's state_dict()")
 
 
+def _wrong_with(error: Exception) -> str:
+    """What torch found, without its advice, which is to trust the file."""
+    if named := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        return f" (it names {named[1]})"
+    return "" if isinstance(error, pickle.UnpicklingError) else f" ({str(error).splitlines()[0]})"
+
+
 def _of_folder(path: Path) -> Tensors:
     if (path / ".metadata").is_file():
         return _of_distributed(path)
-    index = path / "model.safetensors.index.json"
+    index, whole = path / "model.safetensors.index.json", path / "model.safetensors"
     if not index.is_file():
-        return load_weights(path / "model.safetensors")
+        if not whole.is_file():
+            raise SpecRejected(
+                f"model.weights: the folder {path.absolute()} holds neither model.safetensors or its index, as Hugging "
+                "Face's do, nor .metadata, as those of torch.distributed.checkpoint do; name a file in it, or another "
+                "folder"
+            )
+        return load_weights(whole)
     files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     return {name: tensor for file in files for name, tensor in load_weights(path / file).items()}
 

@@ -115,6 +115,6 @@ def initialise_from(module: nn.Module, tensors: Mapping[str, torch.Tensor], mode
             state[name].copy_(tensors[name])
     if report.left_out:
         told = f"model.weights: of {path.name} {len(loaded)} tensors are taken; {report.left_out}"
-        log.warning("%s", told)
+        log.info("%s", told)  # which a run's coordinator says once for all workers
         setattr(module, TOLD, told)
     return report

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from trainers.errors import PeerLost, StoreClosed
 from trainers.links.channel import SocketChannel
-from trainers.links.encoding import round_to
 from trainers.links.handle import Handle
-from trainers.links.meter import Meter
+from trainers.links.meter import BYTES, Meter
 from trainers.links.tcp import Wire
 from trainers.links.waiting import wait_flag, waiting
 from trainers.parameter_server.groups import parts
@@ -184,11 +183,12 @@ class SlottedStore(ParameterStore, Generic[Channel]):
             self._hear_oldest()
         holders = self.holders[group]
         bases = {shard: self._version_of(shard, group, push.delay) for shard in holders}
-        for shard in holders:
-            round_to(self.slots[slot][self.parts[shard][group]], push.wire)
+        laid = {shard: push.lay_down(self.slots[slot], self.parts[shard][group]) for shard in holders}
+        compressed = {shard: message for shard, message in laid.items() if message is not None}
         serial = next(self.serials)
-        sent = self.sent[serial] = PendingPush(push, slot, bases, set(holders))
-        self.meter.count_push(self._width(group), "float32" if self.reads_slots else push.wire)
+        sent = self.sent[serial] = PendingPush(push, slot, bases, set(holders), compressed)
+        widths = [self._width_on(shard, group) for shard in holders]
+        self.meter.count_push(BYTES * sum(widths) if self.reads_slots else sum(map(push.num_bytes, widths)))
         for shard in holders:
             try:
                 self._repeat_push(shard, serial)
@@ -221,7 +221,12 @@ class SlottedStore(ParameterStore, Generic[Channel]):
         return [slot for slot in range(len(self.slots)) if slot not in busy]
 
     def _width(self, group: int) -> int:
-        return sum(len(range(*self.parts[s][group].indices(len(self.params)))) for s in self.holders[group])
+        return sum(self._width_on(shard, group) for shard in self.holders[group])
+
+    def _width_on(self, shard: int, group: int) -> int:
+        part = self.parts[shard][group]
+        width: int = part.stop - part.start
+        return width
 
     def _version_of(self, shard: int, group: int, delay: int) -> int:
         """What the fetch before the last `delay` ones gave."""

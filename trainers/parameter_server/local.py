@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainers.errors import StoreClosed
-from trainers.links.encoding import DTYPES, round_to
+from trainers.links.encoding import DTYPES
 from trainers.links.handle import Handle, done
 from trainers.links.local import LocalWorld, _always
 from trainers.links.meter import Meter
@@ -146,14 +146,14 @@ class LocalStore(ParameterStore):
         pieces = self.server.groups[push.identity.group]
         numbers = push.clock, push.examples, push.minibatches
         for i, piece in enumerate(pieces):
-            round_to(self.slot[piece.span], push.wire)
+            push.lay_down(self.slot, piece.span)
             gradient = self.slot[piece.span].to(DTYPES[push.wire], copy=True)
             seen = self.seen[push.identity.group, i]
             base = seen[max(-1 - push.delay, -len(seen))]
             arrived = ReceivedPush(self.worker, push.identity, *numbers, gradient, base, weight=push.weight)
             self.server.push(push.identity.group, piece, arrived)
         self.last = push.identity
-        self.meter.count_push(sum(piece.shard.params.numel() for piece in pieces), push.wire)
+        self.meter.count_push(sum(push.num_bytes(piece.shard.params.numel()) for piece in pieces))
         return Handle(lambda: self._pause(lambda: self._is_applied(push.identity)))
 
     def settle(self) -> None:

@@ -3,8 +3,10 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from trainers.parameter_server.protocol import Push
-from trainers.parameter_server.wire_format import PUSHES, bits_of, request
+from trainers.parameter_server.wire_format import COMPRESSED_PUSH, PUSHES, bits_of, request
 
 
 @dataclass
@@ -29,6 +31,8 @@ class PendingPush:
     """Shard -> its version that the gradient was computed from."""
     missing: set[int]
     """Shards that have not applied it."""
+    compressed: dict[int, Tensor]
+    """Shard -> what travels in place of the slot's part, where the push is compressed."""
     stale: int = 0
     """On the first of them."""
 
@@ -36,7 +40,8 @@ class PendingPush:
         """The message to one shard."""
         push, i = self.push, self.push.identity
         which = serial, self.slot, i.epoch, i.first, i.last, i.group
-        kind = next(kind for kind, wire in PUSHES.items() if wire == push.wire)
+        of_wire = next(kind for kind, wire in PUSHES.items() if wire == push.wire)
+        kind = COMPRESSED_PUSH if self.compressed else of_wire
         return request(
             kind, *which, push.clock, push.examples, push.minibatches, bits_of(push.divisor), self.bases[shard]
         )

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from trainers.links.encoding import round_to
 from trainers.links.handle import Handle
 from trainers.links.meter import Meter
-from trainers.links.names import WireName
+from trainers.links.names import NUM_BYTES, WireName
+from trainers.optim.compress.feedback import ErrorFeedback
 from trainers.parameter_server.push_identity import PushIdentity
 
 
@@ -31,11 +33,25 @@ class Push:
     the sum of their gradients by the sum of their weights."""
     wire: WireName = "float32"
     """To what the gradient is rounded, in the buffer, before it leaves, and as what it travels."""
+    feedback: ErrorFeedback | None = None
+    """What compresses the gradient, in the buffer, before it leaves; None: all of it travels."""
 
     @property
     def divisor(self) -> float:
         """The weight as a number."""
         return self.examples if self.weight is None else self.weight
+
+    def lay_down(self, buffer: Tensor, part: slice) -> Tensor | None:
+        """Leave in a part of the buffer (P,) what of it the shards are to add. Returns the message that says so where
+        it is compressed."""
+        if self.feedback is not None:
+            return self.feedback.send(buffer, part)
+        round_to(buffer[part], self.wire)
+        return None
+
+    def num_bytes(self, numel: int) -> int:
+        """What so many elements take where they travel."""
+        return NUM_BYTES[self.wire] * numel if self.feedback is None else self.feedback.compressor.length(numel)
 
 
 @dataclass(frozen=True)

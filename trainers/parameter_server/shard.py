@@ -14,6 +14,7 @@ from torch import Tensor
 from trainers.collectives.reduction_tree import Node, TreeSum, covers
 from trainers.errors import RunFailed
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.compress.compressor import Compressor
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
@@ -70,6 +71,8 @@ class ShardConfig:
     harmless_staleness: int | None = None
     """h: an update's learning rate is divided by 1 + its staleness - h, where that is above 1 (Zhang et al. 2016, with
     1). None: it is not."""
+    compressor: Compressor | None = None
+    """Of what comes compressed."""
 
 
 class Shard:

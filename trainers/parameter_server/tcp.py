@@ -8,6 +8,7 @@ from socket import socket
 from threading import Thread
 
 import torch
+from torch import Tensor
 
 from trainers.errors import PeerLost
 from trainers.links.encoding import DTYPES, bits_of, encoded
@@ -16,7 +17,7 @@ from trainers.parameter_server.client import SlottedStore
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.pending import PendingPush
 from trainers.parameter_server.server import Server
-from trainers.parameter_server.wire_format import JOIN, PUSHES, REQUEST
+from trainers.parameter_server.wire_format import COMPRESSED_PUSH, JOIN, PUSHES, REQUEST
 
 RETURN_WITHIN_S = 30.0
 """A worker that has not come back by then to a shard that took over counts as dead."""
@@ -26,8 +27,11 @@ class WiredStore(SlottedStore[Wire]):
     """A worker's side."""
 
     def _hand_over(self, shard: int, sent: PendingPush, message: bytes) -> None:
-        gradient = self.slots[sent.slot][self.parts[shard][sent.push.identity.group]]
-        self.channels[shard].send(message, bits_of(gradient.to(DTYPES[sent.push.wire])))
+        gradient = sent.compressed.get(shard)
+        if gradient is None:
+            part = self.slots[sent.slot][self.parts[shard][sent.push.identity.group]]
+            gradient = bits_of(part.to(DTYPES[sent.push.wire]))
+        self.channels[shard].send(message, gradient)
 
     def _take_version(self, shard: int, group: int, row: int) -> None:
         self.channels[shard].receive_into(self.params[self.parts[shard][group]])
@@ -63,13 +67,24 @@ class WiredServer(Server[Wire]):
                 gradient = None
                 if kind in PUSHES:
                     gradient = encoded(slots[numbers[1]][self._within(numbers[5])], PUSHES[kind])
-                    wire.receive_into(bits_of(gradient))
+                    if kind == COMPRESSED_PUSH:
+                        self._receive_compressed(wire, numbers[5], gradient)
+                    else:
+                        wire.receive_into(bits_of(gradient))
                 self._submit(partial(self._request, worker, kind, numbers, gradient))
         except PeerLost:
             return
         finally:
             wire.close()
             self._submit(partial(self._drop, worker, wire))
+
+    def _receive_compressed(self, wire: Wire, group: int, gradient: Tensor) -> None:
+        """Fill (n,) with what a worker compressed."""
+        compressor = self.pieces[group].shard.config.compressor
+        assert compressor is not None, "a push is compressed that should not be"
+        message = torch.empty(compressor.length(len(gradient)), dtype=torch.uint8)
+        wire.receive_into(message)
+        compressor.decode(message, gradient)
 
     def _drop(self, worker: int, wire: Wire) -> None:
         self.wires.discard(wire)

@@ -8,9 +8,9 @@ import struct
 
 from trainers.links.names import WireName
 
-JOIN, CLOCK, LEAVE, FETCH, PUSH, CLAIM, PASS, ROUNDED_PUSH = range(1, 9)
-PUSHES: dict[int, WireName] = {PUSH: "float32", ROUNDED_PUSH: "bfloat16"}
-"""The kinds of pushes, with the numbers in which the gradient travels."""
+JOIN, CLOCK, LEAVE, FETCH, PUSH, CLAIM, PASS, ROUNDED_PUSH, COMPRESSED_PUSH = range(1, 10)
+PUSHES: dict[int, WireName] = {PUSH: "float32", ROUNDED_PUSH: "bfloat16", COMPRESSED_PUSH: "float32"}
+"""The kinds of pushes, with the numbers in which the gradient travels, or lies once what travelled is decoded."""
 REQUEST = struct.Struct("<12q")  # kind, then up to eleven numbers
 JOINED, ACKNOWLEDGED, SNAPSHOT, CLAIMED, CLOSED = range(1, 6)
 REPLY = struct.Struct("<6q")  # kind, then up to five numbers

@@ -34,3 +34,13 @@ def predecessor_lacked_memory() -> bool:
     before = ActorTableData.FromString(me).previous_incarnations if me else ()
     ended = accessor.get_worker_info(ray.WorkerID(before[-1].worker_id)) if before else None
     return bool(ended) and WorkerTableData.FromString(ended).exit_type == NODE_OUT_OF_MEMORY
+
+
+def lacked_memory(job_id: str) -> list[str]:
+    """Names of the actors of a run that are gone since Ray's memory monitor has ended them. Blocks."""
+    from ray._private.state import state  # Ray's public call for it needs its dashboard
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    dead = map(ActorTableData.FromString, state._connect_and_get_accessor().get_actor_table(None, "DEAD"))
+    mine = (actor for actor in dead if actor.name.startswith(f"{job_id}/"))
+    return sorted(actor.name for actor in mine if actor.death_cause.HasField("oom_context"))

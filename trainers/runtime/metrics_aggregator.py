@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 from trainers.events import Metrics
 from trainers.metrics import StepCounters, StepMetrics
+from trainers.optim.noise_scale import noise_scale
 from trainers.training.messages import WorkerReport
+
+NOISE_KEEPS = 0.99
+"""Of a moving average, what a step leaves."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class MetricsAggregator:
     """Synchronous steps of the training before this run, where it was resumed."""
     updates: int = 0
     """Of the parameters so far, as far as the workers have reported."""
+    signal: float = 0.0
+    """Moving average of the squared norm of the true gradient."""
+    noise: float = 0.0
+    """Of the trace of the gradients' covariance."""
     learning_rate: float = 0.0
     """Of the newest update that was reported."""
 
@@ -84,6 +92,7 @@ class MetricsAggregator:
             loss=recent.loss / recent.weight if recent.weight else 0.0,
             learning_rate=reports[-1].learning_rate,
             gradient_norm=recent.norm / recent.norms if recent.norms and math.isfinite(recent.norm) else None,
+            noise_scale=self._noise_scale(recent),
             loss_scale=reports[-1].loss_scale or None,
             workers=len(self.reached or numbers),
             staleness=dict(sorted(self.total.staleness.items())),
@@ -91,6 +100,20 @@ class MetricsAggregator:
             group_staleness=[dict(sorted(counts.items())) for counts in self.total.group_staleness],
             backprop_delays=list(reports[-1].delays),
         )
+
+    def _noise_scale(self, recent: StepMetrics) -> float | None:
+        """Each of the two estimates is averaged, then divided (McCandlish et al. 2018, appendix A.1)."""
+        if not recent.noises:
+            return None
+        keeps = NOISE_KEEPS**recent.noises
+        self.signal = keeps * self.signal + (1 - keeps) * recent.signal / recent.noises
+        self.noise = keeps * self.noise + (1 - keeps) * recent.noise / recent.noises
+        return noise_scale(self.signal, self.noise)
+
+    @property
+    def mean_noise_scale(self) -> float | None:
+        """Over the whole run."""
+        return noise_scale(self.total.signal, self.total.noise) if self.total.noises else None
 
     def _pace(self, reports: list[WorkerReport]) -> float:
         """Examples a second of all workers. Each worker's are divided by the time that they took: by the time between

@@ -8,7 +8,7 @@ from trainers.optim.optimizers.momentum.config import MomentumSpec
 from trainers.optim.optimizers.nesterov.config import NesterovSpec
 from trainers.optim.schedules.cycles import RestartsSchedule
 from trainers.optim.schedules.drops import StepSchedule
-from trainers.spec.memory import gradient_bytes
+from trainers.spec.memory import gradient_bytes, sum_bytes
 from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
 MOST_OF_THE_FIRST = 0.05
@@ -31,6 +31,7 @@ def advice(spec: TrainSpec, num_examples: int) -> list[str]:
         *_schedule(spec, num_examples),
         *division,
         *_wire(spec),
+        *_compressed(spec),
         *_average(spec, num_examples),
     ]
     return [*found, *_asynchrony(spec), *_scaling(spec), *_warmup(spec)]
@@ -129,6 +130,19 @@ def _wire(spec: TrainSpec) -> list[str]:
     return [
         "wire: each worker sends sums of several virtual workers' gradients, which are float32, so bfloat16 rounds "
         "these and saves no byte; leave it out, or take as many workers as virtual ones"
+    ]
+
+
+def _compressed(spec: TrainSpec) -> list[str]:
+    """More bytes than without it: every worker gets the messages of all virtual workers."""
+    if spec.compress is None or not spec.algorithm.traits.is_synchronous or spec.workers.count == 1:
+        return []
+    found, plain = sum_bytes(spec)
+    if found < plain:
+        return []
+    return [
+        f"compress: every worker gets what all {spec.workers.num_virtual} virtual workers send, {found:.3g} bytes an "
+        f"element in all, and without it {plain:.3g}; leave it out, send less, or take fewer workers"
     ]
 
 

@@ -8,10 +8,14 @@ from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import PrecisionName
 from trainers.optim.clip import ClipSpec
+from trainers.optim.compress.config import CompressSpec
 from trainers.optim.ema import EmaSpec
+from trainers.optim.late.config import Compensation
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.schedules import WarmupSpec
+from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.evaluate import EvaluateSpec
+from trainers.spec.improvement import measured
 
 
 def counts_steps(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
@@ -31,6 +35,17 @@ def knows_classes(evaluate: EvaluateSpec, info: ValidationInfo) -> EvaluateSpec:
         why = "measures what its `metrics` says" if ":" in task.name else "does not tell classes of examples apart"
         raise ValueError(f"classes is for task: classification, and {task.name} {why}; leave it out")
     return evaluate
+
+
+def keeps_what_is_measured(checkpoint: CheckpointSpec, info: ValidationInfo) -> CheckpointSpec:
+    """Raises ValueError where the best model is to be judged by a metric that the task does not have."""
+    if checkpoint.keep_best is None:
+        return checkpoint
+    try:
+        best = measured(checkpoint.keep_best, info.data.get("task"))
+    except ValueError as error:
+        raise ValueError(f"keep_best: {error}") from None
+    return checkpoint.model_copy(update={"keep_best": best})
 
 
 def with_its_others(data: DataSpec, info: ValidationInfo) -> DataSpec:
@@ -99,7 +114,8 @@ def has_whole_parameters(optimizer: AnyOptimizer, info: ValidationInfo) -> AnyOp
     """Raises ValueError where an optimizer updates whole parameters and the algorithm divides them."""
     algorithm = info.data.get("algorithm")
     if optimizer.whole and algorithm is not None and algorithm.traits.divides_parameters:
-        raise ValueError(f"{optimizer.name} updates whole parameters, and {algorithm.traits.divides_parameters}")
+        name = getattr(optimizer, "optimizer", optimizer.name)  # that of a class
+        raise ValueError(f"{name} updates whole parameters, and {algorithm.traits.divides_parameters}")
     return optimizer
 
 
@@ -144,6 +160,38 @@ def sends_gradients(wire: WireName, info: ValidationInfo) -> WireName:
             "canonical, downpour or mixed"
         )
     return wire
+
+
+def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> CompressSpec | None:
+    """Raises ValueError where nobody keeps what is not sent, or something else is done to what travels."""
+    algorithm, wire = info.data.get("algorithm"), info.data.get("wire")
+    if compress is None or algorithm is None:
+        return compress
+    if not algorithm.traits.compresses:
+        raise ValueError(
+            f"{algorithm.name} with these options sends what cannot be kept back and added the next time; leave "
+            "compress out, or take sync with form: all_reduce and reduction: canonical, diloco, or downpour"
+        )
+    if _follows_workers(info):
+        raise ValueError(
+            "a virtual worker keeps what it has not sent, and with elastic.mode: scale_batch virtual workers come and "
+            "go; leave compress out, or take fixed_batch"
+        )
+    if info.data.get("precision") == "float16":
+        raise ValueError(
+            "the scale of the loss changes, and what was kept has that of another step; leave compress out, or take "
+            "precision: bfloat16"
+        )
+    if getattr(algorithm, "noise_scale", False):
+        raise ValueError("noise_scale measures gradients that are added whole; leave one of the two out")
+    if wire not in (None, "float32"):
+        raise ValueError(f"it says what travels, and wire: {wire} too; leave one of the two out")
+    if isinstance(algorithm.traits.late, Compensation):
+        raise ValueError(
+            "server_rule: delay_compensated squares the gradient of one version of the parameters, and what was kept "
+            "is of older ones; leave compress out, or take plain, staleness_aware, staleness_damped or gap_aware"
+        )
+    return compress
 
 
 def has_one_size(limit: int | None, info: ValidationInfo) -> int | None:

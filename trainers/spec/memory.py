@@ -23,15 +23,15 @@ def bytes_with(spec: TrainSpec, vectors: int) -> int:
     """The same where the optimizer keeps so many vectors."""
     traits = spec.algorithm.traits
     if traits.uses_parameter_server:
-        return FLOAT_BYTES * 2
+        return FLOAT_BYTES * 2 + _kept(spec)
     own = FLOAT_BYTES * num_versions(spec) * (1 + vectors + (spec.ema is not None))
-    return _gradients(spec) + FLOAT_BYTES * traits.common_vectors + _replicas(spec) * own
+    return _gradients(spec) + _kept(spec) + FLOAT_BYTES * traits.common_vectors + _replicas(spec) * own
 
 
 def num_versions(spec: TrainSpec) -> int:
     """Of parameters and optimizer state: an update is written beside the version that others may be reading. Nobody
-    reads those of one virtual worker."""
-    return 1 if spec.algorithm.traits.own_replicas else 2
+    reads those of one virtual worker, nor of one that gets all gradients compressed."""
+    return 1 if spec.algorithm.traits.own_replicas or spec.compress is not None else 2
 
 
 def state_bytes(spec: TrainSpec) -> int | None:
@@ -48,21 +48,35 @@ def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
     return sum(reduction.num_bytes(rank) for rank in range(workers.count))
 
 
+def sum_bytes(spec: TrainSpec) -> tuple[float, float]:
+    """What all workers of a synchronous run send each other for each element of a sum over the virtual workers and of
+    what comes back, where they share no memory: compressed, and not."""
+    workers = spec.workers
+    others = workers.count - 1
+    plain = others * (gradient_bytes(spec, "float32") / workers.count + FLOAT_BYTES)
+    if spec.compress is None:
+        return plain, plain
+    return others * workers.num_virtual * spec.compress.bytes_an_element, plain
+
+
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
     traits, replicas = spec.algorithm.traits, _replicas(spec)
+    kept = "" if spec.compress is None else ", and what is kept back of what it sends"
     if traits.uses_parameter_server:
-        return "parameters and gradient"
+        return f"parameters and gradient{kept}"
     if not traits.own_replicas:
-        return "two versions of parameters and optimizer state, gradients"
+        versions = "two versions of parameters" if spec.compress is None else "parameters"
+        return f"{versions} and optimizer state, gradients{kept}"
     own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
-    return f"{own}, gradient" + (f", and {traits.common_vectors} more vectors" if traits.common_vectors else "")
+    more = f", and {traits.common_vectors} more vectors" if traits.common_vectors else ""
+    return f"{own}, gradient{more}{kept}"
 
 
 def _gradients(spec: TrainSpec) -> int:
     """The gradients of a worker, for each parameter: where they are added in the canonical order, the sums that the
     worker with most of them ships, what it adds them up in, and the sum of all where no memory is shared."""
-    if not spec.algorithm.traits.sends_gradients:
+    if not spec.algorithm.traits.sends_gradients or spec.compress is not None:
         return FLOAT_BYTES
     workers = spec.workers
     reduction = Reduction(workers.num_virtual, workers.count, numel=0, wire=spec.wire)
@@ -76,7 +90,21 @@ def _gradients(spec: TrainSpec) -> int:
     return gathered + max(taken(rank) for rank in range(workers.count))
 
 
+def _kept(spec: TrainSpec) -> int:
+    """Where what is sent is compressed, what a worker keeps of it for each parameter. Of a sum also what each of its
+    virtual workers adds to that, and what the sum is made in."""
+    if spec.compress is None:
+        return 0
+    if spec.algorithm.traits.uses_parameter_server:
+        return FLOAT_BYTES
+    return FLOAT_BYTES * (2 * _most_virtual(spec) + depth((0, spec.workers.num_virtual)))
+
+
 def _replicas(spec: TrainSpec) -> int:
     """Of parameters and optimizer state, at most, on one worker."""
-    workers = spec.workers
-    return -(-workers.num_virtual // workers.count) if spec.algorithm.traits.own_replicas else 1
+    return _most_virtual(spec) if spec.algorithm.traits.own_replicas else 1
+
+
+def _most_virtual(spec: TrainSpec) -> int:
+    """Virtual workers of the worker that has most."""
+    return -(-spec.workers.num_virtual // spec.workers.count)

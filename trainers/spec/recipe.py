@@ -5,20 +5,28 @@ Imports neither torch nor Ray. Learning rates are those of the schedule itself, 
 
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
 from trainers.optim.loss_scale import FIRST, INTERVAL
+from trainers.optim.optimizers.config import OptimizerSpec
 from trainers.optim.optimizers.groups import GroupSpec
-from trainers.spec import (
-    DataSpec,
-    TrainSpec,
-)
+from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.advice import advice
-from trainers.spec.memory import bytes_a_parameter, gradient_bytes, held_by_a_worker, num_versions, state_bytes
+from trainers.spec.judgement import judgement
+from trainers.spec.memory import (
+    bytes_a_parameter,
+    gradient_bytes,
+    held_by_a_worker,
+    num_versions,
+    state_bytes,
+    sum_bytes,
+)
+from trainers.spec.quantity import Explained, Quantity
+from trainers.spec.variation import variation
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -39,19 +47,8 @@ PRECISIONS = {
 """Formula and source of each."""
 
 
-class Explained(BaseModel):
-    """Base class of the parts of a recipe: frozen, with documented fields."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class Quantity(Explained):
-    """One number of the recipe."""
-
-    value: float | int | str | None
-    formula: str = ""
-    source: str = ""
-    """Paper and section."""
+TOLD_ELSEWHERE = frozenset({"name", "optimizer", "kwargs", "lr", "weight_decay", "no_decay", "groups"})
+"""Fields of an optimizer that are more than a number of its formula."""
 
 
 class Phase(Explained):
@@ -71,7 +68,7 @@ class Recipe(Explained):
 
     quantities: dict[str, Quantity]
     phases: list[Phase]
-    warnings: list[str] = []
+    warnings: list[str] = Field(default=[])
     """What the spec asks for that does nothing, or that is known to end badly."""
 
 
@@ -86,7 +83,8 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
     if spec.data.limit is not None:
         num_examples = min(num_examples, spec.data.limit)
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | _images(spec.data) | _length(spec, order)
+    varied, judged = variation(spec.data, spec.task), judgement(spec)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | varied | judged | _length(spec, order)
     return Recipe(quantities=quantities, phases=_phases(spec, order), warnings=advice(spec, num_examples))
 
 
@@ -123,13 +121,13 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
     o, scaling = spec.optimizer, spec.scaling
     factor = {"none": "1", "sqrt": "sqrt(factor)", "linear": "factor"}[scaling.name]
     decay = {"keep": "w", "sqrt": "sqrt(factor) w", "exact": "(1 - (1 - lr w)^factor) / (sqrt(factor) lr)"}
-    momentum = getattr(o, "momentum", None)
     formula, source = o.formula
+    name = getattr(o, "optimizer", o.name)  # that of a class
     exempt = " and ".join(kind.replace("_", " ") for kind in o.no_decay)
     decay_source = "paper 4, section 3" if scaling.weight_decay == "keep" else SCALING["sqrt"]
     return {
-        "optimizer": Quantity(value=o.name, formula=formula, source=source),
-        "momentum": Quantity(value=momentum),
+        "optimizer": Quantity(value=name, formula=formula, source=source),
+        **_options(o),
         "optimizer_state": _state(spec),
         "worker_memory": _memory(spec),
         "base_rate": Quantity(value=o.lr, formula="lr, at the base batch"),
@@ -149,6 +147,17 @@ def _update(spec: TrainSpec) -> dict[str, Quantity]:
     } | {f"group_{index}": _group(spec, group, factor) for index, group in enumerate(o.groups)}
 
 
+def _options(optimizer: OptimizerSpec) -> dict[str, Quantity]:
+    """What else stands in the formula of an optimizer, by its field."""
+    found = dict[str, Quantity]()
+    for name, value in optimizer.model_dump(mode="json").items():
+        if name not in TOLD_ELSEWHERE:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            text = str(value).lower() if isinstance(value, bool) else text
+            found[name] = Quantity(value=text, formula="b1, b2" if name == "betas" else "")
+    return found
+
+
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
     vectors, versions, traits = spec.optimizer.num_states, num_versions(spec), spec.algorithm.traits
@@ -166,7 +175,9 @@ def _state(spec: TrainSpec) -> Quantity:
 
 def _memory(spec: TrainSpec) -> Quantity:
     """What a worker needs beside the activations."""
-    formula = f"bytes a parameter, at least: {held_by_a_worker(spec)}; activations: millrace profile --model SPEC"
+    formula = (
+        f"bytes a parameter, at least: {held_by_a_worker(spec)}; in all, with activations: millrace explain --memory"
+    )
     return Quantity(value=bytes_a_parameter(spec), formula=formula)
 
 
@@ -258,6 +269,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         **_evaluated(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
+        **_compressed(spec),
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
@@ -294,24 +306,24 @@ def _wire(spec: TrainSpec) -> Quantity:
     return Quantity(value=spec.wire, formula=f"{formula}; {sent}", source=source)
 
 
-def _images(data: DataSpec) -> dict[str, Quantity]:
-    """How training images, and their labels, are varied, as far as they are."""
-    found = dict[str, Quantity]()
-    if how := data.rand_augment:
-        formula = f"{how.ops} of 14 operations an image, of this strength out of 30, drawn by example and epoch"
-        found["rand_augment"] = Quantity(value=how.magnitude, formula=formula, source="Cubuk et al. 2020")
-    if erasing := data.random_erasing:
-        formula = f"share of images that lose a box of {erasing.scale[0]:g} to {erasing.scale[1]:g} of their area"
-        found["random_erasing"] = Quantity(value=erasing.probability, formula=formula, source="Zhong et al. 2020")
-    either = "; each minibatch draws one of mixup and cutmix" if len(data.mixed_by) > 1 else ""
-    drawn = f"l ~ Beta(alpha, alpha) a virtual worker's minibatch; loss l CE(y_i) + (1 - l) CE(y_j){either}"
-    if mixup := data.mixup:
-        formula = f"alpha: x <- l x_i + (1 - l) x_j, {drawn}"
-        found["mixup"] = Quantity(value=mixup.alpha, formula=formula, source="Zhang et al. 2018")
-    if cutmix := data.cutmix:
-        formula = f"alpha: a share 1 - l of x_i, a box, comes from x_j, {drawn}"
-        found["cutmix"] = Quantity(value=cutmix.alpha, formula=formula, source="Yun et al. 2019")
-    return found
+def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
+    """What of a gradient travels, and how many bytes for each of its elements, where it is compressed."""
+    compress = spec.compress
+    if compress is None:
+        return {}
+    formula = f"{compress.formula}; {_sent_compressed(spec)}"
+    value = compress.name if compress.top_k is None else f"{compress.name} {compress.top_k:g}"
+    return {"compress": Quantity(value=value, formula=formula, source=compress.source)}
+
+
+def _sent_compressed(spec: TrainSpec) -> str:
+    """How many bytes travel for each element of what is compressed."""
+    assert spec.compress is not None
+    if spec.algorithm.traits.is_synchronous:
+        found, plain = sum_bytes(spec)
+        return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
+    each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
+    return f"{each}, 4 where shards of the node read it in place"
 
 
 def _recomputed(spec: TrainSpec) -> Quantity:

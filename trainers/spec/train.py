@@ -7,7 +7,7 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.algorithms import AnyAlgorithm
 from trainers.algorithms.config import AlgorithmConfig
@@ -19,6 +19,7 @@ from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
 from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
+from trainers.optim.compress.config import CompressSpec, named
 from trainers.optim.ema import EmaSpec
 from trainers.optim.optimizers import AnyOptimizer
 from trainers.optim.scaling import BatchScaling, ScalingSpec
@@ -39,6 +40,7 @@ from trainers.spec.checkpoint import CheckpointSpec
 from trainers.spec.elastic import ElasticSpec
 from trainers.spec.evaluate import EvaluateSpec
 from trainers.spec.habits import (
+    can_be_compressed,
     counts_steps,
     ends_within,
     has_its_average,
@@ -46,6 +48,7 @@ from trainers.spec.habits import (
     has_one_size,
     has_whole_parameters,
     is_called_whole,
+    keeps_what_is_measured,
     knows_classes,
     sends_gradients,
     suits_device_and_algorithm,
@@ -138,7 +141,7 @@ class TrainSpec(Section):
     evaluate: Annotated[EvaluateSpec, AfterValidator(counts_steps), AfterValidator(knows_classes)] = EvaluateSpec()
     """When to evaluate."""
 
-    checkpoint: CheckpointSpec = CheckpointSpec()
+    checkpoint: Annotated[CheckpointSpec, AfterValidator(keeps_what_is_measured)] = CheckpointSpec()
     """When to write a checkpoint, and which to start from."""
 
     epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
@@ -169,6 +172,14 @@ class TrainSpec(Section):
     """In which numbers gradients travel. `bfloat16`: each virtual worker's, or each push, is rounded to 16 bits once,
     and takes half the bytes; sums, and all that comes back, are float32."""
 
+    compress: Annotated[
+        CompressSpec | None,
+        BeforeValidator(named, json_schema_input_type=CompressSpec | Literal["sign", "int8"] | None),
+        AfterValidator(can_be_compressed),
+    ] = None
+    """What of a gradient travels, while the rest is kept and added the next time: `{top_k: SHARE}`, `sign` or `int8`;
+    none: all of it."""
+
     transport: TransportName = "auto"
     """How tensors travel; `auto`: shared memory among those on one node, process groups between nodes. `object_store`:
     between workers and shards through Ray's; between workers as `auto`."""
@@ -183,6 +194,10 @@ class TrainSpec(Section):
     on_divergence: Literal["warn", "fail"] = "warn"
     """What happens when the loss stays at chance, or above twice its start, for three epochs, for half of a run of less
     than six, or at the end: the log and the result say so, or the run fails."""
+
+    predict: Literal["kept", "timed"] = "kept"
+    """The result holds the rate against what a profile of the step predicts, where one is kept on this machine;
+    `timed`: where none is kept, 20 steps of one worker are timed before the run begins."""
 
     report_every_s: float = Field(default=1.0, ge=0.05, le=3600)
     """Seconds between two reports of a worker."""

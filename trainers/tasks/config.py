@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -32,6 +33,20 @@ OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What `task.kwargs` may hold."""
+
+_DETECTED = ("map", "map_50", "map_75", "mar_100")
+METRICS: Mapping[str, Mapping[str, Literal["max", "min"]]] = MappingProxyType(
+    {
+        "classification": {"accuracy": "max", "loss": "min", "top5_accuracy": "max"},
+        "regression": {"loss": "min", "mae": "min", "r2": "max"},
+        "language_model": {"loss": "min", "perplexity": "min", "bits_per_byte": "min", "bits_per_character": "min"},
+        "segmentation": {"mean_iou": "max", "loss": "min", "pixel_accuracy": "max"},
+        "detection": {**{f"{of}{name}": "max" for of in ("", "mask_") for name in _DETECTED}, "loss": "min"},
+        "transformers": {"loss": "min", "perplexity": "min", "accuracy": "max"},
+    }
+)
+"""What each task may measure, some of it for some data and models only, and whether more or less of it is better. First
+comes the metric by which runs are compared."""
 
 USUAL_MODEL: Mapping[str, str] = MappingProxyType(
     {"regression": "mlp", "language_model": "gpt", "segmentation": "unet", "detection": "task"}

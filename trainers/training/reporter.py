@@ -96,7 +96,7 @@ class Reporter:
         Raises:
             LossNotFinite: It diverges; on a GPU, it did in the step before.
         """
-        waited = self.take_wait_s()
+        waited, noise = self.take_wait_s(), report.noise
         self.steps += 1
         following = None
         loss = report.total.loss
@@ -108,6 +108,7 @@ class Reporter:
             steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
             wait_communication_s=waited, compute_s=max(0.0, seconds - waited),
             norm=sum(report.norms), norms=len(report.norms),
+            signal=noise.squared_norm if noise else 0.0, noise=noise.trace if noise else 0.0, noises=int(bool(noise)),
         )  # fmt: skip
         self._count_in(epoch, loss, report.total.weight)
         self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following

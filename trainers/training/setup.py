@@ -32,6 +32,8 @@ from trainers.models.replica import Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
+from trainers.optim.compress.build import compressor_of
+from trainers.optim.compress.config import kept_names
 from trainers.optim.loss_scale import LossScale
 from trainers.optim.members import freeze
 from trainers.optim.optimizer import Optimizer
@@ -150,6 +152,7 @@ class Setup:
     def _private(self, found: Checkpoint) -> State:
         """What only this algorithm knows, from a checkpoint of its own whose examples were divided as now."""
         names = self.spec.algorithm.private_names(self.optimizer.state_names, self.order.num_virtual)
+        names += () if self.spec.compress is None else kept_names(self.order.num_virtual)
         if not any(name in found.optimizer for name in names):
             return {}
         theirs = TrainSpec.model_validate(found.spec)
@@ -208,6 +211,7 @@ class Setup:
             partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
             wire=self.spec.wire,
+            compressor=compressor_of(self.spec.compress),
             groups=self.groups,
         )
 

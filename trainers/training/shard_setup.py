@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from trainers.errors import ShardLost
+from trainers.optim.compress.build import compressor_of
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.update import SliceUpdate
 from trainers.parameter_server.groups import GroupSlice, parts
@@ -78,7 +79,8 @@ class ShardSetup:
         update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
         schedule = spec.learning_rate(self.layout.num_examples)
-        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
+        late = algorithm.traits.harmless_staleness
+        return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor_of(spec.compress))
 
     def _optimizer(self) -> Optimizer:
         """Of the flat vector."""

@@ -97,6 +97,7 @@ def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) 
         "progress": f"{job.progress:.0%}" + ("" if job.eta_s is None else f", {duration(job.eta_s)} left"),
         "workers": str(job.workers),
         "training": _sentence(job.result),
+        "predicted": "" if job.result.predicted is None else job.result.predicted.sentence,
         "run directory": job.run_dir,
     }
     if job.storage:
@@ -112,6 +113,10 @@ def print_result(result: service.Result, as_json: bool, where: str) -> None:
         typer.echo(result.model_dump_json())
         return
     typer.echo(f"{result.state}: {_sentence(result)}" + (f" ({result.message})" if result.message else ""))
+    if result.predicted is not None:
+        typer.echo(f"{result.predicted.sentence}.")
+    if (best := result.best) is not None:
+        typer.echo(f"The best model, {best.metric} {best.value:.4f} after epoch {best.epoch:g}, is {best.model_path}")
     typer.echo(where)
 
 

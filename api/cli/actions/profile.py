@@ -1,4 +1,4 @@
-"""`millrace profile`: what layers cost, counted in a model or timed on this machine's devices."""
+"""`millrace profile`: what layers cost, counted in a model or timed on this machine's devices, and what a step does."""
 
 import json
 import re
@@ -19,7 +19,19 @@ from rich.text import Text
 from api.cli.actions.specs import read_job
 from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
-from service import CostShare, Images, JobSpec, MillraceError, ModelCost, TimingPlan, Timings, images_of, needed_memory
+from service import (
+    CostShare,
+    Images,
+    JobSpec,
+    MillraceError,
+    ModelCost,
+    NeededMemory,
+    StepProfile,
+    TimingPlan,
+    Timings,
+    images_of,
+    needed_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +58,22 @@ def print_model(request: ModelRequest, as_json: bool) -> None:
         return
     _show(_layers(cost), _kinds(cost))
     if cost.memory is not None:
-        vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (cost.memory.vectors, cost.memory.activations))
-        typer.echo(f"\nA worker needs at least {vectors} for {cost.memory.held}, and {activations} for")
-        most = " at most" if spec.model.checkpoint_activations else ""
-        put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
-        typer.echo(f"{put_out}, beside data and the process itself.")
+        say_memory(cost.memory, spec)
+
+
+def count_memory(spec: JobSpec) -> NeededMemory:
+    """What a worker of a spec needs. Ends with exit status 2 where the model cannot be counted."""
+    with _refusing():
+        return needed_memory(spec.train, _cost(ModelRequest("", [], None, None), spec, is_file=True))
+
+
+def say_memory(memory: NeededMemory, spec: JobSpec) -> None:
+    """In one sentence."""
+    vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (memory.vectors, memory.activations))
+    typer.echo(f"\nA worker needs at least {vectors} for {memory.held}, and {activations} for")
+    most = " at most" if spec.model.checkpoint_activations else ""
+    put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"
+    typer.echo(f"{put_out}, beside data and the process itself.")
 
 
 def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:
@@ -93,11 +116,49 @@ def print_timings(plan: TimingPlan, plot: Path, as_json: bool) -> None:
     typer.echo(f"The plot is in {plot}")
 
 
-def check_options(model: str | None, of_models: Mapping[str, object], of_timings: Mapping[str, object]) -> None:
-    """Refuse an option of the other half of the command, with exit status 2."""
+def timed_here(spec: JobSpec, into: Path | None) -> StepProfile:
+    """Timed now, with a bar where somebody looks, and kept. into: A file; none: among the profiles of the user."""
+    from service import keep_profile, profile_step
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("timing steps", total=None)
+        found = profile_step(spec.train, on_step=lambda done: bar.update(task, completed=done))
+    if into is None:
+        return keep_profile(spec.train, found)
+    into.write_text(found.model_dump_json(indent=2) + "\n")
+    return found
+
+
+def print_step(spec_file: Path, sets: list[str], as_json: bool) -> None:
+    """Time the step of a spec, and print it, or end with exit status 2."""
+    spec = read_job(spec_file, sets)
+    with _refusing():
+        found = timed_here(spec, None)
+    if as_json:
+        typer.echo(found.model_dump_json())
+        return
+    title = f"a minibatch of {found.of['batch.per_worker']} on {found.device}, {found.steps} steps"
+    table = Table("part", title=title, title_justify="left", box=None)
+    for heading in ("median, ms", "spread, ms"):
+        table.add_column(heading, justify="right")
+    for name in ("data", "forward", "backward", "update"):
+        timed = getattr(found, name)
+        table.add_row(name, f"{1000 * timed.median_s:.4g}", f"{1000 * timed.spread_s:.2g}")
+    wide_console().print(table)
+    typer.echo(
+        f"Two workers meet in {1e6 * found.link_latency_s:.3g} us, and one adds up {found.link_bytes_per_s / 1e9:.3g} "
+        "GB/s of the other's. Kept for plans, and for predictions of runs."
+    )
+
+
+def check_options(
+    model: str | None, of_models: Mapping[str, object], of_timings: Mapping[str, object], step: str = ""
+) -> None:
+    """Refuse an option of another part of the command, with exit status 2. step: The option that goes with neither."""
     for option, value in (of_models if model is None else of_timings).items():
         if value:
-            _refuse(f"{option}: {'only goes' if model is None else 'does not go'} with --model; leave it out")
+            fits = "only goes" if model is None and not step else "does not go"
+            _refuse(f"{option}: {fits} with {step or '--model'}; leave it out")
 
 
 def numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:

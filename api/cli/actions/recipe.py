@@ -1,11 +1,13 @@
 """`millrace explain`: the recipe of a spec as two tables, or as one JSON object."""
 
+import json
 from pathlib import Path
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from api.cli.actions.profile import count_memory, say_memory
 from api.cli.actions.specs import read_job
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT
@@ -13,17 +15,21 @@ from api.cli.display import wide_console
 from service import JobSpec, MillraceError, Recipe, explain, known_examples
 
 
-def print_recipe(spec_file: Path, sets: list[str], examples: int | None, as_json: bool) -> None:
-    """Print it, or end with exit status 2."""
+def print_recipe(spec_file: Path, sets: list[str], examples: int | None, counts: bool, as_json: bool) -> None:
+    """Print it, or end with exit status 2. counts: Build the model, for what a worker needs of memory."""
     spec = read_job(spec_file, sets)
     examples = examples or known_examples(spec.data) or _counted(spec_file, spec)
     recipe = explain(spec.train, examples)
+    memory = count_memory(spec) if counts else None
     if as_json:
-        typer.echo(recipe.model_dump_json())
+        needed = {} if memory is None else {"memory": memory.model_dump(mode="json")}
+        typer.echo(json.dumps(recipe.model_dump(mode="json") | needed))
         return
     console = wide_console()
     for table in _tables(recipe):
         console.print(table)
+    if memory is not None:
+        say_memory(memory, spec)
     for warning in recipe.warnings:
         console.print(Text(f"\nwarning: {warning}", style="yellow"))
 

@@ -33,8 +33,8 @@ class SweepHere:
             with Interrupts() as interrupts, context.cluster(self.address, trial_needs(self.spec), self.num_cpus):
                 growth = context.growth(self.address)
                 check_fits(self.spec, context.runs().total_resources(), growth)
-                interrupts.install()
-                interrupts.run = found = LocalSweep.open(self.spec, self.folder, growth)
+                interrupts.install()  # and no run to cancel: a signal pauses the sweep, and the same command goes on
+                found = LocalSweep.open(self.spec, self.folder, growth)
                 lines.say(f"{self.title(len(found.store.trials()))}, in {self.folder}")
                 done = found.run(lines.show)
         except SpecInvalid as error:

@@ -1,5 +1,5 @@
 """The commands that need no service: begin a folder of one's own, train here and now, check, explain a recipe, plan,
-export a model, profile layers, tune their products."""
+measure links, export a model, profile layers, tune their products."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -48,12 +48,13 @@ class TemplateName(StrEnum):
 
 
 def add_local(app: typer.Typer, context: CliContext) -> None:
-    """Add `init`, `run`, `check`, `explain`, `plan`, `export`, `profile` and `tune`."""
+    """Add `init`, `run`, `check`, `explain`, `plan`, `links`, `export`, `profile` and `tune`."""
     _add_init(app)
     _add_run(app, context)
     _add_check(app)
     _add_explain(app)
-    _add_plan(app)
+    _add_plan(app, context)
+    _add_links(app, context)
     _add_export(app, context)
     _add_profile(app)
     _add_tune(app)
@@ -118,15 +119,18 @@ def _add_explain(app: typer.Typer) -> None:
         examples: Annotated[
             int | None, typer.Option(min=1, help="Training examples; else the data are opened for it, if need be.")
         ] = None,
+        memory: Annotated[
+            bool, typer.Option("--memory", help="Build the model, and tell what a worker needs of memory.")
+        ] = False,
         output: OutputOption = Output.text,
     ) -> None:
         """Print the whole recipe of a job before anything runs: batch, rates, decay, steps, with their formulas."""
         from api.cli.actions.recipe import print_recipe
 
-        print_recipe(spec_file, sets or [], examples, output is Output.json)
+        print_recipe(spec_file, sets or [], examples, memory, output is Output.json)
 
 
-def _add_plan(app: typer.Typer) -> None:
+def _add_plan(app: typer.Typer, context: CliContext) -> None:
     @app.command()
     def plan(
         spec_file: SpecFile,
@@ -141,6 +145,21 @@ def _add_plan(app: typer.Typer) -> None:
         profile: Annotated[
             Path | None, typer.Option(help="Timed steps of this spec; where the file is missing, they are kept there.")
         ] = None,
+        links: Annotated[
+            Path | None, typer.Option(help="What `millrace links` has measured. [one machine]", metavar="FILE")
+        ] = None,
+        nodes: Annotated[
+            str | None, typer.Option(metavar="1..16", help="Instead of workers: so many nodes, all filled.")
+        ] = None,
+        target: Annotated[
+            str | None, typer.Option(metavar="METRIC=VALUE", help="How long until then, as earlier runs of it tell.")
+        ] = None,
+        noise_scale: Annotated[
+            bool, typer.Option("--noise-scale", help="Of the target, runs with other batches tell too.")
+        ] = False,
+        server: Annotated[
+            str | None, typer.Option(metavar="URL", help="Have this service plan it, with its jobs. [here]")
+        ] = None,
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
         search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
@@ -148,10 +167,27 @@ def _add_plan(app: typer.Typer) -> None:
         output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
     ) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""
-        from api.cli.actions.plan import PlanOptions, print_plan
+        from api.cli.actions.planning.plan import PlanOptions, print_plan
 
-        options = PlanOptions(workers, cluster, profile, price, plot, search, simulate)
-        print_plan(spec_file, sets or [], options, output.value)
+        options = PlanOptions(
+            workers, cluster, profile, links, nodes, target, noise_scale, server, price, plot, search, simulate
+        )
+        print_plan(context, spec_file, sets or [], options, output.value)
+
+
+def _add_links(app: typer.Typer, context: CliContext) -> None:
+    @app.command()
+    def links(
+        *,
+        address: AddressOption = None,
+        at_once: Annotated[str, typer.Option(metavar="1,2,4", help="Transfers at the same time.")] = "1,2,4",
+        file: Annotated[Path, typer.Option(help="Where they are kept.")] = Path("links.json"),
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Measure latency and bandwidth of each transport on and between the nodes of a cluster, for plans."""
+        from api.cli.actions.planning.links import measure
+
+        raise typer.Exit(measure(context, address, at_once, file, output is Output.json))
 
 
 def _add_export(app: typer.Typer, context: CliContext) -> None:
@@ -184,6 +220,9 @@ def _add_profile(app: typer.Typer) -> None:
         model: Annotated[
             str | None, typer.Option(help="A model by name, or a spec's file: count its layers instead.")
         ] = None,
+        step: Annotated[
+            Path | None, typer.Option(metavar="SPEC", help="Time 20 steps of a worker of this spec instead; kept.")
+        ] = None,
         sets: Sets = None,
         image: Annotated[str | None, typer.Option(metavar="CxHxW", help="The model's images.")] = None,
         classes: Annotated[int | None, typer.Option(min=1, help="The model's classes.")] = None,
@@ -195,11 +234,17 @@ def _add_profile(app: typer.Typer) -> None:
         plot: Annotated[Path, typer.Option(help="Where the picture goes, a PNG.")] = Path("profile.png"),
         output: OutputOption = Output.text,
     ) -> None:
-        """Time a convolution and a fully connected layer on this machine, or count what a model's layers cost."""
-        from api.cli.actions.profile import ModelRequest, check_options, numbers, print_model, print_timings
+        """Time a convolution and a fully connected layer, or a job's step, here; or count a model's layers."""
+        from api.cli.actions.profile import ModelRequest, check_options, numbers, print_model, print_step, print_timings
         from service import TimingPlan
 
-        of_models = {"--set": sets, "--image": image, "--classes": classes}
+        of_models: dict[str, object] = {"--image": image, "--classes": classes}
+        if step is not None:
+            others = {"--model": model, "--batches": batches, "--sizes": sizes, "--threads": threads}
+            check_options(None, of_models | others, {}, "--step")
+            print_step(step, sets or [], output is Output.json)
+            return
+        of_models["--set"] = sets
         check_options(model, of_models, {"--batches": batches, "--sizes": sizes, "--threads": threads})
         if model is not None:
             print_model(ModelRequest(model, sets or [], image, classes), output is Output.json)

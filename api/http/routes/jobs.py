@@ -115,14 +115,19 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        name: Annotated[str | None, Query(max_length=128, description="With this in their names.")] = None,
+        algorithm: Annotated[str | None, Query(max_length=64, description="That train by this one.")] = None,
+        trials: Annotated[bool, Query(description="Whether the trials of sweeps are among them.")] = True,
         archived: Annotated[bool, Query(description="The archived ones, which are left out else.")] = False,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9a-z]{12}$")] = None,
     ) -> JobPage:
         """Jobs, newest first."""
-        states = frozenset(state or ())
-        wanted = {"states": states, "labels": pairs(label), "user": user, "archived": archived}
-        page = await manager.page(JobQuery(**wanted, limit=page_size, before=page_token))
+        wanted = JobQuery(
+            states=frozenset(state or ()), labels=pairs(label), user=user, name=name, algorithm=algorithm,
+            trials=trials, archived=archived, limit=page_size, before=page_token,
+        )  # fmt: skip
+        page = await manager.page(wanted)
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)
 
     @routes.get("/{job_id}", responses=answers(404))

@@ -20,6 +20,7 @@ from service import (
     make_plan,
     own_code,
     read_target,
+    runs_of,
     with_target,
 )
 
@@ -55,7 +56,9 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
             except BrokenExecutor:
                 raise ProblemError(503, "the process that makes plans was ended, twice; try again later") from None
         if asked.target is not None:
-            plan = await with_target(manager, spec, plan, read_target(asked.target), asked.price)
+            target = read_target(asked.target)
+            runs = await runs_of(manager, spec, target.metric)
+            plan = with_target(spec, plan, target, asked.price, runs, asked.noise_scale)
         return Response(plan.model_dump_json(), media_type="application/json")
 
     routes.add_api_route(

@@ -1,5 +1,7 @@
 // What a run's events say over time, as columns ready to be drawn, and several runs brought onto one axis.
 
+import { ENDED } from "./states.js";
+
 /** What a curve may be drawn over. */
 export const AXES = {
   epoch: "epochs",
@@ -7,11 +9,12 @@ export const AXES = {
   step: "updates",
   time: "seconds",
 };
-const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "workers", "staleness", "stalest"];
+const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "noise_scale", "workers", "staleness", "stalest"];
 const EVALUATION = ["test_loss", "test_accuracy"];
 /** Whether a figure is a metric of the task, by its name in the log. */
 export const isMeasured = (name) => /^(test|validation)_/.test(name);
 export const MARKS = ["fault", "resize"];
+const PAUSED = "PAUSED";
 
 /** Rows of figures, a column each. */
 class Columns {
@@ -37,6 +40,7 @@ export class Curves {
     this.steps = new Columns(STEP);
     this.evaluations = new Columns(EVALUATION);
     this.marks = [];
+    this.state = "";
     this.begin = null;
     this.at = { epoch: 0, examples: 0, step: 0, time: 0 };
     this.runEpochs = 0; // that the whole run makes; 0 until it says so
@@ -57,6 +61,12 @@ export class Curves {
       this.evaluations.push({ ...this.at, ...event.data });
     } else if (MARKS.includes(event.type)) {
       this.marks.push({ ...this.at, type: event.type, text: sentence(event) });
+    } else if (event.type === "state") {
+      const { state, message = "" } = event.data;
+      if (state === PAUSED && this.state !== PAUSED) this.marks.push({ ...this.at, type: "pause", text: message });
+      const goesOn = this.state === PAUSED && state !== PAUSED && !ENDED.includes(state);
+      if (goesOn) this.marks.push({ ...this.at, type: "resume", text: "it goes on" });
+      this.state = state;
     }
   }
 

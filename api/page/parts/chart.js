@@ -9,6 +9,8 @@ const FONT = "12px system-ui, sans-serif";
 const LABEL_WIDTH = 7;
 const COLOURS = 8;
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]; // between two ticks
+const MARKED = { pause: "rest", resume: "rest" }; // mark -> the name of its colour, where that is another
 const NEAR = 24; // pixels between the pointer and the line that is meant
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const charts = new Set();
@@ -43,7 +45,7 @@ export const TALL = 360;
  * options: `title`; `lines`: [{ label, format, stepped, dots, gaps, tint, edge }], formats being functions of a value,
  * `tint` the number of its colour, and an `edge` that of an area, not drawn; `bands`: [[upper, lower]], lines between
  * which an area is filled; `xLabel` and `xFormat`, functions, since the axis may be changed; `sync`: charts of one name
- * share their cursor; `zero`: the axis begins at 0; `height`; `logX`: base of a logarithmic axis; `logY`; `xSplits`: where
+ * share their cursor; `zero`: the axis begins at 0; `whole`: its figures are whole numbers; `height`; `logX`: base of a logarithmic axis; `logY`; `xSplits`: where
  * its ticks are; `after(plot)`: draws more; `legend`: whether to show one; `onCursor(at)`: the place in the data under
  * the pointer, or null; `onNear(i)`: the line that is meant, or null; `onZoom(zoomed)`.
  */
@@ -119,7 +121,7 @@ export class Chart {
   }
 
   #make(data) {
-    const { lines, height, zero, sync, logX, logY, xSplits, bands = [] } = this.options;
+    const { lines, height, zero, whole, sync, logX, logY, xSplits, bands = [] } = this.options;
     const axis = {
       stroke: () => colour("faint"),
       grid: { stroke: () => colour("grid"), width: 1 },
@@ -130,6 +132,7 @@ export class Chart {
       ...axis,
       values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : lines[0].format(tick))),
       size: widest,
+      ...(whole ? { incrs: WHOLE } : {}),
     };
     const x = {
       ...axis,
@@ -234,18 +237,21 @@ export class Chart {
       const left = Math.round(this.plot.valToPos(x, "x", true));
       if (left < bbox.left || left > bbox.left + bbox.width) continue;
       ctx.save();
-      ctx.strokeStyle = ctx.fillStyle = colour(type);
+      ctx.strokeStyle = ctx.fillStyle = colour(MARKED[type] ?? type);
       ctx.lineWidth = devicePixelRatio;
       ctx.setLineDash(type === "fault" ? [] : [4 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.beginPath();
       ctx.moveTo(left, bbox.top);
       ctx.lineTo(left, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.beginPath(); // a triangle for a fault, a diamond for a resize: colour alone tells too few
-      ctx.moveTo(left - size, bbox.top);
-      if (type !== "fault") ctx.lineTo(left, bbox.top - size);
-      ctx.lineTo(left + size, bbox.top);
-      ctx.lineTo(left, bbox.top + size * (type === "fault" ? 1.6 : 1));
+      ctx.beginPath(); // a triangle for a fault, a diamond for a resize, a square for a pause: colour alone tells too few
+      if (type in MARKED) ctx.rect(left - size * 0.8, bbox.top - size * 0.8, size * 1.6, size * 1.6);
+      else {
+        ctx.moveTo(left - size, bbox.top);
+        if (type !== "fault") ctx.lineTo(left, bbox.top - size);
+        ctx.lineTo(left + size, bbox.top);
+        ctx.lineTo(left, bbox.top + size * (type === "fault" ? 1.6 : 1));
+      }
       ctx.fill();
       ctx.restore();
     }

@@ -7,6 +7,7 @@ import { registeredPart } from "./registered.js";
 import { actionButton, table } from "./widgets.js";
 
 const MOST = 50;
+const LOOK_AFTER_MS = 1000; // for many checkpoints that come at once
 const SUFFIX = { safetensors: ".safetensors", "torch.save": ".pt", "torch.export": ".pt2", onnx: ".onnx" };
 
 /** A table that is filled by `checkpoint` events. */
@@ -17,18 +18,32 @@ export function checkpointsPanel(id) {
     { "aria-label": "Format" },
     Object.keys(SUFFIX).map((name) => el("option", { value: name }, name)),
   );
-  const fetch = actionButton("Finished model", "quiet", () =>
-    download(`v1/jobs/${encodeURIComponent(id)}/model?format=${format.value}`, `${id}-model${SUFFIX[format.value]}`),
-  );
+  const fetches = (label, which) =>
+    actionButton(label, "quiet", () =>
+      download(
+        `v1/jobs/${encodeURIComponent(id)}/model?which=${which}&format=${format.value}`,
+        `${id}-${which}${SUFFIX[format.value]}`,
+      ),
+    );
+  const best = fetches("Best model", "best");
   const registered = registeredPart(id);
-  const model = el("div", { class: "buttons" }, fetch, format, registered.button, registered.named);
+  const finished = fetches("Finished model", "model");
+  const model = el("div", { class: "buttons" }, finished, best, format, registered.button, registered.named);
   model.hidden = true;
   const none = el("p", { class: "note" }, "None yet.");
+  let looking = null;
+  const dropOld = async () => {
+    looking = null;
+    const { checkpoints } = await api(`v1/jobs/${encodeURIComponent(id)}/checkpoints`);
+    const kept = new Set(checkpoints.map(({ step }) => Number(step)));
+    if (kept.size) for (const line of [...body.children]) if (!kept.has(Number(line.dataset.step))) line.remove();
+  };
   return {
     element: el("div", {}, model, none, table("Checkpoints", ["Epoch", "Examples", "Folder", ""], body)),
-    /** The run has left its model. */
-    finish() {
+    /** The run has left its model. result: Its event's data. */
+    finish(result) {
       model.hidden = false;
+      best.hidden = !result.best;
       registered.look().catch(() => {});
     },
     add({ data }) {
@@ -38,7 +53,7 @@ export function checkpointsPanel(id) {
       body.prepend(
         el(
           "tr",
-          {},
+          { "data-step": name },
           el("td", {}, figure(data.epoch)),
           el("td", {}, count(data.examples)),
           el("td", {}, el("code", { title: data.path }, name)),
@@ -46,6 +61,7 @@ export function checkpointsPanel(id) {
         ),
       );
       if (body.children.length > MOST) body.lastElementChild.remove();
+      looking ??= setTimeout(() => dropOld().catch(() => {}), LOOK_AFTER_MS);
     },
   };
 }

@@ -10,7 +10,7 @@ const MEASURED = { computing: "compute_s", data: "wait_data_s", "exchanges and w
 
 const HEADINGS = ["ms of a worker for an example", "predicted", "measured", "measured to predicted"];
 
-/** The panel. It is hidden where the service keeps no profile of the job's minibatch. */
+/** The panel. It is hidden where no profile of the job's step is kept. */
 export function predictedPanel(signal) {
   const body = el("tbody");
   const said = el("p", { class: "note" });
@@ -18,14 +18,21 @@ export function predictedPanel(signal) {
   const element = el("section", { hidden: true }, el("h2", {}, "Predicted and measured"), said, frame);
   const sums = { examples: 0, seconds: 0, compute_s: 0, wait_data_s: 0, wait_communication_s: 0 };
   let predicted = null,
-    last = null;
+    last = null,
+    ended = null; // what the run itself says once it is over
+
+  function measured() {
+    if (ended) return { rate: ended.measured_per_s, part: (name) => 1000 * ended.parts[name].measured_s };
+    const rate = sums.seconds ? sums.examples / sums.seconds : null;
+    return { rate, part: (name) => (1000 * sums[MEASURED[name]]) / sums.examples };
+  }
 
   function draw() {
-    if (!predicted || !sums.examples) return;
-    const rate = sums.seconds ? sums.examples / sums.seconds : null;
-    const rows = Object.keys(MEASURED).map((name) => [name, predicted.parts[name], (1000 * sums[MEASURED[name]]) / sums.examples]);
+    if (!predicted || !(ended || sums.examples)) return;
+    const { rate, part } = measured();
+    const rows = Object.keys(MEASURED).map((name) => [name, predicted.parts[name], part(name)]);
     const off = rows.toSorted((a, b) => Math.abs(b[2] - b[1]) - Math.abs(a[2] - a[1]))[0];
-    const told = rate === null ? "" : `, ${count(rate)} measured (${percent(rate / predicted.rate - 1)} off)`;
+    const told = rate === null ? "" : `, ${count(rate)} measured (${percent(predicted.rate / rate - 1)} off)`;
     setText(said, `${count(predicted.rate)} examples a second predicted from ${predicted.basis}${told}. Furthest off: ${off[0]}.`);
     body.replaceChildren(
       ...rows.map(([name, before, after]) =>
@@ -54,7 +61,7 @@ export function predictedPanel(signal) {
         const [[, computing], [, data], ...others] = partsOf(found);
         const rest = others.reduce((sum, [, seconds]) => sum + seconds, 0);
         const parts = { computing: scale * computing, data: scale * data, "exchanges and waits": scale * rest };
-        predicted = { rate: found.examples_per_s, basis: plan.basis, parts };
+        predicted ??= { rate: found.examples_per_s, basis: plan.basis, parts };
         draw();
       } catch {
         // nothing is known of this minibatch here, or the plan does not cover the job: then there is nothing to compare
@@ -68,6 +75,14 @@ export function predictedPanel(signal) {
         for (const name of Object.values(MEASURED)) sums[name] += data[name] ?? 0;
       }
       last = { time, examples: data.examples };
+    },
+    /** Take in what the result of the run says. */
+    end({ predicted: told }) {
+      if (!told) return;
+      ended = told;
+      const parts = Object.entries(told.parts).map(([name, { predicted_s }]) => [name, 1000 * predicted_s]);
+      predicted = { rate: told.predicted_per_s, basis: told.basis, parts: Object.fromEntries(parts) };
+      draw();
     },
     draw,
   };

@@ -77,13 +77,12 @@ function scale(path, job) {
     value: job.workers || job.spec.workers.count,
     "aria-label": "Workers",
   });
-  const text = "The result stays the same; only how fast it comes changes.";
   const action = async () => {
     await post(`${path}/scale`, { workers: Number(workers.value) });
     announce(`Scaling to ${workers.value} workers`);
     return true;
   };
-  return dialog("How many workers?", [el("p", {}, text), workers], [{ label: "Scale", action }]);
+  return dialog("How many workers?", [el("p", {}, job.if_scaled), workers], [{ label: "Scale", action }]);
 }
 
 function trace(record) {

@@ -22,6 +22,7 @@ const FIGURES = {
   workers: "Workers",
   learning_rate: "Learning rate",
   gradient_norm: "Gradient norm",
+  noise_scale: "Gradient noise scale",
 };
 
 const titleOf = (name) => FIGURES[name] ?? metricTitle(name);

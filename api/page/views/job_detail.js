@@ -30,16 +30,18 @@ const PLOTS = [
   {
     title: "Staleness",
     zero: true,
+    mayLack: true, // of synchronous algorithms
     lines: [
       ["mean", "steps", "staleness"],
       ["largest", "steps", "stalest"],
     ],
   },
-  { title: "Workers", zero: true, stepped: true, lines: [["workers", "steps", "workers"]] },
+  { title: "Workers", zero: true, stepped: true, whole: true, lines: [["workers", "steps", "workers"]] },
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
 
 const NORM = { title: "Gradient norm", zero: true, lines: [["before clipping", "steps", "gradient_norm"]] };
+const NOISE = { title: "Gradient noise scale", zero: true, lines: [["examples", "steps", "noise_scale"]] };
 
 const DRAWN_WITH_LOSS = ["test_loss", "test_error_median", "validation_error_median"];
 
@@ -80,6 +82,7 @@ class JobPage {
     this.facts = el("div");
     this.live = { epochs: el("span"), examples: el("span"), test: el("span"), validation: el("span") };
     this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
+    this.whole = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec with every default" });
     this.traces = tracesPanel(id);
     this.verbs = verbs(id, () => this.look(), this.traces.record);
     this.actors = actorsPanel();
@@ -124,7 +127,7 @@ class JobPage {
         section("Log", this.log.element),
         section("Checkpoints", this.checkpoints.element),
         section("Actors", this.actors.element),
-        section("Spec", this.spec),
+        section("Spec", this.spec, el("details", {}, el("summary", {}, "With every default"), this.whole)),
       ),
     );
     signal.addEventListener("abort", () => {
@@ -153,7 +156,8 @@ class JobPage {
     const job = await api(`v1/jobs/${encodeURIComponent(this.id)}`, { signal: this.signal });
     if (this.job && this.job.state !== job.state) announce(`${job.name} is ${job.state}: ${job.message}`);
     if (!this.job) {
-      setText(this.spec, JSON.stringify(job.spec, null, 2));
+      setText(this.spec, JSON.stringify(job.short_spec, null, 2));
+      setText(this.whole, JSON.stringify(job.spec, null, 2));
       this.predicted.ask(job.spec);
     }
     this.job = job;
@@ -186,10 +190,12 @@ class JobPage {
         ["Examples", this.live.examples],
         ...(isValidated ? [["On the validation set", this.live.validation]] : []),
         ["On the test set", this.live.test],
+        ...(result.best ? [["Best model", bestText(result.best)]] : []),
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
         ["Priority", String(job.priority)],
         ...(job.user ? [["User", job.user]] : []),
+        ...(job.labels.sweep ? [["Sweep", link(`#/sweeps/${job.labels.sweep}`, job.labels.sweep)]] : []),
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
         ...(labels.length ? [["Labels", labels]] : []),
         ...(job.notes ? [["Notes", job.notes]] : []),
@@ -214,20 +220,23 @@ class JobPage {
     this.curves.add(event);
     this.log.add(event);
     if (event.type === "step") this.predicted.add(event);
+    if (event.type === "result") this.predicted.end(event.data);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
-    if (event.type === "result" && event.data.model_path) this.checkpoints.finish();
+    if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
     if (event.type === "trace") this.traces.add(event);
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
-    if (event.type === "fault" || event.type === "resize") this.#tellMark(event.type);
+    this.#tellMarks();
   }
 
-  #tellMark(type) {
-    const mark = this.curves.marks[this.curves.marks.length - 1];
-    this.happened.append(
-      el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(mark.epoch)}: ${mark.text}`),
-    );
-    if (this.drawn) announce(`${type}: ${mark.text}`); // not what had happened before the page was opened
+  /** Say what has come to pass since the last time. */
+  #tellMarks() {
+    for (const { type, epoch, text } of this.curves.marks.slice(this.happened.children.length)) {
+      this.happened.append(
+        el("li", { "data-type": type }, el("strong", {}, type), ` at epoch ${figure(epoch)}: ${text}`),
+      );
+      if (this.drawn) announce(`${type}: ${text}`); // not what had happened before the page was opened
+    }
   }
 
   /** Draw in a moment, once for all that comes until then. */
@@ -266,9 +275,12 @@ class JobPage {
     const axis = this.axisName,
       marks = this.curves.marks.map((mark) => ({ ...mark, x: mark[axis] }));
     this.#addMetrics();
-    this.#addNorm();
-    for (const { plot, chart } of this.charts)
-      chart.draw(joined(plot.lines.map(([, from, name]) => this.curves.line(from, name, axis))), marks);
+    this.#addNorms();
+    for (const { plot, chart } of this.charts) {
+      const lines = plot.lines.map(([, from, name]) => this.curves.line(from, name, axis));
+      chart.element.hidden = Boolean(plot.mayLack) && lines.every(([, ys]) => ys.every((value) => value === null));
+      chart.draw(joined(lines), marks);
+    }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
     this.predicted.draw();
@@ -286,13 +298,15 @@ class JobPage {
     }
   }
 
-  /** A chart of the gradients' norms, where the run measures them. */
-  #addNorm() {
-    const measured = this.curves.steps.gradient_norm.some((value) => value !== null);
-    if (!measured || this.charts.some(({ plot }) => plot === NORM)) return;
-    const added = this.#chart(NORM);
-    this.charts.push(added);
-    this.chartList.append(added.chart.element);
+  /** Charts of the gradients' norms and of their noise scale, where the run measures them. */
+  #addNorms() {
+    for (const norm of [NORM, NOISE]) {
+      const measured = this.curves.steps[norm.lines[0][2]].some((value) => value !== null);
+      if (!measured || this.charts.some(({ plot }) => plot === norm)) continue;
+      const added = this.#chart(norm);
+      this.charts.push(added);
+      this.chartList.append(added.chart.element);
+    }
   }
 
   #showLive(epochs, examples, measured) {
@@ -323,6 +337,7 @@ class JobPage {
       title: plot.title,
       lines,
       zero: plot.zero,
+      whole: plot.whole,
       sync: this.id,
       xLabel: () => AXES[this.axisName],
       xFormat: (value) => (this.axisName === "time" ? duration(value) : figure(value)),
@@ -350,6 +365,10 @@ class JobPage {
 function joined(lines) {
   const [first, ...others] = lines;
   return others.every(([xs]) => xs === first[0]) ? [first[0], ...lines.map(([, ys]) => ys)] : Chart.join(lines);
+}
+
+function bestText({ metric, value, epoch }) {
+  return `${metricTitle(metric)} ${metricFormat(metric)(value)} after epoch ${figure(epoch)}`;
 }
 
 function showAnswer(answers) {

@@ -1,6 +1,8 @@
 """`millrace claims`: the list, what is refused, and a quick run on a real Ray."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,11 @@ from click.testing import Result as Outcome
 from typer.testing import CliRunner
 
 from api import build
-from service import all_claims
+from service import TrialStore, all_claims
+from service.sweeps import control, driver, local
 from tests.api.cli.fake_cli import cli_context
 from tests.service.fakes import FakeRuns
+from trainers.events import State
 
 Cli = Callable[..., Outcome]
 
@@ -37,3 +41,22 @@ def test_what_is_refused(cli: Cli) -> None:
     wrong = cli("warm-up", "--set", "job.epoch=3")
     assert wrong.exit_code == 2
     assert "did you mean epochs?" in wrong.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_pauses_the_sweep_and_the_same_command_goes_on(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Where it was cancelled, its trials would have ended for good."""
+    monkeypatch.setattr(control, "keep", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(local, "ensure_own_ray", lambda: None)
+    for of_ray in ("kill_driver", "wait_for_exit", "recover"):
+        monkeypatch.setattr(driver, of_ray, lambda _: None)
+    ended = cli("shuffle", "--quick")
+    assert ended.exit_code == 1
+    assert "The same command goes on with it." in ended.stderr
+    store = TrialStore(tmp_path / "runs" / "claims" / "shuffle-quick")
+    assert store.state is State.PAUSED
+    assert {trial.state for trial in store.trials()} == {State.QUEUED}
+    resumed = local.LocalSweep.open(store.spec, store.folder)
+    assert resumed.store.state is State.QUEUED

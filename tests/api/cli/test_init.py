@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("ray of their own")
+@pytest.mark.xdist_group("programs")
 def test_init_run_and_its_test_as_a_new_user_would(tmp_path: Path) -> None:
     def call(*command: object) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -12,6 +12,8 @@ from api import build
 from tests.api.cli.fake_cli import cli_context
 from tests.cost.test_planning import profile_of
 from tests.service.fakes import FakeRuns
+from trainers.events import Result, State
+from trainers.runtime.event_log import EventLog
 from trainers.spec import TrainSpec
 
 Cli = Callable[..., Outcome]
@@ -75,5 +77,111 @@ def test_what_is_wrong_is_one_line(cli: Cli, options: tuple[str, ...], told: str
     Path("cluster.yaml").write_text("{name: c, device: {name: d}, links: {net: {bandwidth: 6 GB}}, switches: []}")
     outcome = cli(*options)
     assert outcome.exit_code == 2
+    assert told in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+def ended(runs: Path, spec: dict[str, object], *accuracies: float, noise_scale: float | None = None) -> None:
+    """A run that has succeeded, with an evaluation after each epoch, and its last checkpoint."""
+    train = TrainSpec.model_validate(spec)
+    about = runs / "checkpoints" / "0000000004" / "position.json"
+    about.parent.mkdir(parents=True)
+    about.write_text(json.dumps({"spec": train.model_dump(mode="json")}))
+    log = EventLog(runs)
+    for epoch, accuracy in enumerate(accuracies, 1):
+        log.append("evaluation", {"epoch": epoch, "examples": 1000 * epoch, "step": epoch, "test_accuracy": accuracy})
+    result = Result(
+        job_id=runs.name, state=State.SUCCEEDED, epochs=len(accuracies), examples=1000 * len(accuracies),
+        test_accuracy=None, test_loss=None, train_loss=None, examples_per_s=1.0, wall_s=1.0, algorithm="sync",
+        workers=4, model_path=None, message="", noise_scale=noise_scale,
+    )  # fmt: skip
+    log.append("result", result.model_dump(mode="json"))
+    log.close()
+
+
+def test_the_time_to_a_target_from_runs_trials_and_studies_of_this_machine(cli: Cli, tmp_path: Path) -> None:
+    plan = ("--cluster", "big-basin", "--workers", "1,4", "--target", "test_accuracy=0.9")
+    told = cli(*plan)
+    assert told.exit_code == 0, told.output
+    assert "Time to test_accuracy 0.9: unknown. This trial would tell: the job on 4 workers" in told.stdout
+    runs = tmp_path / "runs"
+    ended(runs / "job-1", SPEC | {"seed": 7, "epochs": 3}, 0.5, 0.91, 0.95)
+    ended(runs / "sweep-1/runs/job-2", SPEC, 0.5, 0.7, 0.8, 0.92)
+    ended(runs / "scaling/digits/runs/job-3", SPEC | {"workers": 4}, 0.5, 0.7, 0.92)
+    ended(runs / "job-4", SPEC | {"batch": 8}, 0.95)  # another job
+    found = json.loads(cli(*plan, "--price", "3.6", "-o", "json").stdout)
+    target, rates = found["target"], {each["workers"]: each["examples_per_s"] for each in found["candidates"]}
+    assert (sorted(target["jobs"]), target["epochs"]) == (["job-1", "job-2", "job-3"], 3)
+    assert target["seconds"]["4"] == pytest.approx(3000 / rates[4])
+    assert target["prices"]["4"] == pytest.approx(3000 / rates[4] / 3600 * 4 * 3.6)
+    told = cli(*plan)
+    assert "3 epochs, from 3 runs of this job." in told.stdout
+    missed = cli(*plan[:-1], "test_accuracy=0.99")
+    assert missed.exit_code == 2
+    assert (
+        "--target: test_accuracy 0.99: none of 3 runs of this job has reached it; the closest had 0.95" in missed.stderr
+    )
+
+
+def test_where_asked_runs_with_other_batches_tell_by_their_noise_scale(cli: Cli, tmp_path: Path) -> None:
+    measuring = {
+        "algorithm": {"name": "sync", "noise_scale": True},
+        "batch": 8,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+    }
+    ended(tmp_path / "runs" / "job-1", SPEC | measuring, 0.5, 0.91, noise_scale=96.0)
+    ended(tmp_path / "runs" / "job-2", SPEC | measuring, 0.91)  # which has not measured it
+    plan = ("--cluster", "big-basin", "--workers", "4", "--target", "test_accuracy=0.9", "--set", "optimizer=sgd")
+    assert "unknown. This trial would tell" in cli(*plan).stdout
+    found = json.loads(cli(*plan, "--noise-scale", "-o", "json").stdout)
+    target, (planned,) = found["target"], found["candidates"]
+    grows = (1 + 4 * 16 / 96.0) / (1 + 4 * 8 / 96.0)
+    assert (target["jobs"], target["noise_scale"]) == (["job-1"], 96.0)
+    assert target["epochs"] == pytest.approx(2 * grows)
+    assert target["seconds"]["4"] == pytest.approx(2000 * grows / planned["examples_per_s"])
+    assert (
+        "from 1 run with other batches, at a gradient noise scale of 96 examples." in cli(*plan, "--noise-scale").stdout
+    )
+    ended(tmp_path / "runs" / "job-3", SPEC | {"optimizer": "sgd"}, 0.5, 0.6, 0.95)  # the job itself
+    own = json.loads(cli(*plan, "--noise-scale", "-o", "json").stdout)["target"]
+    assert (own["jobs"], own["noise_scale"], own["epochs"]) == (["job-3"], None, 3)
+    without = cli("--cluster", "big-basin", "--noise-scale")
+    assert (without.exit_code, without.stderr) == (
+        2,
+        "--noise-scale: only goes with --target, of which it tells; leave it out\n",
+    )
+
+
+def test_of_an_asynchronous_job_a_trial_is_named_for_each_number_of_workers(cli: Cli, tmp_path: Path) -> None:
+    downpour = SPEC | {"algorithm": "downpour"}
+    ended(tmp_path / "runs" / "job-1", downpour, 0.95)
+    plan = ("--cluster", "ec2-g2", "--set", "algorithm=downpour", "--workers", "1,4,8", "--target", "test_accuracy=0.9")
+    told = cli(*plan, "-o", "md")
+    assert told.exit_code == 0, told.output
+    assert " on 4 (workers); 1 epochs, from 1 run of this job." in told.stdout
+    assert "on other numbers of workers: unknown. These 2 trials would tell: the job on 1, 8 workers" in told.stdout
+
+
+def test_nodes_are_filled_one_after_the_other(cli: Cli) -> None:
+    outcome = cli("--cluster", "big-basin", "--nodes", "1,2", "--set", "workers=16", "-o", "json")
+    assert outcome.exit_code == 0, outcome.output
+    assert [(each["workers"], each["nodes"]) for each in json.loads(outcome.stdout)["candidates"]] == [(8, 1), (16, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--cluster", "big-basin", "--nodes", "1,2", "--workers", "8"), "--nodes: numbers of workers are given too;"),
+        (("--cluster", "big-basin", "--nodes", "many"), "--nodes: 'many' is no list of whole numbers above 0"),
+        (("--cluster", "big-basin", "--nodes", "1..99"), "--nodes: big-basin has 44 nodes, not 99"),
+        (("--profile", "kept.json", "--nodes", "1"), "--nodes: a profile is of one machine; give a cluster, or links"),
+        (("--cluster", "big-basin", "--target", "0.9"), "--target: '0.9' is no target; write for instance test_acc"),
+        (("--server", "http://127.0.0.1:9", "--cluster", "big-basin"), "127.0.0.1:9"),
+    ],
+)
+def test_each_option_is_refused_by_its_name(cli: Cli, options: tuple[str, ...], told: str) -> None:
+    Path("kept.json").write_text(profile_of(TrainSpec.model_validate(SPEC)).model_dump_json())
+    outcome = cli(*options)
+    assert outcome.exit_code in (1, 2)
     assert told in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

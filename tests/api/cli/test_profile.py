@@ -54,6 +54,9 @@ def test_a_spec_in_place_of_a_name(cli: Cli) -> None:
     assert cost["memory"]["vectors"] == 8 * parameters  # in shards, the optimizer's state is not the worker's
     assert cost["memory"]["activations"] == 4 * cost["whole"]["activities"] * 32
     assert "for parameters and gradient, and" in cli("profile", "--model", path).stdout
+    explained = cli("explain", path, "--memory", "--set", "model.kwargs.hidden=16", "-o", "json").stdout
+    assert json.loads(explained)["memory"] == cost["memory"]
+    assert "for parameters and gradient, and" in cli("explain", path, "--memory").stdout
     own = ROOT / "examples/own_code/job.yaml"
     outcome = cli("profile", "--model", own, "--set", f"code={own.parent}", "--classes", 3)
     assert outcome.exit_code == 2
@@ -142,3 +145,18 @@ def test_a_dry_run_checks_prints_and_starts_nothing(cli: Cli, tmp_path: Path) ->
     command = [sys.executable, "-c", program, "run", str(spec), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stderr.strip() == ""
+
+
+def test_the_step_of_a_spec_is_timed_and_kept(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "job.json"
+    path.write_text('{"model": "mlp", "data": "digits", "workers": 2, "batch": 16}')
+    outcome = cli("profile", "--step", path)
+    assert outcome.exit_code == 0, outcome.output
+    told = [line.split()[0] for line in outcome.stdout.splitlines() if line.strip()]
+    assert set(told) >= {"data", "forward", "backward", "update"}
+    (kept,) = (tmp_path / ".cache/millrace/profiles").glob("*.json")
+    assert json.loads(kept.read_text())["of"]["batch.per_worker"] == 16
+    refused = cli("profile", "--step", path, "--model", "lenet5")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("--model: does not go with --step; leave it out")

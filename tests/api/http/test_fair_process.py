@@ -3,7 +3,6 @@
 import asyncio
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from api.http.body import AT_ONCE_BYTES
 from api.http.fair_process import MOST_IN_FLIGHT, FairProcess
 from service import MAX_VALUES, FieldError, SpecInvalid, TooManyInFlight
 from tests.api.conftest import Service, eventually
+from tests.api.endings import die, die_once
 
 T = TypeVar("T")
 
@@ -77,17 +77,6 @@ def test_one_user_has_only_so_many_in_flight() -> None:
         process.close()
 
     asyncio.run(scenario())
-
-
-def die_once(marker: Path) -> int:
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_was_ended_is_made_anew_and_ends_when_nobody_needs_it(tmp_path: Path) -> None:

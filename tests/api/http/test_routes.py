@@ -137,6 +137,40 @@ def test_lists_are_paged_and_filtered(service: Service) -> None:
     assert [job.id for job in service.client.list((State.QUEUED,))] == ids[3:0:-1]
 
 
+def test_jobs_are_found_by_parts_of_their_names_and_by_algorithm(service: Service) -> None:
+    names = {"Conv-b": "sync", "conv_b": "downpour", "other": "sync"}
+    ids = {name: service.client.submit({"name": name, "algorithm": by}).id for name, by in names.items()}
+
+    def found(**params: str) -> list[str]:
+        return [job["id"] for job in service.http.get("/v1/jobs", params=params).json()["jobs"]]
+
+    assert found(name="CONV") == [ids["conv_b"], ids["Conv-b"]]
+    assert found(name="_b") == [ids["conv_b"]]  # no wildcard
+    assert found(algorithm="sync") == [ids["other"], ids["Conv-b"]]
+    assert found(name="conv", algorithm="sync") == [ids["Conv-b"]]
+    assert found(name="\0") == []
+
+
+def test_a_list_has_the_figures_of_each_job(service: Service) -> None:
+    job = service.client.submit({"workers": 3, "epochs": 4})
+    assert (job.num_workers, job.curve, job.measured, job.loss, job.examples_per_s) == (3, [], {}, None, None)
+    run = service.started(job.id)
+    run.state(State.RUNNING, "Training", "two workers train")
+    for epoch, accuracy in enumerate((0.5, 0.7, 0.9), 1):
+        run.step(float(epoch))
+        run.evaluation(float(epoch), accuracy)
+    eventually(lambda: len(next(iter(service.client.list())).curve) == 3)
+    shown = next(iter(service.client.list()))
+    assert shown.curve == [0.5, 0.7, 0.9]
+    assert shown.measured["test_accuracy"] == 0.9
+    assert (shown.loss, shown.examples_per_s) == (0.5, 500.0)
+    run.succeed()
+    eventually(lambda: next(iter(service.client.list())).state is State.SUCCEEDED)
+    ended = next(iter(service.client.list()))
+    assert (ended.curve, ended.num_workers) == (shown.curve, 2)  # that trained
+    assert ended.wall_s > 0
+
+
 def test_what_there_is_to_choose_from(service: Service) -> None:
     algorithms = {entry["name"]: entry for entry in service.http.get("/v1/algorithms").json()}
     assert {"sync", "downpour"} <= algorithms.keys()

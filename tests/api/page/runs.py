@@ -51,7 +51,7 @@ def train_on_text(run: FakeRun, epochs: int) -> None:
     run.state(State.RUNNING, "Training", "two workers train")
     for i in range(1, 10 * epochs + 1):
         epoch = i / 10
-        run.emit("step", **step(epoch, i), gradient_norm=2.0)
+        run.emit("step", **step(epoch, i), gradient_norm=2.0, noise_scale=300.0 + i)
         if i % 10 == 0:
             loss = 1.4 + 2.0 * math.exp(-epoch)
             figures = {"test_loss": loss, "test_perplexity": math.exp(loss), "test_bits_per_byte": loss / math.log(2)}

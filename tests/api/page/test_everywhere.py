@@ -18,6 +18,11 @@ from tests.api.page.sweep import shown, tuned
 Enter = Callable[..., Visit]
 STYLE = (Path(api.__file__).parent / "page" / "style.css").read_text()
 PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "has_touch": True}
+LOOKS = [
+    pytest.param({"color_scheme": "light"}, id="light"),
+    pytest.param({"color_scheme": "dark"}, id="dark", marks=pytest.mark.long),
+    pytest.param(PHONE, id="phone", marks=pytest.mark.long),
+]
 VIEWS = ("jobs", "jobs/{job}", "compare", "sweeps", "sweeps/sweep-1", "cluster", "plan", "new", "nowhere")
 WCAG_AA = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
 
@@ -78,9 +83,9 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
     page.keyboard.press("/")
-    expect(page.get_by_label("Label", exact=True)).to_be_focused()
+    expect(page.get_by_label("Search", exact=True)).to_be_focused()
     page.keyboard.type("snj")
-    expect(page.get_by_label("Label", exact=True)).to_have_value("snj")
+    expect(page.get_by_label("Search", exact=True)).to_have_value("snj")
     page.keyboard.press("Tab")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
@@ -96,9 +101,7 @@ def test_by_keyboard_alone(service: Service, visit: Enter) -> None:
     assert second in [job.id for job in service.client.list()]
 
 
-@pytest.mark.parametrize(
-    "looks", [{"color_scheme": "light"}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"]
-)
+@pytest.mark.parametrize("looks", LOOKS)
 def test_axe_finds_nothing_against_wcag_aa(service: Service, visit: Enter, looks: dict[str, Any]) -> None:
     """Each view, with something to look at: names for everything, contrast, headings, landmarks, what roles need."""
     job, one, (sweep, report) = submitted(service), visit(**looks), shown(seeds=1)

@@ -10,6 +10,7 @@ from tests.api.conftest import Service, eventually
 from tests.api.page.conftest import Visit
 from tests.api.page.test_everywhere import WCAG_AA
 from tests.service.fakes import whole_run
+from trainers.runtime.control.snapshots import BEST
 from trainers.training.export import FINISHED
 
 
@@ -41,6 +42,22 @@ def test_a_model_is_registered_fetched_and_removed(
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(page.get_by_text("No model is registered")).to_be_visible()
     assert not [*service.client.versions()]
+
+
+def test_the_best_model_is_named_and_fetched_beside_the_last_one(service: Service, visit: Callable[..., Visit]) -> None:
+    job = service.client.submit({"name": "first", "epochs": 3, "checkpoint": {"keep_best": "loss"}})
+    run = service.started(job.id)
+    best = {"metric": "loss", "value": 0.125, "epoch": 2, "examples": 2000, "model_path": "best.safetensors"}
+    run.succeed(best=best)
+    for name in (BEST, FINISHED):
+        (run.run_dir / name).write_bytes(name.encode())
+    page = visit().go(f"jobs/{job.id}")
+    expect(page.get_by_text("after epoch 2")).to_contain_text("0.125")
+    for label, name in {"Best model": BEST, "Finished model": FINISHED}.items():
+        with page.expect_download() as fetched:
+            page.get_by_role("button", name=label).click()
+        assert fetched.value.suggested_filename == f"{job.id}-{name}"
+        assert Path(fetched.value.path()).read_bytes() == name.encode()
 
 
 def test_a_job_is_renamed_and_archived(service: Service, visit: Callable[..., Visit]) -> None:

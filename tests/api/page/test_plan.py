@@ -13,13 +13,12 @@ from playwright.sync_api import Page, expect
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import train
-from tests.api.page.test_everywhere import PHONE, WCAG_AA
+from tests.api.page.test_everywhere import LOOKS, WCAG_AA
 from tests.cost.test_planning import profile_of
 from trainers.cost.plan import Timed
 from trainers.spec import TrainSpec
 
 Enter = Callable[..., Visit]
-LOOKS = [{"color_scheme": "light"}, {"color_scheme": "dark"}, PHONE]
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def look(page: Page, name: str) -> None:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("looks", LOOKS, ids=["light", "dark", "phone"])
+@pytest.mark.parametrize("looks", LOOKS)
 def test_a_plan_and_what_it_looks_like(kept: Service, visit: Enter, looks: dict[str, Any]) -> None:
     page = visit(**looks).go("plan")
     page.get_by_label("cluster").fill("")

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit
-from tests.api.page.runs import step, train, train_on_text
+from tests.api.page.runs import as_stream, step, train, train_on_text
 from trainers.events import State
 
 NOTHING = "\N{EN DASH}"
@@ -57,7 +57,10 @@ def test_one_job_from_its_first_event_to_its_last(service: Service, visit: Enter
     expect(page.get_by_role("figure", name="Staleness")).to_contain_text(re.compile(r"mean 1\s*largest 2"))
     expect(page.get_by_role("figure", name="Workers")).to_contain_text("2")
     expect(page.get_by_role("log")).to_contain_text("RUNNING two workers train")
-    expect(page.get_by_label("Spec", exact=True)).to_contain_text('"name": "downpour"')
+    expect(page.get_by_label("Spec", exact=True)).to_contain_text('"algorithm": "downpour"')
+    expect(page.get_by_label("Spec", exact=True)).not_to_contain_text("seed")
+    page.get_by_text("With every default").click()
+    expect(page.get_by_label("Spec with every default")).to_contain_text('"seed": 0')
     expect(page.get_by_role("region", name="Checkpoints").get_by_role("row")).to_have_count(4)
     expect(page.get_by_text("RUNNING", exact=True)).to_be_visible()
     expect(page.locator(".job > .progress")).to_contain_text("60 %")
@@ -83,6 +86,7 @@ def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, v
     expect(page.get_by_role("figure", name="Test perplexity")).to_contain_text(re.compile(r"perplexity\s*4\.48"))
     expect(page.get_by_role("figure", name="Test bits per byte")).to_be_visible()
     expect(page.get_by_role("figure", name="Gradient norm").locator("canvas")).to_be_visible()
+    expect(page.get_by_role("figure", name="Gradient noise scale").locator("canvas")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^loss 1\.5, ?perplexity 4\.48.*bits per byte 2\.1"))).to_be_visible()
     expect(page.locator(".charts")).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
     page.get_by_role("link", name="Compare with others").click()
@@ -107,6 +111,35 @@ def test_curves_are_drawn_and_read_by_the_keyboard(service: Service, visit: Ente
         page.keyboard.press("ArrowLeft")
     expect(plot).to_have_attribute("aria-label", re.compile(r"Loss, at 2\.9 epochs: training 0\.87"))
     expect(page.get_by_role("status").last).to_contain_text("at 2.9 epochs")
+
+
+def test_a_pause_is_marked_and_only_what_applies_is_drawn(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "first", "algorithm": "sync", "labels": {"sweep": "sweep-1"}})
+    service.started(job.id).state(State.RUNNING, "Training", "2 workers train")
+    trained = [("step", step(epoch, int(10 * epoch)) | {"staleness": {}}) for epoch in (0.5, 1.0, 1.5)]
+    running = ("state", {"state": "RUNNING", "message": "2 workers train"})
+    paused = ("state", {"state": "PAUSED", "message": "paused by anna"})
+    one = visit()
+    one.answer("**/events", as_stream([running, *trained[:2], paused, running, trained[2]]), kind="text/event-stream")
+    page = one.go(f"jobs/{job.id}")
+    happened = page.locator(".happened li")
+    expect(happened).to_have_text(["pause at epoch 1: paused by anna", "resume at epoch 1: it goes on"])
+    expect(page.get_by_role("figure", name="Workers").locator("canvas")).to_be_visible()
+    expect(page.get_by_role("figure", name="Staleness")).to_be_hidden()
+    expect(page.get_by_role("link", name="sweep-1")).to_have_attribute("href", "#/sweeps/sweep-1")
+    page.get_by_role("button", name="Scale").click()
+    expect(page.get_by_role("dialog")).to_contain_text("The result stays the same; only how fast it comes changes.")
+
+
+def test_checkpoints_that_are_gone_are_not_shown(service: Service, visit: Enter) -> None:
+    job = service.client.submit({"name": "first"})
+    train(service.started(job.id), 3)
+    one = visit()
+    kept = {"step": f"{3000:012d}", "epoch": 3.0, "examples": 3000, "written": 0.0, "files": []}
+    one.answer(f"**/v1/jobs/{job.id}/checkpoints", {"checkpoints": [kept]})
+    rows = one.go(f"jobs/{job.id}").get_by_role("region", name="Checkpoints").get_by_role("row")
+    expect(rows).to_have_count(2)
+    expect(rows.last).to_contain_text("3,000")
 
 
 def test_faults_and_resizes_are_marked_and_told(service: Service, visit: Enter) -> None:

@@ -1,7 +1,7 @@
 """A run without Ray: its actors are objects of this process, and a test decides when they answer."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.controller import RunController, RunPhase
 from trainers.runtime.control.launch import Launcher
 from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.predictions import Predictions
 from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import RunEvent, ShardBack, StartedRun, Survivors, Tasks
@@ -227,7 +228,7 @@ class FakeRecovery:
         self.survivors = survivors
         self.removed = False
 
-    async def find_survivors(self, incarnation: int) -> Survivors:
+    async def find_survivors(self, incarnation: int, lost: Collection[str]) -> Survivors:
         return self.survivors
 
     async def take_back(self, found: Survivors, before: LogSummary) -> StartedRun:
@@ -345,7 +346,7 @@ def fake_run(folder: Path, before: LogSummary | None, survivors: Survivors | Non
     parts = RunParts(
         config, events, (tasks := Tasks(events)), log, pool, FakeWatch(), topology,  # type: ignore[arg-type]
         FakeStandbys(), shards, snapshots, CallbackCalls(pool, log, events), schedule,  # type: ignore[arg-type]
-        Tracing(folder, pool, log, tasks),
+        Tracing(folder, pool, log, tasks), Predictions(config, log),
     )  # fmt: skip
     launcher, recovery = FakeLauncher(parts), FakeRecovery(parts, survivors or Survivors())
     controller = RunController(parts, launcher, recovery, is_successor=before is not None)  # type: ignore[arg-type]

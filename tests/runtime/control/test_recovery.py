@@ -10,9 +10,11 @@ from trainers.events import State
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.control.controller import RunPhase
 from trainers.runtime.control.judges.divergence import PATIENCE
-from trainers.runtime.control.recovery import can_go_on
+from trainers.runtime.control.recovery import Recovery, can_go_on
 from trainers.runtime.control.run_events import Survivors
 from trainers.runtime.control.run_log import LogSummary
+from trainers.runtime.gone import LACKED_MEMORY
+from trainers.runtime.memory import REMEDY
 from trainers.training.messages import GenerationEnd
 from trainers.training.position import Position
 
@@ -60,6 +62,27 @@ def test_it_says_why_it_is_there(tmp_path: Path, goes_back: bool, reason: str, m
         first = run.log.of("state")[0]
         assert (first["state"], first["reason"]) == ("RECOVERING", reason)
         assert message in first["message"]
+
+    play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
+
+
+def test_it_names_the_actors_that_rays_monitor_ended_with_its_predecessor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But those that the predecessor has told of itself."""
+
+    async def scenario(run: FakeRun) -> None:
+        parts = run.controller.parts
+        recovery, job = Recovery(parts), parts.config.job_id
+        monkeypatch.setattr("trainers.runtime.control.recovery.predecessor_lacked_memory", lambda: True)
+        monkeypatch.setattr(
+            "trainers.runtime.control.recovery.lacked_memory", lambda _: [f"{job}/evaluator", f"{job}/worker/1"]
+        )
+        await recovery._say_who_lacked_memory({f"{job}/evaluator"})
+        assert run.log.of("fault") == [{"actor": f"{job}/worker/1", "why": LACKED_MEMORY}]
+        first, second = [line["message"] for line in run.log.of("log") if line["level"] == "error"]
+        assert first.startswith(f"{job}/coordinator {LACKED_MEMORY}")
+        assert second == f"{job}/worker/1 {LACKED_MEMORY}: {REMEDY}"
 
     play(tmp_path, scenario, before=LogSummary(), survivors=survivors(2))
 

@@ -329,6 +329,12 @@ def test_a_fork_of_a_job_from_before_a_part_was_carved_off_keeps_or_changes_it()
     assert (kept.validation, kept.carved, changed.carved) == (None, 0.0, 0.1)
 
 
+def test_a_fork_of_a_trial_is_no_trial() -> None:
+    trial = parse_spec(small(labels={"sweep": "sweep-1", "team": "blue"})).model_dump(mode="json")
+    begin = CheckpointView(step="1", examples=1, epoch=1, written=0.0, files=[])
+    assert forked_spec(Job.model_construct(id="trial", spec=trial), {}, begin).labels == {"team": "blue"}
+
+
 def test_a_fork_begins_from_a_checkpoint_with_its_changes(managed: Managed, runs: FakeRuns) -> None:
     async def scenario() -> None:
         async with managed() as manager:

@@ -72,6 +72,7 @@ class DilocoConfig(AlgorithmConfig):
             own_replicas=True,
             common_vectors=2 if self.outer.momentum else 1,
             hides_average=NOT_UPDATED,
+            compresses=True,
         )
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:

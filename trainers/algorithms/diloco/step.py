@@ -23,6 +23,9 @@ class Diloco(Algorithm):
     d       <- mean of theta - theta_i (line 12)
     theta   <- outer optimizer (theta, d) (line 14)
 
+    With `compress` a worker sends a part of its share of d, keeps the rest, and adds it in the next round. The mean of
+    a snapshot within a round is not compressed.
+
     The mean weights each worker by the examples that it has trained in the round: the paper's 1/k if all have trained
     equally many, which only the last step of an epoch may change. In the middle of a round `gather_state` gives the
     parameters that an outer step would make now, but no worker continues from them.
@@ -41,13 +44,13 @@ class Diloco(Algorithm):
             if VELOCITY in start.state:
                 self.velocity.copy_(start.state[VELOCITY])
         self.local = LocalSteps(context, config.average_every, self.theta.device)
+        self.sum = context.compressed_sum()
 
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
         if self.local.ends_round(work):
             with span("average"):
-                self._make_average()
-                self.theta, self.velocity = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+                self.theta, self.velocity = outer_step(self.outer, self.theta, self._mean(), self.velocity)
                 self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
             self.local.begin_round()
         return report
@@ -61,16 +64,28 @@ class Diloco(Algorithm):
             params, _ = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
         elif self.local.diverged:  # resumed in the middle of a round, without a step since
             params = self.average.newest
-        own = self.local.gather()
+        own, kept = self.local.gather(), {} if self.sum is None else self.sum.gather()
         if not own:
             return Buffers(params, {})
         ranks = range(self.context.num_virtual)
         state: State = {n: torch.stack([own[f"{n}-{k}"] for k in ranks]).mean(0) for n in self.local.names[1:]}
+        state |= kept
         if self.velocity is not None:
             state[VELOCITY] = self.velocity
         if self.local.diverged:
             return Buffers(params, state | own | {START: self.theta})
         return Buffers(params, state | {name: vector for name, vector in own.items() if not name.startswith("x-")})
+
+    def _mean(self) -> Tensor:
+        """(P,) of the workers' parameters at the end of a round; where what they send is compressed, theta less the sum
+        of that."""
+        if self.sum is None:
+            self._make_average()
+            return self.average.newest
+        shares = torch.stack([self.theta - version.params for version in self.local.versions.values()])
+        for rank, share in zip(self.local.ranks, shares, strict=True):
+            share.mul_(self.local.trained[rank] / self.local.all_trained)
+        return self.theta - self.sum.of(shares)
 
     def finish(self) -> None:
         self.average.collectives.barrier().wait()

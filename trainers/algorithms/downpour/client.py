@@ -31,6 +31,7 @@ class Downpour(Algorithm):
         self.replica, self.store = context.replica, context.store
         layout = context.replica.layout
         self.limit = NormLimit(context.optimizer)
+        self.feedback = context.feedback()
         self.spans = context.groups or (slice(0, layout.numel),)
         self.group_of = {name: g for g, span in enumerate(self.spans) for name in layout.names_in(span)}
         self.replica.on_use = self._before_use if len(self.spans) > 1 else None
@@ -92,10 +93,13 @@ class Downpour(Algorithm):
             self.seen.append(fetched.examples)
 
     def _gradient_memory(self, index: int) -> Tensor:
-        """Memory for a minibatch's gradient. For the first one of a push it is the slot itself, which saves a copy."""
+        """Memory for a minibatch's gradient. For the first one of a push it is the slot itself, which saves a copy,
+        unless a local step follows and the slot has only what travels."""
         if self.pending == 0:
             self.accrued, self.pushed_to = self.store.gradient_buffer(), index
-            return self.accrued
+            if self.feedback is None or self.config.num_fetch == 1:
+                return self.accrued
+            self.accrued.zero_()
         if self.fresh is None:
             self.fresh = self.accrued.clone()
         return self.fresh
@@ -134,4 +138,4 @@ class Downpour(Algorithm):
         identity = PushIdentity(epoch, self.pushed_to, self.pushed_to + self.pending - 1, group)
         numbers = self.begun_at + self.clock, self.pending_examples, self.pending
         with span("push"):
-            self.store.push(Push(identity, *numbers, wire=self.context.wire))
+            self.store.push(Push(identity, *numbers, wire=self.context.wire, feedback=self.feedback))

@@ -144,6 +144,7 @@ class DownpourConfig(AlgorithmConfig):
             objective="any" if self.backprop is None else "supervised",
             hides_norm="" if self.push == "whole" else LEAVES_EARLY,
             sends_gradients=True,
+            compresses=True,
         )
 
     @property

@@ -49,6 +49,7 @@ class PipelinedDownpour(Algorithm):
     def __init__(self, config: DownpourConfig, backprop: Backprop, context: Context) -> None:
         assert context.store is not None
         self.config, self.backprop, self.context, self.store = config, backprop, context, context.store
+        self.feedback = context.feedback()
         self.microbatches = microbatches(context.replica, backprop.groups, backprop.longest + 1)
         self.delays = tuple((backprop.groups - 1 - m) * backprop.delay for m in range(backprop.groups))
         layout, chain = context.replica.layout, self.microbatches[0].groups
@@ -125,8 +126,8 @@ class PipelinedDownpour(Algorithm):
             identity = PushIdentity(microbatch.epoch, microbatch.index, microbatch.index, group)
             clock = self.begun_at + microbatch.number + 1
             delay = self.fetched - microbatch.number
-            push = Push(identity, clock, microbatch.examples, delay=delay, wire=self.context.wire)
+            wire, examples = self.context.wire, microbatch.examples
             with span("push"):
-                self.store.push(push)
+                self.store.push(Push(identity, clock, examples, delay=delay, wire=wire, feedback=self.feedback))
         if m == 0:
             del self.in_flight[microbatch.number]

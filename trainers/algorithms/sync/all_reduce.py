@@ -14,12 +14,14 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
+from trainers.collectives.step_noise import StepNoise
 from trainers.collectives.step_norm import StepNorm
 from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.gradient_norm import NormLimit
+from trainers.optim.noise_scale import NoiseEstimate
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
 from trainers.spans import span
@@ -34,7 +36,7 @@ class SyncAllReduce(Algorithm):
     node together, update all parameters. So any one worker has all parameters and the optimizer state.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, measures_noise: bool = False) -> None:
         assert context.collectives is not None
         self.context = context
         self.replica, self.collectives = context.replica, context.collectives
@@ -49,7 +51,11 @@ class SyncAllReduce(Algorithm):
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
         self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
         self.scales = self.replica.precision == "float16"
-        self.norm = StepNorm(NormLimit(context.optimizer, knows=self.scales), self.collectives, numel)
+        knows = self.scales or measures_noise
+        self.norm = StepNorm(NormLimit(context.optimizer, knows=knows), self.collectives, numel)
+        self.noise = None
+        if measures_noise:
+            self.noise = StepNoise(self.collectives, context.num_virtual, context.optimizer.block, device)
         self.update = SliceUpdate(context.optimizer.within(self.updated), width, device)
         self.scratch = Scratch(self.parts[0])
         self.versions = [
@@ -77,6 +83,7 @@ class SyncAllReduce(Algorithm):
         with span("sums"):
             summed = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
         own, scale = self.norm.of(summed, divisor)
+        noise = self._noise(work, totals, factor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
         contribution = Contribution(gradient, divisor, lr, correction=correction, seen=self.examples, scale=scale)
         now, then = self.slices[self.clock % 2], self.slices[(self.clock + 1) % 2]
@@ -89,14 +96,24 @@ class SyncAllReduce(Algorithm):
         self.clock += 1
         self.examples += work.total_examples
         total = sum(totals, Total())
-        return StepReport(total, work.examples, self.learning_rate, norms=norms, loss_scale=self.loss_scale)
+        return StepReport(
+            total, work.examples, self.learning_rate, norms=norms, loss_scale=self.loss_scale, noise=noise
+        )
+
+    def _noise(self, work: Work, totals: list[Total], factor: float) -> NoiseEstimate | None:
+        """What the step tells of the noise scale, where this is the worker that reports it. factor: of the loss."""
+        if self.noise is None:
+            return None
+        found = self.noise.of(work.sizes, [factor * total.weight for total in totals], self.norm.limit.found[-1])
+        return found if self.collectives.rank == 0 else None
 
     def _lay_down(self, params: Tensor, work: Work) -> list[Total]:
         """Write the sums of this worker's subtrees to where they are sent from. Returns the losses of its ranks."""
         totals: list[Total] = []
+        see = _ignore if self.noise is None else self.noise.see
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             buffers = self.scratch.under(part, node)
-            totals += sum_gradients(self.replica, params, work, node, buffers, self.reduction.wire)
+            totals += sum_gradients(self.replica, params, work, node, buffers, self.reduction.wire, see)
             if buffers[0] is not part:
                 part.copy_(buffers[0])  # rounded
         return totals
@@ -134,3 +151,7 @@ class SyncAllReduce(Algorithm):
             self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
             self.collectives.all_gather(self.total).wait()
         return TensorGradient(self.total[self.updated])
+
+
+def _ignore(gradient: Tensor) -> None:
+    """Nobody measures it."""

@@ -71,6 +71,22 @@ class SyncConfig(AlgorithmConfig):
             raise ValueError("an all-reduce waits for everybody; use backup: 0, or form: parameter_server")
         return backup
 
+    noise_scale: bool = False
+    """Whether the gradient noise scale is measured, from the norms of the virtual workers' gradients and of their sum
+    (McCandlish et al. 2018, appendix A.1): about the batch beyond which more examples in a step bring little. Needs the
+    form `all_reduce`, the reduction `canonical` and two virtual workers."""
+
+    @field_validator("noise_scale")
+    @classmethod
+    def _sees_gradients(cls, noise_scale: bool, info: ValidationInfo) -> bool:
+        if noise_scale and info.data.get("form") == "parameter_server":
+            raise ValueError(
+                "each shard sees a slice of the gradients; use form: all_reduce, which gives the same bits"
+            )
+        if noise_scale and info.data.get("reduction") == "fast":
+            raise ValueError("the fast reduction adds up minibatches as they come; use reduction: canonical")
+        return noise_scale
+
     @property
     def traits(self) -> Traits:
         return Traits(
@@ -81,6 +97,7 @@ class SyncConfig(AlgorithmConfig):
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
             hides_norm=self._hides_norm,
             sends_gradients=self.reduction == "canonical",
+            compresses=self.reduction == "canonical" and self.form == "all_reduce",
             scales_loss=not self._hides_norm,
         )
 
@@ -106,6 +123,10 @@ class SyncConfig(AlgorithmConfig):
             raise self.refused("backup", f"{problem}, and b must be smaller than K; {remedy}")
 
     def check_virtual(self, num_workers: int, num_virtual: int) -> None:
+        if self.noise_scale and num_virtual < 2:
+            raise self.refused(
+                "noise_scale", "a lone virtual worker has no smaller batch; set workers.virtual to 2 or more"
+            )
         if self.backup and num_virtual != num_workers:
             why = f"with backup workers each of the {num_workers} workers computes one minibatch"
             raise self.refused("backup", f"{why}; use workers.virtual: 0, or backup: 0")
@@ -115,10 +136,15 @@ class SyncConfig(AlgorithmConfig):
         from trainers.algorithms.sync.all_reduce import SyncAllReduce
         from trainers.algorithms.sync.backup import SyncBackup
         from trainers.algorithms.sync.bucketed import SyncBucketed
+        from trainers.algorithms.sync.compressed import SyncCompressed
         from trainers.algorithms.sync.parameter_server import SyncParameterServer
 
+        if context.compressor is not None:
+            return SyncCompressed(context)
         if self.backup:
             return SyncBackup(context)
         if self.form == "parameter_server":
             return SyncParameterServer(context)
-        return SyncAllReduce(context) if self.reduction == "canonical" else SyncBucketed(self, context)
+        if self.reduction == "fast":
+            return SyncBucketed(self, context)
+        return SyncAllReduce(context, self.noise_scale)

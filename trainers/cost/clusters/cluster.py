@@ -49,6 +49,9 @@ class DescribedLink(Described):
     bandwidth: BytesPerS
     """`6 GB/s`, `56 Gbit/s`."""
 
+    each: BytesPerS | None = None
+    """What one transfer by itself reaches at most; null: all of the bandwidth."""
+
     shared: bool = True
     """Of a link between switches: whether all devices of a switch share it, as a node's do its network card; else each
     has as much for itself."""

@@ -39,6 +39,14 @@ def canonical(name: str, fleet: Fleet, num_bytes: float, every: Floats | float =
     return Exchange(name, seconds / every, np.zeros(len(fleet.workers)), sent / every)
 
 
+def exchanged(name: str, fleet: Fleet, message_bytes: float, every: float = 1.0) -> Exchange:
+    """Messages of so many bytes, one of each virtual worker, that every worker sends to every other."""
+    w = fleet.workers.astype(float)
+    sent = (w - 1) * np.ceil(fleet.virtual / w) * message_bytes
+    seconds = _if_several(w, fleet.lane().seconds(w - 1, sent))
+    return Exchange(name, seconds / every, np.zeros(len(fleet.workers)), sent / every)
+
+
 def bucketed(
     fleet: Fleet, work: Workload, name: str, bucket_bytes: int, in_flight: int, backward_s: Floats
 ) -> Exchange:

@@ -9,7 +9,7 @@ from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.repairman import response_s
 from trainers.cost.schedules.shares import fullest_share
 from trainers.cost.schedules.step import Exchange, Step
-from trainers.cost.workload import Pace, Workload
+from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
 
@@ -88,13 +88,17 @@ class Visits:
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
         self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
         """The shard is busy with one fetch ..."""
-        self.push_s = self.fetch_s + pace.update_s * share
+        in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # shards read the gradients where workers wrote them
+        shorter = 1.0 if spec.compress is None else spec.compress.bytes_an_element / FLOAT_BYTES
+        pushed = np.where(in_place, 1.0, shorter)
+        pushed_s = np.maximum(lane.seconds(1.0, pushed * share * b), pushed * of_process)
+        self.push_s = pushed_s + pace.update_s * share
         """... and with one push, and its update."""
         self.service_s = self.fetch_s / num_fetch + self.push_s / num_push
         """It is busy with both, a minibatch."""
-        self.own_s = np.maximum(self.service_s, lane.seconds(often, often * b))
+        self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-        self.sent_bytes = np.full(len(fleet.workers), b / num_push)
+        self.sent_bytes = pushed * b / num_push
         self.alone_s = pace.passes_s + pace.update_s * (1 - 1 / num_fetch)
         """Passes, and the local steps between two fetches."""
         self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"

@@ -84,13 +84,13 @@ class Fleet:
     def inside_lane(self) -> Lane:
         """Among the workers of a switch."""
         ones = np.ones(len(self.workers))
-        return Lane(self.inside.latency * ones, self.inside.bandwidth * ones)
+        return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth * ones))
 
     def between_lane(self, at_once: Ints | int = 1) -> Lane:
         """Between switches, while so many workers of each use the link at once."""
         ones = np.ones(len(self.workers))
         users = at_once * ones if self.between.shared else ones
-        return Lane(self.between.latency * ones, self.between.bandwidth / users)
+        return Lane(self.between.latency * ones, _at_most(self.between, self.between.bandwidth / users))
 
     def lane(self, all_at_once: bool = True) -> Lane:
         """The slowest link on the way of an exchange among all workers. all_at_once: Whether every worker of a switch
@@ -110,3 +110,8 @@ class Fleet:
         return Fleet(
             self.cluster, count, count if virtual is None else virtual, self.shards, self.memory_is_shared, self.cores
         )
+
+
+def _at_most(link: DescribedLink, bytes_per_s: Floats) -> Floats:
+    """What one transfer reaches, where its share of the link is so much."""
+    return bytes_per_s if link.each is None else np.minimum(bytes_per_s, link.each)

@@ -8,11 +8,12 @@ from trainers.algorithms.admm.config import STEPS, AdmmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
-from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical
+from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical, exchanged
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import Exchange, Step, slowest
-from trainers.cost.workload import Pace, Workload
+from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
+from trainers.optim.compress.config import CompressSpec
 from trainers.spec import TrainSpec
 
 
@@ -52,6 +53,9 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
     """Papers 1 (4.1), 3 (III.B) and 4 (4)."""
     if config.form == "parameter_server":
         return _through_shards(spec, config, work, pace, fleet)
+    if spec.compress is not None:
+        found = exchanged("gradients", fleet, message_bytes(spec.compress, work))
+        return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * np.ones(len(fleet.workers)))
     if config.reduction == "canonical":
         found = canonical("gradients", fleet, work.num_bytes)
     else:
@@ -79,7 +83,10 @@ def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pac
     """Each virtual worker makes H steps by itself; then the parameters alone are averaged, and each worker updates them
     once more."""
     every = float(config.average_every)
-    average = canonical("averages", fleet, work.num_bytes, every)
+    if spec.compress is not None:
+        average = exchanged("averages", fleet, message_bytes(spec.compress, work), every)
+    else:
+        average = canonical("averages", fleet, work.num_bytes, every)
     updates = pace.update_s * (fleet.minibatches + 1 / every)
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
@@ -91,6 +98,11 @@ def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, f
     average = canonical("averages", fleet, vectors * work.num_bytes, every)
     updates = pace.update_s * fleet.minibatches
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+
+
+def message_bytes(compress: CompressSpec, work: Workload) -> float:
+    """Of a vector as long as the parameters, compressed. The time that takes is not counted."""
+    return compress.bytes_an_element * work.num_bytes / FLOAT_BYTES
 
 
 def _updated(fleet: Fleet) -> Floats:

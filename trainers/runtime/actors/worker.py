@@ -14,6 +14,7 @@ from trainers.elastic.heartbeat import Heartbeat
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost
 from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads, use_code
+from trainers.runtime.actors.callbacks import check as check_callbacks
 from trainers.runtime.actors.cores import core_map, keep_to
 from trainers.runtime.gone import GONE
 from trainers.runtime.messages import Prepared, WorkerStatus
@@ -74,7 +75,7 @@ class Worker(BaseActor):
 
         Args:
             chooses: Measure which library multiplies faster, for all workers, where no checkpoint says it.
-            tries: Train one minibatch, which is thrown away.
+            tries: Look at the callbacks, and train one minibatch, which is thrown away.
 
         Raises:
             SpecRejected: The data, the model or the machine do not allow the spec.
@@ -82,6 +83,8 @@ class Worker(BaseActor):
         use_code(self.spec.code is not None)
         limit_threads(self.spec.workers.threads)
         fix_workspace()
+        if tries:
+            check_callbacks(self.spec.callbacks)
         self.note("imports torch")
         from trainers.training.products import with_products
         from trainers.training.setup import check, set_up

@@ -316,18 +316,17 @@ class RunController:
         training.stop()
 
     def _end_well(self, measured: Measured) -> None:
-        progress = self._progress
-        is_complete = progress.is_complete()
+        progress, is_complete = self._progress, self._progress.is_complete()
         state = State.SUCCEEDED if is_complete else self.stops_as or State.CANCELLED
         result = progress.result(self.parts.config.job_id, state, measured)
         self.result = result = result.model_copy(update={
             "wall_s": self.parts.log.at_work_s(),
             "workers": len(self.parts.pool.workers),
             "lost_updates": self.lost_updates,
+            "predicted": self.parts.predictions.found,
         })  # fmt: skip
-        why = result.warning if is_complete else self.plateau
         if state is State.SUCCEEDED:
-            self.end = succeeded(progress.epochs, why, is_complete)
+            self.end = succeeded(progress.epochs, result.warning if is_complete else self.plateau, is_complete)
         else:
             self.end = stopped(state, f"after {progress.examples} examples", self.stop_reason)
 
@@ -374,7 +373,8 @@ class RunController:
         self.parts.events.put_nowait(happened.RunStarted(started))
 
     async def _find_survivors(self) -> None:
-        self.parts.events.put_nowait(happened.SurvivorsFound(await self.recovery.find_survivors(self.incarnation)))
+        found = await self.recovery.find_survivors(self.incarnation, self.before.lost)
+        self.parts.events.put_nowait(happened.SurvivorsFound(found))
 
     async def _take_back(self, survivors: happened.Survivors) -> None:
         self.parts.events.put_nowait(happened.RunStarted(await self.recovery.take_back(survivors, self.before)))
@@ -395,5 +395,6 @@ class RunController:
 
     async def _measure(self, snapshot: Snapshot, is_complete: bool) -> None:
         is_end = is_complete or self.stops_as is not State.PAUSED
-        measured = await self.parts.snapshots.finish(snapshot, is_complete, is_end)
+        finishing = self.parts.snapshots.finish(snapshot, is_complete, is_end)
+        measured, _ = await asyncio.gather(finishing, self.parts.predictions.compare())
         self.parts.events.put_nowait(happened.RunMeasured(measured))

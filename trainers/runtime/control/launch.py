@@ -52,6 +52,7 @@ class Launcher:
         self.parts.standbys.open({}, 0)
         if spec.data.kind == "ray":
             await self._execute_dataset(before.digests)
+        await self.parts.predictions.prepare(is_first=tries)
         await pool.start_all(least)
         warming = asyncio.gather(*[self._warm_shard(index) for index in range(len(pool.shards))])
         try:

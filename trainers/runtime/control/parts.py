@@ -8,6 +8,7 @@ from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.actor_watch import ActorWatch
 from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.onlookers.callbacks import CallbackCalls
+from trainers.runtime.control.onlookers.predictions import Predictions
 from trainers.runtime.control.onlookers.tracing import Tracing
 from trainers.runtime.control.run_events import EventQueue, StopsEarly, Tasks
 from trainers.runtime.control.run_log import RunLog
@@ -36,6 +37,7 @@ class RunParts:
     callbacks: CallbackCalls
     schedule: SnapshotSchedule
     tracing: Tracing
+    predictions: Predictions
 
 
 def build_parts(config: RunConfig, coordinator: Any, node_ip: str) -> RunParts:
@@ -61,5 +63,6 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     tasks = Tasks(events)
     tracing = Tracing(config.run_dir, pool, log, tasks)
     return RunParts(
-        config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule, tracing
-    )
+        config, events, tasks, log, pool, watch, topology, standbys, shards, snapshots, callbacks, schedule, tracing,
+        Predictions(config, log),
+    )  # fmt: skip

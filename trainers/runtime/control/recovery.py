@@ -1,6 +1,7 @@
 """What a coordinator does that replaces one that died: it takes over the actors that are left, or begins again."""
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from trainers.runtime.control.launch import groups_of
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun, Survivors
 from trainers.runtime.control.run_log import LogSummary
-from trainers.runtime.gone import LACKED_MEMORY, THRESHOLD, predecessor_lacked_memory
+from trainers.runtime.gone import LACKED_MEMORY, THRESHOLD, lacked_memory, predecessor_lacked_memory
 from trainers.runtime.memory import REMEDY
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.spec import TrainSpec
@@ -30,14 +31,28 @@ class Recovery:
     def __init__(self, parts: RunParts) -> None:
         self.parts = parts
 
-    async def find_survivors(self, incarnation: int) -> Survivors:
+    async def find_survivors(self, incarnation: int, lost: Collection[str]) -> Survivors:
         """Find the run's actors by name, and have the workers end their generation. Actors that are of no use are
-        ended. incarnation: How many coordinators of the run have died."""
-        if await asyncio.to_thread(predecessor_lacked_memory):
-            name = f"{self.parts.config.job_id}/coordinator"
-            why = f"{LACKED_MEMORY}, which ends first what it can start again"
-            self.parts.log.line("error", f"{name} {why}: {REMEDY}; {THRESHOLD}")
+        ended.
+
+        Args:
+            incarnation: How many coordinators of the run have died.
+            lost: Names of the actors of whose loss the log tells.
+        """
+        await self._say_who_lacked_memory(lost)
         return await find_survivors(self.parts.config.job_id, incarnation, self.parts.watch)
+
+    async def _say_who_lacked_memory(self, lost: Collection[str]) -> None:
+        """Ray's memory monitor ends several processes of a node one after the other, and nobody has told of those that
+        it has ended since the coordinator."""
+        job_id, log = self.parts.config.job_id, self.parts.log
+        if await asyncio.to_thread(predecessor_lacked_memory):
+            why = f"{LACKED_MEMORY}, which ends first what it can start again"
+            log.line("error", f"{job_id}/coordinator {why}: {REMEDY}; {THRESHOLD}")
+        for name in await asyncio.to_thread(lacked_memory, job_id):
+            if name not in lost:
+                log.write("fault", {"actor": name, "why": LACKED_MEMORY})
+                log.line("error", f"{name} {LACKED_MEMORY}: {REMEDY}")
 
     async def take_back(self, found: Survivors, before: LogSummary) -> StartedRun:
         """Adopt the survivors. before: What the log said when this coordinator began."""

@@ -55,6 +55,8 @@ class LogSummary:
     """What was last said of a trace that is not over."""
     goes_back: bool = False
     """Whether the coordinator before has ended because the run has to go back to a checkpoint."""
+    lost: frozenset[str] = frozenset()
+    """Names of the actors of whose loss it tells."""
 
     @property
     def succession(self) -> tuple[str, str]:
@@ -92,6 +94,7 @@ def summarise_log(run_dir: Path) -> LogSummary:
         is_over, stops.get(last), epochs, evaluations, furthest, has_trained, deaths, skipped,
         tuple((e.data["examples"], e.data["loss"]) for e in events if e.type == "step"), went_back,
         wanted[-1] if wanted else None, tuple(executed), None if is_traced else last_trace, reason in GOES_BACK,
+        frozenset(e.data["actor"] for e in events if e.type == "fault"),
     )  # fmt: skip
 
 

@@ -211,6 +211,7 @@ class RunProgress:
             best=measured.best,
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,
+            noise_scale=self.metrics.mean_noise_scale,
             wall_s=0.0,
             algorithm=self.spec.algorithm.name,
             workers=0,

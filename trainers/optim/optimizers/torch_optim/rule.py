@@ -72,6 +72,11 @@ class TorchRule(ParameterRule):
             parameter.grad = torch.ones_like(parameter)
             optimizer.step()
         except (TypeError, ValueError, RuntimeError) as error:
+            if "'closure'" in str(error):
+                raise SpecRejected(
+                    f"optimizer.name: {name} needs a closure that computes the loss again within a step, and the "
+                    "gradients of all workers are added up once; take another class"
+                ) from error
             raise SpecRejected(f"optimizer.kwargs: {name} does not make a step with them: {error}") from error
         if _group(optimizer) != before:
             raise SpecRejected(f"optimizer.optimizer: {name} changes its own options as it goes, which are not kept")

@@ -53,6 +53,7 @@ class CallbackCalls:
         while self.specs:
             self.under_way = asyncio.ensure_future(self._ask("deliver"))
             found = await asyncio.shield(self.under_way)
+            self.under_way = None
             self._pass_on(found)
             if not found.seq:
                 await asyncio.sleep(LOOK_S)
@@ -63,8 +64,8 @@ class CallbackCalls:
         last: The end as it is to stand in the log. Returns the end as it is then: one of them may have raised with
         which a run that would have succeeded is to fail.
         """
-        if self.actor is None:
-            return end
+        if self.actor is None and (self.under_way is None or self.under_way.done()):
+            return end  # they were given nothing; of a short run their process may not be there yet
         try:
             await asyncio.wait_for(self._see_to_end(last, result), END_WITHIN_S)
         except TimeoutError:
@@ -91,8 +92,8 @@ class CallbackCalls:
                 self._say(found)
                 printed += [found.printed] if found.printed is not None else []
             except ray.exceptions.RayTaskError as error:
-                if not isinstance(cause_of(error), UserCodeFailed):
-                    raise
+                if self.actor is None or not isinstance(cause_of(error), UserCodeFailed):
+                    raise  # one could not be made
                 failure, found = failure or error, None  # the others see the rest
             self.under_way = None
         if end.state.is_terminal:

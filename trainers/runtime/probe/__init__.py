@@ -1,0 +1,1 @@
+"""Measures the links of a cluster with the transports of a run."""
