@@ -31,7 +31,8 @@ WALKED = {
     "data-and-models": {"Your own model and dataset", "Your own model, trained"},
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
-    "algorithms/downpour": {"Delay compensation"},
+    "algorithms/downpour": {"Delay compensation", "Asynchronous local SGD"},
+    "algorithms/easgd": {"What outlives a worker"},
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed", "Products"},
@@ -213,10 +214,13 @@ def test_the_recipe(place: Place) -> None:
     assert ["rate_factor", "32", "factor"] in [words[:3] for words in told]
     assert ["rate_factor", "5.6568542", "sqrt(factor)"] in [words[:3] for words in told]
     assert ["drop", "1", "30", "38435010", "0.32"] in [words[:5] for words in told]
-    (late,) = blocks("algorithms/downpour", "bash")
+    late, delta = blocks("algorithms/downpour", "bash")
+    assert ["outer", "0.7", "d"] in [line.split()[:3] for line in place.shell(delta).splitlines()]
     told = [line.split() for line in place.shell(late).splitlines()]
     assert ["late_gradients", "delay_compensated", "g"] in [words[:3] for words in told]
     assert ["optimizer_state", "16", "bytes"] in [words[:3] for words in told]
+    (elastic,) = blocks("algorithms/easgd", "bash")
+    assert ["elastic", "0.45", "v"] in [line.split()[:3] for line in place.shell(elastic).splitlines()]
 
 
 def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:
