@@ -52,6 +52,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import ModelNotFound as ModelNotFound
     from service.errors import NeverFits as NeverFits
     from service.errors import NotExportable as NotExportable
+    from service.errors import ProjectExists as ProjectExists
+    from service.errors import ProjectNotFound as ProjectNotFound
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError
     from service.errors import SpecInvalid as SpecInvalid
@@ -87,6 +89,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.jobs.progress import log_line as log_line
     from service.jobs.queueing.claims import Quotas as Quotas
     from service.jobs.queueing.growth import Growth as Growth
+    from service.jobs.queueing.project_board import ProjectBoard as ProjectBoard
     from service.jobs.runs import RunHandle as RunHandle
     from service.jobs.runs import Runs as Runs
     from service.jobs.service_metrics import ServiceMetrics as ServiceMetrics
@@ -105,6 +108,12 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
+    from service.projects.project import PROJECT_NAME as PROJECT_NAME
+    from service.projects.project import NewProject as NewProject
+    from service.projects.project import Project as Project
+    from service.projects.project import ProjectChanges as ProjectChanges
+    from service.projects.project import ProjectView as ProjectView
+    from service.projects.projects import Projects as Projects
     from service.registry.registry import Registry as Registry
     from service.registry.versions import MODEL_NAME as MODEL_NAME
     from service.registry.versions import ModelVersion as ModelVersion

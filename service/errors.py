@@ -10,6 +10,8 @@ ServiceError
 ├── TraceNotFound        the job has no such trace
 ├── SeriesNotFound       no figure has this name
 ├── SweepNotFound        no sweep has this id
+├── ProjectNotFound      no project has this name
+├── ProjectExists        a project has this name already
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
@@ -97,6 +99,14 @@ class SeriesNotFound(ServiceError):
 
 class SweepNotFound(ServiceError):
     """There is no such sweep."""
+
+
+class ProjectNotFound(ServiceError):
+    """There is no such project."""
+
+
+class ProjectExists(ServiceError):
+    """There is a project of this name already."""
 
 
 class StateConflict(ServiceError):

@@ -12,6 +12,8 @@ class JobSummary(BaseModel):
     name: str
     user: str
     """Who submitted it."""
+    project: str = "default"
+    """Whose quotas and share of the cluster count."""
     labels: dict[str, str]
     priority: int
     archived: bool = False

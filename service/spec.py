@@ -21,7 +21,7 @@ LABEL_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")
 LABEL_LENGTH = 200
 MAX_LABELS = 32
 ROUNDS = 4
-QUEUE_FIELDS = {"name", "labels", "priority", "retries", "deadline_s", "ttl_s"}
+QUEUE_FIELDS = {"name", "labels", "project", "priority", "retries", "deadline_s", "ttl_s"}
 SHORTHAND = {"workers": "count", "batch": "per_worker", "ps": "shards"}
 """What a scalar in place of a section stands for, where it is not its `name`."""
 
@@ -35,9 +35,13 @@ class JobSpec(TrainSpec):
     labels: dict[str, str] = Field(default={}, max_length=MAX_LABELS)
     """Words of your own to find jobs by: at most 32, keys of at most 63 characters, values of at most 200."""
 
+    project: str = Field(default="default", pattern=NAME)
+    """The project of which the job is: its quotas and its share of the cluster count. Its members may submit into it,
+    and everybody into `default`."""
+
     priority: int = Field(default=0, ge=-100, le=100)
-    """Of the waiting jobs, the one with the highest priority starts first; within one, first come, first served.
-    Running jobs of a lower one make room, down to their `workers.min`."""
+    """Of the waiting jobs of a project, the one with the highest priority starts first; within one, first come, first
+    served. Running jobs of the project with a lower one make room, down to their `workers.min`."""
 
     retries: int = Field(default=0, ge=0, le=100)
     """How often the job starts again from its last checkpoint after it has failed. A spec that cannot run fails at

@@ -11,6 +11,7 @@ from api.cli.commands.edits import add_edits
 from api.cli.commands.jobs import add_jobs
 from api.cli.commands.local import add_local
 from api.cli.commands.models import add_models
+from api.cli.commands.projects import add_projects
 from api.cli.commands.scaling import add_scaling
 from api.cli.commands.serve import add_serve
 from api.cli.commands.sweeps import add_sweeps
@@ -37,6 +38,7 @@ def build(context: CliContext) -> typer.Typer:
     add_verbs(app, context)
     add_edits(app, context)
     add_models(app, context)
+    add_projects(app, context)
     return app
 
 

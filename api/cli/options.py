@@ -34,6 +34,9 @@ JobIds = Annotated[
     typer.Argument(metavar="[JOB]...", help="Their ids. [all that have not ended]", autocompletion=job_ids),
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set one field; may be repeated.")]
+ProjectOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The project that it belongs to.", show_default=False)
+]
 KeyOption = Annotated[str | None, typer.Option(help="Idempotency key: the same one makes one job.")]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="json: one object as the last line.")]
 ServerOption = Annotated[str | None, typer.Option("--server", metavar="URL", help="The service.", show_default=False)]

@@ -18,17 +18,17 @@ from api.client.calls import AnyJob, AnySweep
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
 from api.client.following import Following
 from api.client.model_calls import Which
+from api.client.project_calls import AsyncProjectMethods
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncProjectMethods):
     """Client for programs with an event loop: the same methods, to be awaited; what comes one by one is `async for`."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
         self.server = calls.url_of(server)
         self.patience_s = patience_s
-        # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.AsyncClient(
             base_url=self.server,
             verify=service.certificates(),
@@ -77,14 +77,18 @@ class AsyncClient:
         return await self._do(calls.plan(spec, asked))
 
     async def list(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
+        self,
+        states: tuple[service.State, ...] = (),
+        labels: tuple[str, ...] = (),
+        archived: bool = False,
+        project: str | None = None,
     ) -> AsyncIterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones."""
-        page = await self._do(calls.jobs(states, labels, None, archived))
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; archived; of a project."""
+        page = await self._do(calls.jobs(states, labels, None, archived, project))
         for job in page.jobs:
             yield job
         while page.next_page_token is not None:
-            page = await self._do(calls.jobs(states, labels, page.next_page_token, archived))
+            page = await self._do(calls.jobs(states, labels, page.next_page_token, archived, project))
             for job in page.jobs:
                 yield job
 

@@ -76,14 +76,19 @@ def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
 
 
 def jobs(
-    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool = False
+    states: tuple[service.State, ...],
+    labels: tuple[str, ...],
+    page_token: str | None,
+    archived: bool = False,
+    project: str | None = None,
 ) -> Call[JobsPage]:
     """GET /v1/jobs."""
 
     def read(response: httpx2.Response) -> JobsPage:
         return JobsPage(many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token, archived)})
+    params = _wanted(states, labels, page_token, archived) | ({} if project is None else {"project": project})
+    return Call("GET", "/v1/jobs", read, {"params": params})
 
 
 def _wanted(

@@ -20,6 +20,7 @@ from api.client.call import Call, Refused, Unreachable, refusal, unreachable
 from api.client.calls import AnyJob, AnySweep
 from api.client.following import Following
 from api.client.model_calls import Which
+from api.client.project_calls import ProjectMethods
 
 __all__ = ["Client", "Refused", "Unreachable"]
 
@@ -28,7 +29,7 @@ READ_TIMEOUT_S = 45.0  # three pings of a silent stream
 AGAIN_S = 0.2
 
 
-class Client:
+class Client(ProjectMethods):
     """Submits jobs to a service and follows them. A connection that breaks in the middle is taken up again."""
 
     def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
@@ -83,13 +84,18 @@ class Client:
         return self._do(calls.plan(spec, asked))
 
     def list(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
+        self,
+        states: tuple[service.State, ...] = (),
+        labels: tuple[str, ...] = (),
+        archived: bool = False,
+        project: str | None = None,
     ) -> Iterator[service.JobSummary]:
-        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones."""
-        page = self._do(calls.jobs(states, labels, None, archived))
+        """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones.
+        project: Only those of this one."""
+        page = self._do(calls.jobs(states, labels, None, archived, project))
         yield from page.jobs
         while page.next_page_token is not None:
-            page = self._do(calls.jobs(states, labels, page.next_page_token, archived))
+            page = self._do(calls.jobs(states, labels, page.next_page_token, archived, project))
             yield from page.jobs
 
     def get(self, job_id: str) -> service.JobView:

@@ -26,6 +26,7 @@ from api.http.routes import (
     metrics,
     page,
     plans,
+    projects,
     registry,
     scaling,
     sweeps,
@@ -34,7 +35,18 @@ from api.http.routes import (
     webhooks,
 )
 from api.problem import Problem
-from service import ClusterInfo, JobManager, JobSpec, Planner, PlanSpec, Registry, Sender, SweepManager, SweepSpec
+from service import (
+    ClusterInfo,
+    JobManager,
+    JobSpec,
+    Planner,
+    PlanSpec,
+    ProjectBoard,
+    Registry,
+    Sender,
+    SweepManager,
+    SweepSpec,
+)
 
 AS_IT_IS = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 """What is not compressed on its way: weights become 8 % smaller, at 20 MB a second."""
@@ -86,9 +98,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await manager.start()
+        await manager.start(admits=False)
         await models.start()
         await sweep_manager.start()
+        manager.admit()
         if sender is not None:
             await sender.start()
         async with streams.standing.watched():
@@ -120,8 +133,7 @@ def create_app(
     app.include_router(scaling.router(sweep_manager), prefix="/v1")
     app.include_router(plans.router(manager, planner, access), prefix="/v1")
     app.include_router(catalogue.router(manager, cluster), prefix="/v1")
-    app.include_router(me.router(access), prefix="/v1")
-    app.include_router(audit.router(manager.store.audit), prefix="/v1")
+    _add_team(app, access, manager)
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))
     if sender is not None:
@@ -130,6 +142,13 @@ def create_app(
     app.mount("/page", page.PageFiles(), name="page")
     app.mount("/guide", page.GuideFiles(config.guide), name="guide")
     return app
+
+
+def _add_team(app: FastAPI, access: Access, manager: JobManager) -> None:
+    """Who calls, what projects share, and who did what."""
+    app.include_router(me.router(access), prefix="/v1")
+    app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
+    app.include_router(audit.router(manager.store.audit), prefix="/v1")
 
 
 def _add_layers(app: FastAPI, access: Access, manager: JobManager) -> None:

@@ -18,7 +18,7 @@ CHANGED = frozenset({201, 202, 204})
 REFUSED = 403
 REQUEST_ID = "x-request-id"
 PLAIN = re.compile(r"^[A-Za-z0-9._@-]{1,64}\Z")
-NEW = {"webhooks": "create", "registry": "register"}
+NEW = {"webhooks": "create", "projects": "create", "registry": "register"}
 """What it is called to make one, where that is not `submit`."""
 VERBS = {"traces": "trace", "patch": "edit"}
 """What it is called to make one of what belongs to a job, or to change it."""

@@ -13,7 +13,18 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import ProblemError, answer
-from service import LOCAL, FieldError, Identity, JobSummary, ModelVersion, Requester, Role, SweepSummary, Tokens
+from service import (
+    LOCAL,
+    FieldError,
+    Identity,
+    JobSummary,
+    ModelVersion,
+    Projects,
+    Requester,
+    Role,
+    SweepSummary,
+    Tokens,
+)
 
 MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
 BODY_WITHIN_S = 30.0
@@ -22,6 +33,8 @@ OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.
 OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
 ADMIN = ("/v1/audit", "/v1/webhooks")
+ADMIN_CHANGES = ("/v1/projects",)
+"""What everybody may read, and an admin may change."""
 OWN_TOKEN = "/v1/me/token"
 """Whoever shows a token may end it."""
 ADDRESS_CHARACTERS = 64
@@ -55,7 +68,8 @@ def demanded(method: str, path: str) -> Role | None:
     """The least role for a request; none: anybody. A route that is added is closed until it is named here."""
     if method in READING and (path in OPEN or path.startswith(OPEN_BELOW)):
         return None
-    if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADMIN):
+    closed = ADMIN if method in READING else (*ADMIN, *ADMIN_CHANGES)
+    if any(path == prefix or path.startswith(f"{prefix}/") for prefix in closed):
         return Role.admin
     return Role.viewer if method in READING or path == OWN_TOKEN else Role.user
 
@@ -73,6 +87,15 @@ def check_code(request: Request, access: Access, found: list[FieldError]) -> Non
         raise ProblemError(
             403, detail, errors=found, remedy="name a model and a dataset that /v1/models and /v1/datasets list"
         )
+
+
+def check_member(request: Request, projects: Projects, name: str) -> None:
+    """Raise ProblemError if the caller may not submit into a project. Whether there is one is for others to find."""
+    project, identity = projects.known.get(name), caller(request)
+    if project is not None and not project.admits(identity.user) and not identity.role.covers(Role.admin):
+        detail = f"{identity.user} is no member of project {name}"
+        errors = [FieldError(pointer="/project", message=detail)]
+        raise ProblemError(403, detail, errors=errors, remedy=f"ask an admin for `millrace projects edit {name}`")
 
 
 def check_owner(request: Request, owned: JobSummary | SweepSummary | ModelVersion) -> None:

@@ -83,9 +83,10 @@ def _links(schema: dict[str, Any], collection: str) -> dict[str, Any]:
     for path, _, operation in _operations(schema):
         parameters = PARAMETER.findall(path)
         if path.startswith(f"{collection}/{{") and len(parameters) == 1:
+            key = "name" if parameters[0] == "name" else "id"
             links[operation["operationId"]] = {
                 "operationId": operation["operationId"],
-                "parameters": {f"path.{parameters[0]}": "$response.body#/id"},
+                "parameters": {f"path.{parameters[0]}": f"$response.body#/{key}"},
                 "description": operation.get("summary", ""),
             }
     return links

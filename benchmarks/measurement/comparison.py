@@ -34,7 +34,7 @@ class Comparison:
     def round(self, turn: int) -> None:
         """Everyone once, beginning with another one each time; one that fails is left out from then on."""
         names = [name for name in self.contenders if name not in self.failures]
-        first, found = turn % len(names), dict[str, Measurement]()
+        first, found = turn % max(len(names), 1), dict[str, Measurement]()
         for name in names[first:] + names[:first]:
             try:
                 found[name] = self.contenders[name](self.work)

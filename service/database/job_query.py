@@ -16,6 +16,8 @@ class PageQuery(BaseModel):
     """Jobs with all of these labels; None: with any value."""
     user: str | None = None
     """Jobs of this user; none: of all."""
+    project: str | None = None
+    """Jobs of this project; none: of all."""
     archived: bool = False
     """The archived jobs, or those that are not."""
     limit: int = 50

@@ -59,6 +59,7 @@ class Job(BaseModel):
     forked_from: str | None
     notes: str = ""
     archived: bool = False
+    project: str = "default"
 
     @property
     def status(self) -> Status:
@@ -207,7 +208,8 @@ class Store:
 
     def find(self, query: Query) -> list[Job]:
         """Jobs, newest first."""
-        texts = (query.user, query.name, query.algorithm, *(text for pair in query.labels for text in pair))
+        fields = (query.user, query.project, query.name, query.algorithm)
+        texts = (*fields, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
         statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
@@ -215,6 +217,8 @@ class Store:
             statement = statement.where(JobRow.state.in_(query.states))
         if query.user is not None:
             statement = statement.where(JobRow.user == query.user)
+        if query.project is not None:
+            statement = statement.where(JobRow.project == query.project)
         if query.name is not None:
             statement = statement.where(JobRow.name.icontains(query.name, autoescape=True))
         if query.algorithm is not None:
@@ -376,6 +380,7 @@ def _new_job(new: Submission, runs_dir: Path) -> Job:
         progress=None,
         user=new.user,
         forked_from=forked_from,
+        project=spec.project,
     )
 
 

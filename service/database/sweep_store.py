@@ -82,9 +82,9 @@ class SweepStore:
         with self.engine.connect() as connection:
             for created, sweep, values in connection.execution_options(yield_per=100).execute(wanted):
                 head = SweepHead(created, sweep)
-                if (after is None or _place(head.token) < after) and _has(
-                    values["spec"]["job"]["labels"], query.labels
-                ):
+                job = values["spec"]["job"]
+                is_asked_for = query.project in (None, job.get("project", "default"))
+                if is_asked_for and (after is None or _place(head.token) < after) and _has(job["labels"], query.labels):
                     found.append(head)
                 if len(found) > query.limit:
                     break

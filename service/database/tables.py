@@ -49,7 +49,19 @@ class JobRow(Base):
     notes: Mapped[str] = mapped_column(server_default="")
     archived: Mapped[bool] = mapped_column(server_default=false())
     """Whether lists leave it out unless they are asked for it."""
+    project: Mapped[str] = mapped_column(String(64), server_default="default", index=True)
     labels: Mapped[list[LabelRow]] = relationship(lazy="raise", cascade="all, delete-orphan")
+
+
+class ProjectRow(Base):
+    """One project."""
+
+    __tablename__ = "projects"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created: Mapped[float]
+    share: Mapped[float]
+    members: Mapped[list[str]] = mapped_column(JSON)
+    quota: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class SweptRow(Base):

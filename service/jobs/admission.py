@@ -1,12 +1,14 @@
-"""Admission: starts waiting jobs strictly in their order, so that small jobs cannot pass a large one for ever."""
+"""Admission: starts waiting jobs as the policy of the queue decides, so that none waits for ever."""
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 
 from service.jobs.launcher import Launcher
 from service.jobs.lifecycle import Lifecycle
 from service.jobs.queueing.claims import Claim
+from service.jobs.queueing.policy import Decision
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.queueing.queue import JobQueue
 from service.status import Status
@@ -61,19 +63,34 @@ class Admission:
         queue = self.queue
         queue.shrinking, queue.blocked = (), None
         if not queue.waiting and not self.preemption.shrunk:
+            queue.reserve(None)
             return False
         await queue.measure()
         if not queue.waiting:
+            queue.reserve(None)
             await self.preemption.give_back(queue.free)
             return bool(self.preemption.shrunk)
-        limited: set[str] = set()
-        for claim in list(queue.line):
-            if claim.user in limited or queue.quotas.refuses(claim, queue.held.values()) is not None:
-                limited.add(claim.user)
-                continue
+        decision = queue.decide()
+        await self._begin(decision.starts)
+        await self._pass(decision)
+        queue.reserve(decision.reserved)
+        self._check_next()
+        return bool(queue.waiting)
+
+    async def _pass(self, decision: Decision) -> None:
+        """Make room for the reserved job, and start those behind it that cannot delay it."""
+        queue, first = self.queue, decision.reserved
+        if first is None:
+            return
+        queue.shrinking = await self.preemption.make_room(first, queue.promised)
+        comes_soon = queue.shrinking or first.needs.fits(queue.promised)
+        await self._begin(decision.beside if comes_soon else [*decision.beside, *decision.before])
+
+    async def _begin(self, claims: Sequence[Claim]) -> None:
+        """Start jobs, as long as Ray has room for them."""
+        queue = self.queue
+        for claim in claims:
             if not claim.needs.fits(queue.free):
-                queue.blocked = claim.rank
-                queue.shrinking = await self.preemption.make_room(claim, queue.promised)
                 break
             is_trial = claim.job_id in self.lifecycle.active.trials  # whose sweep says in which state it is
             if is_trial or await self.lifecycle.move(claim.job_id, (State.QUEUED,), ADMITTED):
@@ -81,8 +98,6 @@ class Admission:
                 await queue.measure()
             if claim.job_id in queue.held or queue.waiting.get(claim.job_id) is claim:  # it has not come back
                 queue.remove(claim.job_id)
-        self._check_next()
-        return bool(queue.waiting)
 
     def _start(self, claim: Claim) -> None:
         self.queue.admit(claim)

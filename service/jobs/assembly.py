@@ -15,6 +15,7 @@ from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.runs import Runs
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.trials import TrialJobs
+from service.projects.projects import Projects
 from service.storage.mirror import Mirror
 from service.storage.run_dirs import RunDirs
 from service.tracking.tracker import Tracking
@@ -33,7 +34,7 @@ def build_manager(
         trackers: Each mirrors the jobs in MLflow or the like.
     """
     active = ActiveJobs()
-    queue = JobQueue(runs, active, config.quotas, config.growth)
+    queue = JobQueue(runs, active, Projects(store.engine, store.writer), config.quotas, config.growth)
     sinks = Sinks(RunDirs(store, mirror), SeriesCache(), trackers)
     lifecycle = Lifecycle(store, runs, active, queue, sinks, config.poll_s)
     metrics = ServiceMetrics(store.count, active.progress, mirror)

@@ -14,12 +14,13 @@ from typing import Any
 from service.database.identity import Requester
 from service.database.job_changes import JobChanges
 from service.database.job_store import Job, Submission
-from service.errors import NeverFits, StateConflict
+from service.errors import StateConflict
 from service.ids import new_job_id
 from service.jobs.admission import Admission
 from service.jobs.fork import choose, forked_spec
 from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
-from service.jobs.queueing.claims import Claim, Quotas
+from service.jobs.queueing.claims import Quotas
+from service.jobs.queueing.entrance import Entrance
 from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
@@ -30,16 +31,15 @@ from service.jobs.views import JobView, view
 from service.spec import JobSpec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView, give
+from service.storage.disk_use import DiskUse
 from service.storage.mirror import Mirror
-from trainers import Resources, State, TraceRefused
+from trainers import State, TraceRefused
 
 CANCEL = "CancelRequested"
 PAUSE = "PauseRequested"
 RESUME = "ResumeRequested"
 NOT_STARTED = "cancelled before it started"
 UPKEEP_S = 1.0
-TOTAL_FOR_S = 1.0
-"""How long the cluster's size counts as known: a burst of submissions does not ask for it each time."""
 REMOVE_EVERY = 60  # upkeeps
 LOOK_EVERY = 30  # likewise: between two looks of the watchdog
 
@@ -57,6 +57,8 @@ class ManagerConfig:
     quotas: Quotas = field(default_factory=Quotas)
     growth: Growth = field(default_factory=Growth)
     """What the cluster may become."""
+    measure_s: float = 15.0
+    """Seconds between two looks at how much of the disk the runs of each project hold."""
     audit_entries: int = 100_000
     """How many changes the audit keeps, and how many refusals."""
 
@@ -88,20 +90,30 @@ class JobManager(JobReader):
         self.trials = parts.trials
         self.metrics = parts.metrics
         self.tasks: list[asyncio.Task[None]] = []
-        self.total: tuple[float, Resources] | None = None
-        """What the cluster had, and when."""
+        self.entrance = Entrance(self.queue)
 
-    async def start(self) -> None:
-        """Take up the jobs that an earlier process left, and begin to admit."""
+    async def start(self, admits: bool = True) -> None:
+        """Take up the jobs that an earlier process left.
+
+        admits: Begin to start jobs at once. Where sweeps are still to be taken up, what their trials hold is not known.
+        """
         await self.recovery.start()
         if self.mirror is not None:
             for job_id, run_dir in (await asyncio.to_thread(self.store.run_dirs)).items():
                 self.mirror.look(job_id, run_dir)
             self.mirror.start(self.active.run_dirs)
         self.tasks = [
-            asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self._keep_up(), name="upkeep"),
+            asyncio.create_task(
+                DiskUse(self.store).keep(self.queue.disk_bytes, self.config.measure_s), name="disk use"
+            ),
         ]
+        if admits:
+            self.admit()
+
+    def admit(self) -> None:
+        """Begin to start jobs that wait."""
+        self.tasks.append(asyncio.create_task(self.admission.run(), name="admission"))
 
     async def stop(self) -> None:
         """Let go of everything; the runs go on."""
@@ -121,17 +133,11 @@ class JobManager(JobReader):
         """A dry run: the spec as it would be run.
 
         Raises:
-            NeverFits: The cluster could never start it, or its user may never hold so much.
+            SpecInvalid: There is no such project.
+            NeverFits: The cluster could never start it, or its user or project may never hold so much.
         """
         spec = spec.resolved(self.config.base)
-        needs = self.runs.needs(spec)
-        if (why := self.config.growth.refuses(spec, await self._total())) is not None:
-            raise NeverFits(why)
-        if (limit := self.config.quotas.refuses(Claim("", user, 0, needs), ())) is not None:
-            raise NeverFits(
-                f"the job needs {needs.cpus:g} CPUs and {needs.gpus:g} GPUs at once, and {limit}; ask for fewer "
-                "workers or for less a worker"
-            )
+        await self.entrance.check(spec, user)
         return spec
 
     async def submit(
@@ -142,14 +148,13 @@ class JobManager(JobReader):
         by: Who has sent it, for its log and the audit.
 
         Raises:
-            NeverFits: As `check` does.
+            SpecInvalid, NeverFits: As `check` does.
             KeyReused: The key stands for another job.
             TooManyWaiting: As many of the user's jobs wait as are allowed.
         """
         spec = await self.check(spec, user)
-        return await self._accept(
-            Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs, by=by)
-        )
+        new = Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs, by=by)
+        return await self._accept(new)
 
     async def fork(
         self,
@@ -199,12 +204,6 @@ class JobManager(JobReader):
         self.lifecycle.begin(job, added.first, self.queue.claim(job, new.spec))
         return view(*current(job, self.active.get(job.id)), self.queue.outlook(job.id), new.spec), True
 
-    async def _total(self) -> Resources:
-        """What the cluster has, at most a second ago."""
-        if self.total is None or time.monotonic() - self.total[0] > TOTAL_FOR_S:
-            self.total = time.monotonic(), await asyncio.to_thread(self.runs.total_resources)
-        return self.total[1]
-
     # -- stopping and resuming ------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, by: Requester | None = None) -> JobView:
@@ -252,7 +251,7 @@ class JobManager(JobReader):
         once it goes on.
 
         Raises:
-            StateConflict: It has ended or is about to, or it is a sweep's trial.
+            StateConflict: It has ended or is about to, it is a sweep's trial, or its project or user is at a limit.
             SpecRejected: It cannot have so many, or so few.
             NeverFits: The cluster is too small for so many.
         """
@@ -265,6 +264,8 @@ class JobManager(JobReader):
             return await self.show(job_id)
         if job.state not in (State.RUNNING, State.RECOVERING) or active is None or active.handle is None:
             raise StateConflict(f"job {job_id} is {job.state}; only one that trains, waits or is paused can be scaled")
+        if (limit := self.entrance.refuses_growth(job_id, workers)) is not None:
+            raise StateConflict(f"job {job_id} cannot have {workers} workers now: {limit}")
         await asyncio.to_thread(active.handle.scale, workers)
         await self.lifecycle.note(job_id, "job.scale", by, workers=workers)
         await asyncio.to_thread(self.store.respecify, job_id, AT_WORK, job.job_spec.with_workers(workers))

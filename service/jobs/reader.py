@@ -34,6 +34,7 @@ class JobReader:
         self.lifecycle = lifecycle
         self.active = lifecycle.active
         self.queue = lifecycle.queue
+        self.projects = lifecycle.queue.projects
         self.run_dirs = lifecycle.sinks.run_dirs
         self.series = lifecycle.sinks.series
         self.mirror = mirror

@@ -103,7 +103,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
     headline, metrics, result = progress.headline, progress.metrics, progress.result
     rate = result.examples_per_s if result else metrics and metrics.examples_per_s
     training = len(progress.workers) or (metrics.workers if metrics else 0)
-    kept = {"id", "name", "user", "labels", "priority", "archived", "state", "created", "finished"}
+    kept = {"id", "name", "user", "project", "labels", "priority", "archived", "state", "created", "finished"}
     return {
         **job.model_dump(include=kept),
         **why,

@@ -303,6 +303,8 @@ def _set(job: JobSpec, data: dict[str, Any], axis: str, value: JsonValue) -> dic
             return data | {"scaling": {"name": value, "weight_decay": kept}}
         case "warmup" if isinstance(value, str):
             return with_field(data, ["warmup", "name"], value)
+        case "project":
+            raise _wrong("/project", "all trials of a sweep are of one project; set it in `job`")
         case _:
             return with_field(data, _path(axis), value)
 

@@ -18,7 +18,6 @@ from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFou
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
-from service.jobs.queueing.claims import Claim
 from service.status import Status
 from service.sweeps import control
 from service.sweeps.ledgers.keeper import LedgerKeeper
@@ -127,13 +126,14 @@ class SweepManager:
     async def check(self, spec: SweepSpec, user: str = "local") -> tuple[SweepSpec, int]:
         """A dry run: the spec as it would run, and how many trials it has. Raises SpecInvalid, NeverFits."""
         spec = spec.resolved(self.base)
-        runs, config = self.jobs.runs, self.jobs.config
+        entrance, project = self.jobs.entrance, spec.job.project
+        entrance.check_project(project, "/job/project")
 
         def refuses(needed: Resources) -> str | None:
-            return config.quotas.refuses(Claim("", user, 0, needed), ())
+            return entrance.refuses(needed, user, project)
 
-        total = await asyncio.to_thread(runs.total_resources)
-        return spec, await asyncio.to_thread(control.check_fits, spec, total, config.growth, refuses)
+        total = await asyncio.to_thread(self.jobs.runs.total_resources)
+        return spec, await asyncio.to_thread(control.check_fits, spec, total, self.jobs.config.growth, refuses)
 
     async def submit(self, spec: SweepSpec, key: str | None = None, user: str = "local") -> tuple[SweepView, bool]:
         """Accept a sweep. A key that the user has used before stands for that sweep. Returns whether it is new."""
@@ -279,6 +279,7 @@ class SweepManager:
         ends = [event.seq for event in await asyncio.to_thread(lambda: [*log.reader.read()]) if event.is_terminal]
         log.reader = EventLogReader(store.folder, max(ends, default=0))
         await self._add_trials(store)
+        await self.queue.look(store)  # what its trials hold counts before any job is started
         self.followers[sweep_id] = asyncio.create_task(self._keep(sweep_id, store, log), name=f"keep {sweep_id}")
 
     async def _keep(self, sweep_id: str, store: TrialStore, log: LiveLog) -> None:

@@ -66,7 +66,8 @@ class TrialQueue:
         row = await asyncio.to_thread(store.trial, trial)
         assert row is not None
         spec = row.job_spec
-        return Claim(trial, user, spec.priority, self.jobs.runs.needs(spec))
+        needs, ends_s = self.jobs.runs.needs(spec), self.deadlines.get(trial)
+        return Claim(trial, user, spec.priority, needs, project=spec.project, ends_s=ends_s)
 
     async def _stop_overdue(self, store: TrialStore, trials: list[TrialProgress]) -> None:
         now = time.time()

@@ -53,6 +53,8 @@ class SweepSummary(BaseModel):
     """Seconds since 1970."""
     user: str
     """Who submitted it."""
+    project: str = "default"
+    """Of its job, and so of all trials."""
     labels: dict[str, str]
     """Of its job."""
     priority: int
@@ -125,6 +127,7 @@ def _summary(store: TrialStore, rows: list[TrialRow]) -> dict[str, Any]:
                 eta_s = event.data["eta_s"]
     values = {name: store.get(name) for name in ("id", "reason", "message", "created")}
     spec, most = store.get("spec"), None if state.is_terminal else _most_trials(store)
+    values["project"] = spec["job"].get("project", "default")
     values |= {"labels": spec["job"]["labels"], "priority": spec["job"]["priority"]}
     return values | {
         "name": spec["name"], "user": store.user, "archived": store.get("archived", False), "state": state,

@@ -116,7 +116,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         listening = bind("127.0.0.1", port)
         url = "http://{}:{}".format(*listening.getsockname())
         store = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
-        config = ManagerConfig(tmp_path / "runs", tmp_path, 0.01, quotas)
+        config = ManagerConfig(tmp_path / "runs", tmp_path, 0.01, quotas, measure_s=0.2)
         manager = build_manager(store, runs, config, mirror)
         sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path, poll_s=0.01)
         streams, tokens = Streams(ping_s, longest_s), Tokens(store.engine)

@@ -33,3 +33,11 @@ def test_a_contender_that_fails_is_left_out_and_named() -> None:
     convnet.round(1)
     assert list(convnet.rounds[0]) == [DDP]
     assert "- other: it did not start" in markdown((convnet, alex), {})
+
+
+def test_the_report_is_written_where_every_contender_fails() -> None:
+    convnet, alex = comparisons(Path("nowhere"), seconds=1.0)
+    convnet.failures = dict.fromkeys(convnet.contenders, "it found no data")
+    convnet.round(1)
+    assert convnet.rounds == [{}]
+    assert "it found no data" in markdown((convnet, alex), {})

@@ -138,7 +138,9 @@ def test_staleness_is_that_of_the_others_between_fetch_and_push() -> None:
     assert (stale(1).mean, stale(4).mean, stale(4).least, stale(4).most) == (0, 3, 3, 3)
     assert stale(4, num_push=2, num_fetch=4).mean == pytest.approx((3 + (2 * 3 + 1)) / 2)
     assert stale(8, max_staleness=0).most <= 8
+    assert (stale(4, push="delta", steps=5).mean, stale(4, push="delta", max_staleness=0).most) == (3, 3)
     assert planned(spec_of(), 4).of(4).staleness is None
+    assert planned(spec_of(algorithm="easgd"), 4).of(4).staleness is None
     spec = spec_of(algorithm="downpour")
     uneven = profile_of(spec, forward=Timed(median_s=0.01, spread_s=0.003))
     found = plan_spec(spec, PlanRequest(workers=(8,), profile=uneven)).of(8).staleness

@@ -147,7 +147,8 @@ ALGORITHMS: list[Any] = [
     {"name": "sync", "form": "parameter_server"}, "downpour", {"name": "downpour", "push": "layerwise", "num_fetch": 2},
     {"name": "mixed", "group": 2}, "hybrid", {"name": "hybrid", "scheme": "b"},
     {"name": "hybrid", "scheme": "bc", "fc_batch": "per_turn"}, {"name": "parallel_sgd", "average_every": 3}, "admm",
-    {"name": "diloco", "average_every": 4},
+    {"name": "diloco", "average_every": 4}, {"name": "easgd", "tau": 4},
+    {"name": "downpour", "push": "delta", "steps": 4},
     {"name": "admm", "form": "consensus"},
 ]  # fmt: skip
 POSITIVE = st.floats(1e7, 1e11)

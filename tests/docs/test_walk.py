@@ -31,7 +31,8 @@ WALKED = {
     "data-and-models": {"Your own model and dataset", "Your own model, trained"},
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
-    "algorithms/downpour": {"Delay compensation"},
+    "algorithms/downpour": {"Delay compensation", "Asynchronous local SGD"},
+    "algorithms/easgd": {"What outlives a worker"},
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed", "Products"},
@@ -45,6 +46,7 @@ WALKED = {
         "Tokens that end",
     },
     "audit": {"The audit"},
+    "projects": {"Create one, submit into it", "Quotas", "By REST and from Python"},
     "storage": {"Copies of runs", "Backup"},
     "registry": {"Register, list, fetch", "By REST and from Python"},
     "rest": {
@@ -212,10 +214,13 @@ def test_the_recipe(place: Place) -> None:
     assert ["rate_factor", "32", "factor"] in [words[:3] for words in told]
     assert ["rate_factor", "5.6568542", "sqrt(factor)"] in [words[:3] for words in told]
     assert ["drop", "1", "30", "38435010", "0.32"] in [words[:5] for words in told]
-    (late,) = blocks("algorithms/downpour", "bash")
+    late, delta = blocks("algorithms/downpour", "bash")
+    assert ["outer", "0.7", "d"] in [line.split()[:3] for line in place.shell(delta).splitlines()]
     told = [line.split() for line in place.shell(late).splitlines()]
     assert ["late_gradients", "delay_compensated", "g"] in [words[:3] for words in told]
     assert ["optimizer_state", "16", "bytes"] in [words[:3] for words in told]
+    (elastic,) = blocks("algorithms/easgd", "bash")
+    assert ["elastic", "0.45", "v"] in [line.split()[:3] for line in place.shell(elastic).splitlines()]
 
 
 def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:
@@ -280,6 +285,7 @@ def test_a_service_for_others(place: Place) -> None:
         assert_operations(place)
         assert_audit(place)
         assert_storage(place)
+        assert_projects(place)
         assert_registry(place)
         assert_rest(place)
 
@@ -309,6 +315,16 @@ def assert_storage(place: Place) -> None:
     assert "takes what is written and gives it back" in told
     assert re.search(r"copy +(is being copied|copied) to", told)
     assert (place.folder / "backup.db").stat().st_size > 0
+
+
+def assert_projects(place: Place) -> None:
+    """What its commands print."""
+    told = place.shell("\n".join(blocks("projects", "bash")))
+    assert re.search(r"^members +ann$", told, re.MULTILINE)
+    assert re.search(r"^ *vision +2 +0 of 1 +0 of 2 +0 +0 of 10 GB +0 +ann", told, re.MULTILINE)
+    assert re.search(r"^members +ann, bob$", told, re.MULTILINE)
+    assert '"quota":{"jobs":null,"cpus":null,"gpus":0.0,"disk_bytes":10000000000}' in told
+    assert '"project":"vision"' in told
 
 
 def assert_registry(place: Place) -> None:

@@ -34,7 +34,7 @@ from trainers.parameter_server.shard import ShardConfig
 from trainers.spec import ClipSpec, TrainSpec
 from trainers.tasks.base import Task
 from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
-from trainers.training.optimizer import optimizer_of
+from trainers.training.optimizer import optimizer_of, own_optimizer_of, rate_of_versions
 from trainers.training.setup import build_order
 from trainers.training.work import GroupPosition, leased, synchronous
 
@@ -86,6 +86,7 @@ class Run:
     order: Order = field(init=False)
     layout: Layout = field(init=False)
     optimizer: Optimizer = field(init=False)
+    own_optimizer: Optimizer = field(init=False)
     groups: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +102,7 @@ class Run:
         model = self.model()
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
         self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
+        self.own_optimizer = own_optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.groups = spec.algorithm.parameter_groups(model, self.layout)
 
     def opened(self) -> Dataset:
@@ -128,7 +130,7 @@ class Run:
     def context(self, **exchange: object) -> Context:
         return Context(
             replica=self.replica(),
-            optimizer=self.optimizer,
+            optimizer=self.own_optimizer,
             groups=self.groups,
             wire=self.spec.wire,
             compress=self.spec.compress,
@@ -154,7 +156,7 @@ class Run:
         algorithm = self.spec.algorithm
         quorum = algorithm.traits.quorum(self.order.num_virtual)
         update = SliceUpdate(self.optimizer.within(cut), cut.stop - cut.start, CPU)
-        schedule = self.spec.learning_rate(self.dataset.num_train)
+        schedule = rate_of_versions(self.spec, self.dataset.num_train)
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, algorithm.traits.harmless_staleness)
 
     def examples(self, worker: int, collectives: Collectives, rounds: int = 0) -> tuple[Dataset, Order]:

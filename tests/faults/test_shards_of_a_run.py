@@ -51,13 +51,25 @@ def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: Clu
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("replicas", "algorithm"),
+    [
+        (1, {"server_rule": "delay_compensated"}),
+        (2, {"server_rule": "gap_aware"}),
+        (2, {"push": "delta", "steps": 2}),
+    ],
+    ids=["one", "two", "delta"],
+)
 def test_an_asynchronous_run_says_how_many_updates_went_with_its_shards(
-    cluster: ClusterInfo, tmp_path: Path, replicas: int
+    cluster: ClusterInfo, tmp_path: Path, replicas: int, algorithm: dict[str, Any]
 ) -> None:
-    algorithm = {"name": "downpour", "server_rule": "delay_compensated" if replicas == 1 else "gap_aware"}
-    fields = {"algorithm": algorithm, "workers": 2, "epochs": EPOCHS, "ps": {"replicas": replicas}}
-    watched = start(f"shards-{replicas}", spec(tmp_path / "plan", **fields), tmp_path)
+    fields = {
+        "algorithm": {"name": "downpour"} | algorithm,
+        "workers": 2,
+        "epochs": EPOCHS,
+        "ps": {"replicas": replicas},
+    }
+    watched = start(f"shards-{replicas}-{len(algorithm)}", spec(tmp_path / "plan", **fields), tmp_path)
     for index in (0, 1, 0):
         has_trained(watched, 200)
         kill_shard(watched, index)

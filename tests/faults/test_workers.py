@@ -234,14 +234,19 @@ def test_an_exception_costs_the_worker_and_not_the_run(
 @pytest.mark.parametrize(
     "sizes", [(2, 4, 3, 5), pytest.param((2, 4, 3, 5, 2, 3, 2, 5, 4, 3), id="twenty", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("algorithm", ["sync", "downpour"])
+@pytest.mark.parametrize("algorithm", ["sync", "downpour", "delta", "eamsgd"])
 def test_every_example_of_a_prime_number_once_through_kills_and_resizes(
     cluster: ClusterInfo, tmp_path: Path, algorithm: str, sizes: tuple[int, ...]
 ) -> None:
     plan, pause_s = tmp_path / "plan", 0.0025 * len(sizes)
     workers = {"count": 3, "virtual": 5, "max": 5} if algorithm == "sync" else {"count": 3, "max": 5}
-    rule = {} if algorithm == "sync" else {"server_rule": "delay_compensated"}
-    fields = {"algorithm": {"name": algorithm} | rule, "workers": workers, "epochs": 1, "data": "faulty:prime"}
+    own = {
+        "sync": {"name": "sync"},
+        "downpour": {"name": "downpour", "server_rule": "delay_compensated"},
+        "delta": {"name": "downpour", "push": "delta", "steps": 5, "dynamic": True},
+        "eamsgd": {"name": "eamsgd", "tau": 5},
+    }
+    fields = {"algorithm": own[algorithm], "workers": workers, "epochs": 1, "data": "faulty:prime"}
     train = spec(plan, pause_s=pause_s, **fields)
     watched = start(f"faults-prime-{algorithm}", train, tmp_path)
     for size in sizes:

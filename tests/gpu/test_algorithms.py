@@ -68,11 +68,13 @@ def test_downpour_of_one_worker_is_serial_pytorch(push: str, tmp_path: Path) -> 
         {"name": "hybrid"},
         {"name": "hybrid", "scheme": "b"},
         {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 1}, "max_staleness": 1},
+        {"name": "downpour", "push": "delta", "steps": 3},
+        {"name": "eamsgd", "tau": 3, "momentum": 0.9},
     ],
     ids=str,
 )
 def test_an_algorithm_has_the_numbers_of_the_cpu(algorithm: dict[str, Any], tmp_path: Path) -> None:
-    count = 1 if algorithm["name"] == "downpour" else 2
+    count = 1 if algorithm["name"] in ("downpour", "eamsgd") else 2
     fields = PLAIN | {"algorithm": algorithm, "optimizer": {"name": "sgd", "lr": 0.01}}
     on_gpu = trained(gpu_spec(count, **fields), tmp_path / "gpu")
     on_cpu = trained(gpu_spec(count, **fields, device="cpu"), tmp_path / "cpu")

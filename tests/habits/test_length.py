@@ -61,7 +61,16 @@ def test_it_ends_with_the_bits_that_a_longer_run_has_there(tmp_path: Path, field
             assert torch.equal(found.model[name], tensor), name
 
 
-@pytest.mark.parametrize("fields", [{"algorithm": "downpour"}, {"algorithm": {"name": "mixed", "group": 2}}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"algorithm": "downpour"},
+        {"algorithm": {"name": "mixed", "group": 2}},
+        {"algorithm": {"name": "downpour", "push": "delta", "steps": 2}},
+        {"algorithm": {"name": "easgd", "tau": 2}},
+    ],
+    ids=str,
+)
 def test_asynchronous_workers_train_each_example_up_to_the_end_once(tmp_path: Path, fields: dict[str, Any]) -> None:
     local = LocalRun(spec(workers=2, epochs=3, max_examples=EXAMPLES + 40, **fields), tmp_path / "run")
     found = read_checkpoint(local.train())

@@ -110,8 +110,9 @@ def test_where_nothing_is_bad_skipping_changes_nothing(tmp_path: Path) -> None:
         {"algorithm": {"name": "mixed", "group": 3}, "ps": 1},
         {"algorithm": "admm"},
         {"algorithm": {"name": "diloco", "average_every": 2}},
+        {"algorithm": {"name": "easgd", "tau": 2}, "ps": 1},
     ],
-    ids=["sync", "bucketed", "downpour", "mixed", "admm", "diloco"],
+    ids=["sync", "bucketed", "downpour", "mixed", "admm", "diloco", "easgd"],
 )
 def test_a_step_that_loses_all_its_examples_divides_by_nothing(changes: dict, tmp_path: Path) -> None:
     """Of 41 examples two are good, and a step has three."""

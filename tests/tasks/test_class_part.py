@@ -105,6 +105,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "hybrid": {"model": "lenet5"},
     "parallel_sgd": {},
     "diloco": {},
+    "easgd": {},
     "admm": {},
 }
 

@@ -23,6 +23,8 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "mixed"},
     {"name": "parallel_sgd"},
     {"name": "diloco"},
+    {"name": "eamsgd", "tau": 2},
+    {"name": "downpour", "push": "delta", "steps": 2},
     {"name": "admm"},
 ]
 

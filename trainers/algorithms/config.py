@@ -30,8 +30,10 @@ class AlgorithmConfig(BaseModel, ABC):
     source: ClassVar[str] = ""
     """Paper and section."""
 
-    usual_optimizer: ClassVar[str] = "momentum"
-    """Of a spec that names none."""
+    @property
+    def usual_optimizer(self) -> str:
+        """Of a spec that names none."""
+        return "momentum"
 
     @property
     @abstractmethod

@@ -7,14 +7,11 @@ from torch import Tensor
 
 from trainers.algorithms.base import Context, Minibatch, StepReport, Work
 from trainers.algorithms.config import names_of_ranks
+from trainers.algorithms.local_step import LocalStep
 from trainers.collectives.average import gather_rows
 from trainers.collectives.reduction_tree import block
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers, State
-from trainers.optim.gradient import TensorGradient
-from trainers.optim.gradient_norm import NormLimit
-from trainers.optim.scaling import momentum_correction
-from trainers.optim.update import Contribution, SliceUpdate
 
 
 class LocalSteps:
@@ -31,9 +28,7 @@ class LocalSteps:
         self.ranks = range(*block(context.num_virtual, self.collectives.rank, self.collectives.size))
         self.own = torch.zeros(len(self.ranks), len(self.names), self.numel, device=device)
         self.versions = {rank: self._version(rows) for rank, rows in zip(self.ranks, self.own, strict=True)}
-        self.gradient = self.own.new_zeros(self.numel)
-        self.limit = NormLimit(context.optimizer)
-        self.update = SliceUpdate(context.optimizer, self.numel, device)
+        self.one = LocalStep(context, device)
         self.examples, self.learning_rate = context.start.examples, context.start.learning_rate
         self.trained: dict[int, int] = {}  # virtual worker -> examples in this round; empty before its first step
         self.all_trained = 0
@@ -47,7 +42,7 @@ class LocalSteps:
         self.examples += work.total_examples
         self.learning_rate = lr
         self._count(work)
-        return StepReport(total, work.examples, lr, norms=self.limit.taken())
+        return StepReport(total, work.examples, lr, norms=self.one.limit.taken())
 
     def begin_round(self) -> None:
         """The virtual workers have the same parameters again."""
@@ -77,16 +72,12 @@ class LocalSteps:
                 vector.copy_(start.state.get(f"{name}-{rank}", start.state[name]))
 
     def _sgd(self, minibatch: Minibatch, lr: float) -> Total:
-        """One step of one virtual worker, on the mean gradient of its minibatch. Returns the summed loss."""
-        batch, rank = minibatch.batch, minibatch.virtual_rank
-        if batch is None:
+        """One step of one virtual worker. Returns the summed loss."""
+        if minibatch.batch is None:
             return Total()
-        version = self.versions[rank]
-        total = self.context.replica.gradient(version.params, batch, self.gradient, mean=True, virtual_rank=rank)
-        correction = momentum_correction(self.learning_rate, lr)
-        gradient, scale = TensorGradient(self.gradient), self.limit.of(self.gradient)
-        contribution = Contribution(gradient, 1, lr, correction=correction, seen=self.examples, scale=scale)
-        self.update.apply([contribution], version, version)
+        version = self.versions[minibatch.virtual_rank]
+        total = self.one.compute(version.params, minibatch)
+        self.one.apply(version, lr, self.examples, self.learning_rate)
         return total
 
     def _count(self, work: Work) -> None:

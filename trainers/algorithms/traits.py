@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainers.optim.late.config import LateSpec
+from trainers.optim.outer.config import OuterSpec
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Traits:
     """Whether the workers of a group exchange tensors among themselves."""
     num_push: int = 1
     """Minibatches whose gradients a worker accumulates into one push."""
+    follows_paces: bool = False
+    """Asynchronous: whether a worker that is slower than the fastest pushes after fewer minibatches."""
     num_backup: int = 0
     """b: backup workers. Each step drops the gradients of the b workers that finish last (Chen et al. 2016)."""
     harmless_staleness: int | None = None
@@ -25,6 +28,9 @@ class Traits:
     still has the whole rate. None: they do not."""
     late: LateSpec | None = None
     """What else the shards make of gradients that were computed from older parameters."""
+    outer: OuterSpec | None = None
+    """By what rule the shards apply what workers changed, each by `optimizer`, on parameters of its own. None: workers
+    push gradients, and `optimizer` is the shards'."""
     group: int | None = 1
     """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
     steps_alone: bool = False

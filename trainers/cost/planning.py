@@ -11,6 +11,7 @@ from trainers.algorithms.admm.config import AdmmConfig
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.downpour.config import DownpourConfig
+from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
@@ -19,7 +20,7 @@ from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import cluster_of_links
 from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, recommended
 from trainers.cost.profiled import between, check_profile, machine_of, pace_of_profile
-from trainers.cost.schedules.asynchronous import Visits, downpour_step, mixed_step
+from trainers.cost.schedules.asynchronous import Visits, downpour_step, easgd_step, mixed_step, rhythm_of
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.hybrid import hybrid_step
 from trainers.cost.schedules.repairman import corner
@@ -30,7 +31,7 @@ from trainers.cost.staleness import staleness_of
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload, pace_of
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec, field_errors
-from trainers.spec.memory import bytes_a_parameter
+from trainers.spec.memory import bytes_a_parameter, states_of_versions
 
 MOST_BY_DEFAULT = 64
 
@@ -39,6 +40,7 @@ SCHEDULES: dict[type[AlgorithmConfig], Callable[[TrainSpec, Any, Workload, Pace,
     SyncConfig: sync_step,
     DownpourConfig: downpour_step,
     MixedConfig: mixed_step,
+    EasgdConfig: easgd_step,
     HybridConfig: hybrid_step,
     ParallelSgdConfig: parallel_sgd_step,
     DilocoConfig: diloco_step,
@@ -217,7 +219,7 @@ def candidates_of(spec: TrainSpec, cluster: Cluster, workers: Sequence[int]) -> 
 def shard_bytes(spec: TrainSpec, work: Workload, fleet: Fleet) -> Floats | None:
     """Of the fullest shard, for each number of workers: two versions of its slice of parameters and optimizer state,
     and two gradients that each worker may have under way; (C,)."""
-    if not spec.algorithm.traits.uses_parameter_server or spec.optimizer.num_states is None:
+    if not spec.algorithm.traits.uses_parameter_server or states_of_versions(spec) is None:
         return None
     share = fullest_share(spec, work.variables, fleet.shards)
     return share * work.num_bytes * (2 * (1 + work.num_states) + 2 * fleet.workers)
@@ -299,10 +301,10 @@ def _candidate(step: Step, fleet: Fleet, i: int, alone: float, price: float | No
 def _corner(spec: TrainSpec, work: Workload, machines: Machines) -> float | None:
     """Of one worker's minibatch at the fullest shard, on the link that all of them use."""
     config = spec.algorithm
-    if not isinstance(config, DownpourConfig):
+    if not isinstance(config, DownpourConfig | EasgdConfig):
         return None
     most = min(machines.cluster.num_devices, 4096)
     fleet = replace(fleet_of(spec, machines, [most]), cores=None)
-    visits = Visits(spec, work, machines.pace, fleet, (config.num_fetch, config.num_push))
+    visits = Visits(spec, work, machines.pace, fleet, rhythm_of(config))
     think = np.array([visits.alone_s + machines.pace.data_s])
     return float(corner(think, visits.service_s)[0]) if visits.service_s[0] > 0 else None

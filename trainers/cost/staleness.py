@@ -3,6 +3,7 @@
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.cost.plan import Staleness
+from trainers.cost.schedules.asynchronous import rhythm_of
 from trainers.spec import TrainSpec
 
 UNEVEN = 1.13
@@ -27,14 +28,15 @@ def staleness_of(spec: TrainSpec, workers: int, variation: float) -> Staleness |
     clients = workers
     if isinstance(config, MixedConfig) and config.group != "node":
         clients = max(1, workers // min(config.group, workers))
-    cycles = max(1.0, config.num_fetch / config.num_push)
+    rhythm = rhythm_of(config)
+    cycles = max(1.0, rhythm.num_fetch / rhythm.num_push)
     mean = (cycles + 1) / 2 * clients - 1
     last = cycles * clients - 1
     spread = (UNEVEN * variation * cycles * (clients - 1)) ** 0.5
-    bound = config.max_staleness
+    bound = rhythm.max_staleness
     first = max(0.0, clients - 1 - QUANTILE * spread)
     found = (mean, first, last + QUANTILE * spread)
     if bound is not None:  # minibatches that the slowest may be behind: so many pushes of each of the others
-        most = (bound / config.num_push + cycles) * clients
+        most = (bound / rhythm.num_push + cycles) * clients
         found = (min(mean, most), min(first, most), min(found[2], most))
     return Staleness(mean=found[0], least=found[1], most=found[2])

@@ -76,10 +76,11 @@ class StepTimer:
     """Steps of one worker without anybody else, each part timed."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup, start = setup, setup.begin()[0].buffers
+        self.setup, params = setup, setup.begin()[0].buffers.params
+        start = Buffers(params, setup.own_optimizer.initial_state(params))
         self.current, self.following = (_copied(start, setup.replica.device) for _ in range(2))
         self.gradient = torch.zeros_like(self.current.params)
-        self.rule = SliceUpdate(setup.optimizer, self.gradient.numel(), self.gradient.device)
+        self.rule = SliceUpdate(setup.own_optimizer, self.gradient.numel(), self.gradient.device)
         self.batches = _endless(setup)
         self.data: list[float] = []
         self.forward: list[float] = []

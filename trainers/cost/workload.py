@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trainers.cost.clusters.cluster import DescribedDevice
 from trainers.cost.figures import Figures
 from trainers.spec import TrainSpec
+from trainers.spec.memory import states_of_versions
 
 FLOAT_BYTES = 4
 
@@ -100,8 +101,8 @@ class Pace:
 
 
 def num_states_of(spec: TrainSpec) -> int:
-    """Vectors of the optimizer's state and, where shards correct late gradients, of theirs."""
-    return (spec.optimizer.num_states or 0) + spec.algorithm.traits.late_states
+    """Vectors that an update reads and writes beside the parameters; 0 where the optimizer's class decides."""
+    return states_of_versions(spec) or 0
 
 
 def pace_of(device: DescribedDevice, work: Workload, per_worker: int) -> Pace:

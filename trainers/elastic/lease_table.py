@@ -74,11 +74,12 @@ class LeaseTable:
         self.begun = 0
         self.num_complete = 0  # epochs, from the first on, that are known to be wholly applied
 
-    def lease(self, holder: int, num_holders: int | None = None) -> Lease | None:
+    def lease(self, holder: int, num_holders: int | None = None, longest: int | None = None) -> Lease | None:
         """The next minibatches for a holder, which is a worker or a group of them; None when none are left to lease.
-        Leases become shorter towards the end, if it is said among how many holders the rest is divided."""
+        Leases become shorter towards the end, if it is said among how many holders the rest is divided; or are as long
+        as is said."""
         while self.has_more():
-            longest = self.lease_size if num_holders is None else self._fair(num_holders)
+            longest = longest or (self.lease_size if num_holders is None else self._fair(num_holders))
             first, rest = _cut(self.free.popleft(), longest)
             left = self._left(first)  # pushes of an earlier holder may have been applied since
             self.free.extendleft(reversed([*left[1:], *rest]))
@@ -182,14 +183,14 @@ class LeaseDispatcher:
         if rest:
             self.members[group] = rest
 
-    def lease(self, worker: int, closed: bool = False) -> Lease | None:
-        """The next minibatches for a worker's group. None is the end: everything is leased, or the run is `closed`, and
-        the others of the group have no lease that this worker has not."""
+    def lease(self, worker: int, closed: bool = False, longest: int | None = None) -> Lease | None:
+        """The next minibatches for a worker's group; `longest` of them, if that is said. None is the end: everything
+        is leased, or the run is `closed`, and the others of the group have no lease that this worker has not."""
         if worker not in self.group_of:
             return None  # it was given up, and asks a last time
         if not self.pending[worker]:
             group = self.group_of[worker]
-            lease = None if closed else self.table.lease(group, len(self.members))
+            lease = None if closed else self.table.lease(group, len(self.members), longest)
             for member in self.members[group]:
                 self.pending[member].append(lease)
         return self.pending[worker].popleft()

@@ -3,6 +3,7 @@
 import math
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import RECORDS
 from trainers.data.order import Order
@@ -87,6 +88,13 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
             f"algorithm.local_after: the run has {spec.epochs} epochs, so no step is local; use fewer, or algorithm: "
             "sync, which exchanges gradients alone"
         )
+    rounds = -(-order.minibatches // workers.count)
+    if traits.outer is not None and traits.num_push > rounds:
+        field = "tau" if isinstance(spec.algorithm, EasgdConfig) else "steps"
+        found.append(
+            f"algorithm.{field}: an epoch has {order.minibatches} minibatches for {workers.count} workers, and its end "
+            f"ends a round, so some of them have nothing to do; give {rounds} or less"
+        )
     if isinstance(spec.algorithm, DilocoConfig) and spec.algorithm.average_every > order.steps:
         found.append(
             f"algorithm.average_every: an epoch has {order.steps} steps, and its end ends a round, so rounds are not "
@@ -151,7 +159,8 @@ def _compressed(spec: TrainSpec) -> list[str]:
 def _asynchrony(spec: TrainSpec) -> list[str]:
     """Gradients that come late act like momentum (Mitliagkas et al. 2016)."""
     traits, optimizer = spec.algorithm.traits, spec.optimizer
-    if traits.is_synchronous or traits.num_backup or not isinstance(optimizer, MomentumSpec | NesterovSpec):
+    late = not traits.is_synchronous and not traits.num_backup and traits.outer is None
+    if not late or not isinstance(optimizer, MomentumSpec | NesterovSpec):
         return []
     if spec.workers.count == 1 or optimizer.momentum < HEAVY_MOMENTUM:
         return []

@@ -15,13 +15,15 @@ def bytes_a_parameter(spec: TrainSpec) -> int | None:
     Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each virtual
     worker has its own; with a parameter server the state is in the shards.
     """
-    has_state = not spec.algorithm.traits.uses_parameter_server
+    has_state = spec.algorithm.traits.outer is not None or not spec.algorithm.traits.uses_parameter_server
     return None if has_state and spec.optimizer.num_states is None else bytes_with(spec, spec.optimizer.num_states or 0)
 
 
 def bytes_with(spec: TrainSpec, vectors: int) -> int:
     """The same where the optimizer keeps so many vectors."""
     traits = spec.algorithm.traits
+    if traits.outer is not None:
+        return FLOAT_BYTES * (1 + vectors + 1 + traits.common_vectors)
     if traits.uses_parameter_server:
         return FLOAT_BYTES * 2 + _kept(spec)
     own = FLOAT_BYTES * num_versions(spec) * (1 + vectors + (spec.ema is not None))
@@ -35,10 +37,20 @@ def num_versions(spec: TrainSpec) -> int:
 
 
 def state_bytes(spec: TrainSpec) -> int | None:
-    """What the optimizer keeps for each trained parameter, the average and what late gradients ask for with it, in all
-    its versions; None where its class decides."""
-    vectors, others = spec.optimizer.num_states, (spec.ema is not None) + spec.algorithm.traits.late_states
-    return None if vectors is None else FLOAT_BYTES * num_versions(spec) * (vectors + others)
+    """What is kept for each trained parameter beside it, the average with it, in all its versions; None where the
+    optimizer's class decides."""
+    vectors = states_of_versions(spec)
+    return None if vectors is None else FLOAT_BYTES * num_versions(spec) * (vectors + (spec.ema is not None))
+
+
+def states_of_versions(spec: TrainSpec) -> int | None:
+    """Vectors that belong to a version beside the parameters and their average: of the optimizer, with what late
+    gradients ask for, or of the rule by which shards apply what workers changed; None where the optimizer's class
+    decides."""
+    vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
+    if traits.outer is not None:
+        return traits.outer.num_states(spec.workers.count)
+    return None if vectors is None else vectors + traits.late_states
 
 
 def gradient_bytes(spec: TrainSpec, wire: WireName) -> int:
@@ -61,6 +73,8 @@ def sum_bytes(spec: TrainSpec) -> tuple[float, float] | None:
 def held_by_a_worker(spec: TrainSpec) -> str:
     """Which vectors that is."""
     traits, replicas = spec.algorithm.traits, _replicas(spec)
+    if traits.outer is not None:
+        return f"parameters and optimizer state of its own, gradient, and {traits.common_vectors} more vectors"
     kept = "" if spec.compress is None else ", and what is kept back of what it sends"
     if traits.uses_parameter_server:
         return f"parameters and gradient{kept}"

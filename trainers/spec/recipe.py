@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
 from trainers.data.order import Order
@@ -23,6 +24,7 @@ from trainers.spec.memory import (
     held_by_a_worker,
     num_versions,
     state_bytes,
+    states_of_versions,
     sum_bytes,
 )
 from trainers.spec.quantity import Explained, Quantity
@@ -91,8 +93,9 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
 def _batch(spec: TrainSpec) -> dict[str, Quantity]:
     k, n, base = spec.workers.num_virtual, spec.batch.per_worker, spec.batch.base
     traits = spec.algorithm.traits
-    if traits.steps_alone:
-        formula = "n: each worker makes steps of its own between two averages of parameters"
+    if traits.steps_alone or traits.outer is not None:
+        between = "averages of parameters" if traits.is_synchronous else "pushes of what they changed"
+        formula = f"n: each worker makes steps of its own between two {between}"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
     elif traits.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
@@ -160,12 +163,12 @@ def _options(optimizer: OptimizerSpec) -> dict[str, Quantity]:
 
 def _state(spec: TrainSpec) -> Quantity:
     """How much memory the optimizer's state takes, and who has it."""
-    vectors, versions, traits = spec.optimizer.num_states, num_versions(spec), spec.algorithm.traits
+    vectors, versions, traits = states_of_versions(spec), num_versions(spec), spec.algorithm.traits
     holders = "each worker" if spec.transport == "process_group" else "all workers of a node together"
     holders = "each virtual worker's copy" if traits.own_replicas else holders
     if traits.uses_parameter_server:
         holders = f"{spec.ps.shards} shards together"
-    vectors = None if vectors is None else vectors + (spec.ema is not None) + traits.late_states
+    vectors = None if vectors is None else vectors + (spec.ema is not None)
     known = "its class keeps as much as it keeps" if vectors is None else f"4 bytes x {vectors} vectors"
     known += f" x {versions} versions" if vectors and versions > 1 else ""
     known += "" if spec.ema is None else ", the average one of them" if vectors else ", and the average"
@@ -187,10 +190,10 @@ def _clip(spec: TrainSpec) -> Quantity:
     if clip is None:
         return Quantity(value="none")
     which = "the mean gradient of an update"
-    if traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
-        which = "each push"
-    elif traits.steps_alone or traits.own_replicas:
+    if traits.steps_alone or traits.own_replicas or traits.outer is not None:
         which = "the mean gradient of each worker's own step"
+    elif traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
+        which = "each push"
     if clip.norm is None:
         return Quantity(
             value=clip.value, formula=f"elements of g into [-value, value]; g: {which}", source="Mikolov 2012"
@@ -229,6 +232,11 @@ def _averages(spec: TrainSpec) -> dict[str, Quantity]:
 def _outer(spec: TrainSpec) -> dict[str, Quantity]:
     """What is made of the steps of a round, where an optimizer of its own does that."""
     algorithm = spec.algorithm
+    if isinstance(algorithm, EasgdConfig):
+        alpha, formula = algorithm.alpha_of(spec.workers.num_virtual), algorithm.formula(spec.workers.num_virtual)
+        return {"elastic": Quantity(value=alpha, formula=formula, source=algorithm.source)}
+    if rule := algorithm.traits.outer:
+        return {"outer": Quantity(value=rule.lr, formula=rule.formula(spec.workers.count), source=rule.source)}
     if not isinstance(algorithm, DilocoConfig):
         return {}
     outer, every = algorithm.outer, algorithm.average_every
@@ -323,8 +331,9 @@ def _sent_compressed(spec: TrainSpec) -> str:
     if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
         found, plain = both
         return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
-    each = f"{spec.compress.bytes_an_element:.3g} bytes an element of each push"
-    return f"{each}, 4 where shards of the node read it in place"
+    return (
+        f"{spec.compress.bytes_an_element:.3g} bytes an element of each push, 4 where a node's shards read it in place"
+    )
 
 
 def _recomputed(spec: TrainSpec) -> Quantity:

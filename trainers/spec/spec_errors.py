@@ -13,7 +13,7 @@ from trainers.spelling import sentence
 
 MOST_ERRORS = 50
 """Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
-UNIONS = frozenset({"algorithm", "optimizer", "schedule", "search"})
+UNIONS = frozenset({"algorithm", "optimizer", "outer", "schedule", "search"})
 """Fields whose form depends on their `name`; pydantic puts that name into the place of an error."""
 ELSEWHERE = {"learning_rate": "lr", "batch_size": "per_worker", "num_workers": "count", "dataset": "data"}
 """What others call a field of ours."""

@@ -118,7 +118,7 @@ class TrainSpec(Section):
         AfterValidator(has_whole_parameters),
     ] = cast(AnyOptimizer, {})  # a section without a name, until the algorithm is known
     """The update rule and its learning rate. Left out, it is `adagrad` for `downpour` and `mixed`, which bears late
-    gradients, `adamw` for `diloco`, and `momentum` for the others."""
+    gradients, `adamw` for `diloco` and `push: delta`, `sgd` for `easgd`, and `momentum` for the others."""
 
     scaling: Annotated[ScalingSpec, shorthand("name", ScalingSpec, str)] = ScalingSpec()
     """How learning rate and weight decay follow the batch: `none`, `sqrt` or `linear`."""

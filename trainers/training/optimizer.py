@@ -21,7 +21,18 @@ Ends = tuple[tuple[int, int], ...]
 
 
 def optimizer_of(spec: TrainSpec, num_examples: int, model: nn.Module, layout: Layout) -> Optimizer:
-    """What updates the parameters of this model; num_examples: in the training set.
+    """What makes the versions of this model: the spec's optimizer, or where workers step by themselves with that, the
+    rule by which shards apply what it changed.
+
+    Raises:
+        SpecRejected: A group has no parameter.
+    """
+    own = own_optimizer_of(spec, num_examples, model, layout)
+    return own if (outer := _outer(spec)) is None else outer
+
+
+def own_optimizer_of(spec: TrainSpec, num_examples: int, model: nn.Module, layout: Layout) -> Optimizer:
+    """What steps on gradients of this model; num_examples: in the training set.
 
     Raises:
         SpecRejected: A group has no parameter.
@@ -29,16 +40,40 @@ def optimizer_of(spec: TrainSpec, num_examples: int, model: nn.Module, layout: L
     owners = group_members(spec.optimizer.groups, [name for name, _ in model.named_parameters()])
     exempt = layout.spans_of(exempt_names(model, spec.optimizer.no_decay))
     parameters = layout.parameters(hidden_matrices(model)) if spec.optimizer.whole else ()
-    return build_optimizer(
-        spec, num_examples, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters
-    )
+    return _own(spec, num_examples, ends(exempt), [ends(layout.spans_of(names)) for names in owners], parameters)
 
 
 def build_optimizer(
     spec: TrainSpec, num_examples: int, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...] = ()
 ) -> Optimizer:
-    """What updates a vector in which these are the parts without weight decay, those of each of the spec's groups, and
-    the parameters, where they are updated one by one.
+    """As `optimizer_of`, of a vector in which these are the parts without weight decay, those of each of the spec's
+    groups, and the parameters, where they are updated one by one.
+
+    Raises:
+        SpecRejected: The average and a state of the rule have one name.
+    """
+    outer = _outer(spec)
+    return outer or _own(spec, num_examples, exempt, groups, parameters)
+
+
+def rate_of_versions(spec: TrainSpec, num_examples: int) -> Callable[[int], float]:
+    """The learning rate of `optimizer_of`, from the examples applied; num_examples: in the training set."""
+    outer = spec.algorithm.traits.outer
+    if outer is None:
+        return spec.learning_rate(num_examples)
+    return lambda _: outer.lr
+
+
+def _outer(spec: TrainSpec) -> Optimizer | None:
+    """By what shards apply what workers changed."""
+    outer = spec.algorithm.traits.outer
+    return None if outer is None else Optimizer(outer.build(spec.workers.count), ema=spec.ema)
+
+
+def _own(
+    spec: TrainSpec, num_examples: int, exempt: Ends, groups: Sequence[Ends], parameters: tuple[Parameter, ...]
+) -> Optimizer:
+    """What steps on gradients of such a vector.
 
     All weight decays are scaled to the batch (`BatchScaling`).
 
@@ -49,7 +84,7 @@ def build_optimizer(
     rule = own.build()
     if spec.ema is not None and EMA in rule.state_names:
         raise SpecRejected(f"ema: the optimizer keeps a state that is called {EMA} too; leave one of them out")
-    late = spec.algorithm.traits.late
+    late, ema = spec.algorithm.traits.late, None if spec.algorithm.traits.outer else spec.ema
     parts = [own.of_group(group) for group in own.groups]
     courses = [_course(spec, num_examples, group.schedule) for group in own.groups]
     return Optimizer(
@@ -62,7 +97,7 @@ def build_optimizer(
         ),
         parameters,
         spec.clip,
-        spec.ema,
+        ema,
         None if late is None else late.build(),
     )
 

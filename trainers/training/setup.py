@@ -45,7 +45,7 @@ from trainers.tasks.registry import build_task_model, collate_of, collates, task
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer, ends, optimizer_of
+from trainers.training.optimizer import build_optimizer, ends, optimizer_of, own_optimizer_of
 from trainers.training.position import Position
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ class Setup:
     order: Order
     replica: Replica
     optimizer: Optimizer
-    """Of the flat vector."""
+    """What makes the versions, of the flat vector."""
+    own_optimizer: Optimizer
+    """What steps on gradients: the same one, unless shards apply what workers changed by it."""
     schedule: Schedule
     groups: tuple[slice, ...]
     """Groups of parameters that are pushed and fetched by themselves."""
@@ -139,7 +141,7 @@ class Setup:
         groups = [ends(group.spans) for group in now.groups]
         optimizer = build_optimizer(spec, num, ends(now.exempt), groups, now.parameters)
         order, schedule = build_order(spec, num), spec.learning_rate(num)
-        return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer)
+        return replace(self, spec=spec, order=order, schedule=schedule, optimizer=optimizer, own_optimizer=optimizer)
 
     def _is_behind(self, position: Position) -> bool:
         """Whether all that the run would train is trained at this position."""
@@ -203,7 +205,7 @@ class Setup:
         """What the algorithm needs on this worker, but for its way to the others."""
         return Context(
             replica=self.replica,
-            optimizer=self.optimizer,
+            optimizer=self.own_optimizer,
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
@@ -306,6 +308,7 @@ def set_up(
         order=build_order(spec, dataset.num_train),
         replica=Replica(model, layout, device, draws, task, skips, spec.precision, spec.model.compile),
         optimizer=optimizer_of(spec, dataset.num_train, model, layout),
+        own_optimizer=own_optimizer_of(spec, dataset.num_train, model, layout),
         schedule=spec.learning_rate(dataset.num_train),
         groups=groups,
     )

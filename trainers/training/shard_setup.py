@@ -17,7 +17,7 @@ from trainers.parameter_server.shard import Shard, ShardConfig
 from trainers.parameter_server.shared_memory import mapped_ring
 from trainers.spec import TrainSpec
 from trainers.training.messages import RunLayout
-from trainers.training.optimizer import build_optimizer
+from trainers.training.optimizer import build_optimizer, rate_of_versions
 from trainers.training.version_parts import VersionPart
 
 
@@ -78,7 +78,7 @@ class ShardSetup:
         spec, algorithm = self.spec, self.spec.algorithm
         update = SliceUpdate(self._optimizer().within(span), span.stop - span.start, torch.device("cpu"))
         quorum = algorithm.traits.quorum(spec.workers.num_virtual)
-        schedule = spec.learning_rate(self.layout.num_examples)
+        schedule = rate_of_versions(spec, self.layout.num_examples)
         compressor = None if spec.compress is None else compressor_of(spec.compress)
         late = algorithm.traits.harmless_staleness
         return ShardConfig(update, schedule, quorum, algorithm.traits.num_backup, late, compressor)

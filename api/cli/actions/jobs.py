@@ -54,10 +54,11 @@ def print_logs(client: Client, job_id: str, wanted: service.LogFilter, follow: b
     return OK
 
 
-def print_list(client: Client, wanted: tuple[list[str], list[str], bool, int], as_json: bool) -> None:
-    """Print a table of jobs, or one JSON object. wanted: states, labels, whether archived, and how many at most."""
-    states, labels, archived, limit = wanted
-    found = client.list(known_states(states), tuple(labels), archived)
+def print_list(client: Client, wanted: tuple[list[str], list[str], bool, int, str | None], as_json: bool) -> None:
+    """Print a table of jobs, or one JSON object. wanted: states, labels, whether archived, how many at most, and of
+    which project."""
+    states, labels, archived, limit, project = wanted
+    found = client.list(known_states(states), tuple(labels), archived, project)
     jobs = [job for job, _ in zip(found, range(limit), strict=False)]
     if as_json:
         typer.echo(json.dumps({"jobs": [job.model_dump(mode="json") for job in jobs]}))
@@ -90,6 +91,7 @@ def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) 
     rows = {
         "job": job.id,
         "name": job.name,
+        "project": job.project,
         "labels": ", ".join(f"{key}={value}" for key, value in job.labels.items()),
         "notes": job.notes,
         "priority": str(job.priority),

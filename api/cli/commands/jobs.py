@@ -13,6 +13,7 @@ from api.cli.options import (
     KeyOption,
     Output,
     OutputOption,
+    ProjectOption,
     ServerOption,
     Sets,
     SpecFile,
@@ -33,6 +34,7 @@ def _add_submit(app: typer.Typer, context: CliContext) -> None:
         spec_file: SpecFile,
         *,
         sets: Sets = None,
+        project: ProjectOption = None,
         key: KeyOption = None,
         dry_run: DryRunOption = False,
         watch: Annotated[bool, typer.Option("--watch", help="Follow the job.")] = False,
@@ -44,7 +46,7 @@ def _add_submit(app: typer.Typer, context: CliContext) -> None:
         from api.cli.actions.specs import print_checked, read_job
         from api.cli.connection import connected
 
-        spec = read_job(spec_file, sets or [])
+        spec = read_job(spec_file, [*(sets or []), *([] if project is None else [f"project={project}"])])
         with connected(context, server, str(spec_file)) as client:
             if dry_run:
                 print_checked(client.check(spec), output is Output.json)
@@ -94,6 +96,7 @@ def _add_views(app: typer.Typer, context: CliContext) -> None:
     def list_jobs(
         state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
         label: Annotated[list[str] | None, typer.Option(help="Only jobs with this KEY=VALUE or KEY.")] = None,
+        project: Annotated[str | None, typer.Option(help="Only jobs of this project.", show_default=False)] = None,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
         archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
         server: ServerOption = None,
@@ -104,7 +107,7 @@ def _add_views(app: typer.Typer, context: CliContext) -> None:
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            print_list(client, (state or [], label or [], archived, limit), output is Output.json)
+            print_list(client, (state or [], label or [], archived, limit, project), output is Output.json)
 
     @app.command()
     def show(job: JobId, server: ServerOption = None, output: OutputOption = Output.text) -> None:

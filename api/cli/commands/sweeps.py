@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from api.cli.context import CliContext
-from api.cli.options import AddressOption, CpusOption, Output, OutputOption, ServerOption, Sets, SpecFile
+from api.cli.options import (
+    AddressOption,
+    CpusOption,
+    Output,
+    OutputOption,
+    ProjectOption,
+    ServerOption,
+    Sets,
+    SpecFile,
+)
 
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep's id.", show_default=False)]
 
@@ -24,6 +33,7 @@ def _add_sweep(app: typer.Typer, context: CliContext) -> None:
         spec_file: SpecFile,
         *,
         sets: Sets = None,
+        project: ProjectOption = None,
         sweep_dir: Annotated[
             Path | None, typer.Option(help="Where it leaves everything; one that is there goes on. [runs/SWEEP]")
         ] = None,
@@ -39,7 +49,8 @@ def _add_sweep(app: typer.Typer, context: CliContext) -> None:
         from api.cli.actions.run import RunRequest
         from api.cli.actions.sweeps import check_sweep, submit_sweep, sweep_here
 
-        request = RunRequest(spec_file, sets or [], address, sweep_dir, num_cpus, output is Output.json)
+        sets = [*(sets or []), *([] if project is None else [f"job.project={project}"])]
+        request = RunRequest(spec_file, sets, address, sweep_dir, num_cpus, output is Output.json)
         if dry_run:
             check_sweep(request)
         elif server is not None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from api.http import sse
 from api.http.audit import is_recorded, told
-from api.http.auth import Access, caller, check_code, check_owner
+from api.http.auth import Access, caller, check_code, check_member, check_owner
 from api.http.body import read_job_spec
 from api.http.exact import Direct, Exact
 from api.http.problems import ProblemError, answers
@@ -71,6 +71,7 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
         dry_run, key = asked(request)
         spec = await read_job_spec(request)
         check_code(request, access, own_code(spec))
+        check_member(request, manager.projects, spec.project)
         if dry_run:
             return JSONResponse((await manager.check(spec, caller(request).user)).model_dump(mode="json"))
         by = caller(request)
@@ -115,6 +116,7 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        project: Annotated[str | None, Query(max_length=64, description="Of this project only.")] = None,
         name: Annotated[str | None, Query(max_length=128, description="With this in their names.")] = None,
         algorithm: Annotated[str | None, Query(max_length=64, description="That train by this one.")] = None,
         trials: Annotated[bool, Query(description="Whether the trials of sweeps are among them.")] = True,
@@ -124,8 +126,8 @@ def _add_views(routes: APIRouter, manager: JobManager) -> None:
     ) -> JobPage:
         """Jobs, newest first."""
         wanted = JobQuery(
-            states=frozenset(state or ()), labels=pairs(label), user=user, name=name, algorithm=algorithm,
-            trials=trials, archived=archived, limit=page_size, before=page_token,
+            states=frozenset(state or ()), labels=pairs(label), user=user, project=project, name=name,
+            algorithm=algorithm, trials=trials, archived=archived, limit=page_size, before=page_token,
         )  # fmt: skip
         page = await manager.page(wanted)
         return JobPage(jobs=page.jobs, next_page_token=page.next_page_token)

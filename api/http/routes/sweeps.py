@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from api.http import sse
 from api.http.audit import told
-from api.http.auth import Access, caller, check_code, check_owner
+from api.http.auth import Access, caller, check_code, check_member, check_owner
 from api.http.body import read_sweep_spec
 from api.http.exact import Exact
 from api.http.problems import answers
@@ -98,6 +98,7 @@ def _add_submit(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         spec = await read_sweep_spec(request)
         told(request, **spec.model_dump(mode="json", include={"name", "axes"}))
         check_code(request, access, own_code_of_sweep(spec))
+        check_member(request, manager.jobs.projects, spec.job.project)
         if dry_run:
             checked, count = await manager.check(spec, caller(request).user)
             return JSONResponse(SweepChecked(trials=count, spec=checked).model_dump(mode="json"))
@@ -114,14 +115,15 @@ def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -
         state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
+        project: Annotated[str | None, Query(max_length=64, description="Of this project only.")] = None,
         archived: Annotated[bool, Query(description="The archived ones, which are left out else.")] = False,
         page_size: Annotated[int, Query(ge=1, le=200)] = 50,
         page_token: Annotated[str | None, Query(pattern="^[0-9]{1,20}-sweep-[0-9a-z]{1,32}$")] = None,
     ) -> SweepPage:
         """Sweeps, newest first. Labels are those of the sweep's job."""
         wanted = SweepQuery(
-            states=frozenset(state or ()), labels=pairs(label), user=user, archived=archived, limit=page_size,
-            before=page_token,
+            states=frozenset(state or ()), labels=pairs(label), user=user, project=project, archived=archived,
+            limit=page_size, before=page_token,
         )  # fmt: skip
         found = await manager.page(wanted)
         return SweepPage(sweeps=found.sweeps, next_page_token=found.next_page_token)

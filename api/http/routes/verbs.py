@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.http.audit import is_recorded, told
-from api.http.auth import Access, caller, check_code, check_owner
+from api.http.auth import Access, caller, check_code, check_member, check_owner
 from api.http.body import read_changes
 from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
@@ -88,6 +88,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         by = caller(request)
         _, spec, _ = await manager.forked(job_id, changes, checkpoint, by.user)
         check_code(request, access, own_code(spec))
+        check_member(request, manager.projects, spec.project)
         if dry_run:
             return JSONResponse(spec.model_dump(mode="json"))
         job, is_new = await manager.fork(job_id, changes, checkpoint, key, by.user, by)

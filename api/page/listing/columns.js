@@ -48,6 +48,7 @@ const KNOWN = {
   duration: { title: "Duration", value: (job) => job.wall_s, text: (job) => duration(job.wall_s) },
   algorithm: { title: "Algorithm", value: ({ algorithm }) => algorithm, text: ({ algorithm }) => algorithm },
   user: { title: "User", value: ({ user }) => user, text: ({ user }) => user },
+  project: { title: "Project", value: ({ project }) => project, text: ({ project }) => project },
   priority: { title: "Priority", value: ({ priority }) => priority, text: ({ priority }) => String(priority) },
   created: { title: "Created", value: ({ created }) => created, text: ({ created }) => moment(created) },
   ended: { title: "Ended", value: ({ finished }) => finished, text: ({ finished }) => moment(finished) },

@@ -15,7 +15,7 @@ export class SweepRows {
   async fetch(asked, [oldest, newest], signal) {
     if (asked.has("algorithm") || asked.getAll("label").some((label) => /^sweep(=|$)/.test(label))) return [];
     const params = new URLSearchParams({ page_size: MOST });
-    for (const name of ["state", "label", "user", "archived"])
+    for (const name of ["state", "label", "user", "project", "archived"])
       for (const value of asked.getAll(name)) params.append(name, value);
     const { sweeps } = await api(`v1/sweeps?${params}`, { signal });
     const name = (asked.get("name") ?? "").toLowerCase();

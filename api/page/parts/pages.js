@@ -8,9 +8,9 @@ const FIELDS = ["user", "algorithm"];
 
 /**
  * The filters of the list at the address `base`; what they say is in the address, so that it can be kept and sent.
- * `beside`: what stands with them in a list that can be searched by name, too.
+ * `beside`: what stands with them in a list that can be searched by name, too; `project`: a select of projects.
  */
-export function filters(base, query, beside = null) {
+export function filters(base, query, beside = null, project = null) {
   const search = beside && el("input", {
     type: "search",
     class: "search",
@@ -41,6 +41,7 @@ export function filters(base, query, beside = null) {
     if (search) look(next, search.value);
     if (states.value) next.set("state", states.value);
     if (label.value.trim()) next.set("label", label.value.trim());
+    if (project?.value) next.set("project", project.value);
     if (archived.checked) next.set("archived", "true");
     location.hash = `${base}${next.size ? `?${next}` : ""}`;
   };
@@ -49,6 +50,7 @@ export function filters(base, query, beside = null) {
     { class: "filters", role: "search", onsubmit: apply, onchange: (event) => beside?.contains(event.target) || apply(event) },
     search,
     states,
+    project,
     label,
     el("label", { class: "check" }, archived, " archived"),
     el("button", { type: "submit", class: "quiet" }, "Filter"),
@@ -76,7 +78,7 @@ function look(params, text) {
 /** What is asked of the service for the page in the address. */
 export function wanted(query) {
   const params = new URLSearchParams({ page_size: "50" });
-  for (const name of ["state", "label", "name", ...FIELDS, "archived", "page_token"])
+  for (const name of ["state", "label", "project", "name", ...FIELDS, "archived", "page_token"])
     if (query.get(name)) params.set(name, query.get(name));
   return params;
 }

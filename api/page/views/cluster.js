@@ -5,6 +5,7 @@ import { duration, figure } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { badge, every, facts, heading, progressBar, section, setBadge, setProgress, table } from "../parts/widgets.js";
 import { BUSY } from "../lib/states.js";
+import { matter, projectTable } from "./project_table.js";
 
 const REFRESH_MS = 3000;
 
@@ -16,19 +17,26 @@ export function clusterView(main, _, signal) {
     waiting = el("tbody");
   const idle = el("p", { class: "note", hidden: true }, "Nothing runs."),
     empty = el("p", { class: "note", hidden: true }, "Nobody waits.");
+  const projects = projectTable();
+  const shared = section("Projects", projects.element);
+  shared.hidden = true;
   main.append(
     heading("Cluster"),
     amounts,
     details,
+    shared,
     section("Running", table("Running", ["Job", "State", "Progress", "Priority"], running), idle),
     section("Queue", table("Queue", ["Place", "Job", "Priority", "Waits since", "Starts in", "Why"], waiting), empty),
   );
   every(REFRESH_MS, signal, async () => {
-    const [cluster, busy, queued] = await Promise.all([
+    const [cluster, busy, queued, listed] = await Promise.all([
       api("v1/cluster", { signal }),
       api(`v1/jobs?page_size=200&${BUSY.map((state) => `state=${state}`).join("&")}`, { signal }),
       api("v1/jobs?page_size=200&state=QUEUED", { signal }),
+      api("v1/projects", { signal }),
     ]);
+    shared.hidden = !matter(listed.projects);
+    projects.update(listed.projects);
     amounts.replaceChildren(
       amount("CPUs", cluster.total.cpus, cluster.available.cpus),
       ...(cluster.total.gpus ? [amount("GPUs", cluster.total.gpus, cluster.available.gpus)] : []),
@@ -51,7 +59,10 @@ export function clusterView(main, _, signal) {
         setProgress(row.children[2].firstElementChild, job.progress, job.eta_s);
       },
     );
-    const inOrder = queued.jobs.toSorted((a, b) => b.priority - a.priority || (a.id < b.id ? -1 : 1));
+    const last = Number.MAX_SAFE_INTEGER; // a job that has only just come has no place yet
+    const inOrder = queued.jobs.toSorted(
+      (a, b) => (a.place ?? last) - (b.place ?? last) || b.priority - a.priority || (a.id < b.id ? -1 : 1),
+    );
     keyed(
       waiting,
       inOrder.map((job, i) => ({ ...job, place: job.place ?? i + 1 })),

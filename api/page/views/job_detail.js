@@ -12,6 +12,7 @@ import { tracesPanel } from "../parts/traces.js";
 import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
+import { DEFAULT } from "../lib/project_choice.js";
 import { verbs } from "../parts/verbs.js";
 
 const DRAW_EVERY_MS = 400;
@@ -193,6 +194,7 @@ class JobPage {
         ...(result.best ? [["Best model", bestText(result.best)]] : []),
         ["Time", duration(result.wall_s)],
         ["Created", moment(job.created)],
+        ...(job.project === DEFAULT ? [] : [["Project", job.project]]),
         ["Priority", String(job.priority)],
         ...(job.user ? [["User", job.user]] : []),
         ...(job.labels.sweep ? [["Sweep", link(`#/sweeps/${job.labels.sweep}`, job.labels.sweep)]] : []),

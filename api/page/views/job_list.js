@@ -2,6 +2,7 @@
 
 import { announce, el, setText } from "../lib/dom.js";
 import { api } from "../lib/http.js";
+import { DEFAULT as DEFAULT_PROJECT, projectSelect } from "../lib/project_choice.js";
 import { columnOf, DEFAULT, isColumn, offered } from "../listing/columns.js";
 import { JobTable } from "../listing/job_table.js";
 import { SavedViews } from "../listing/saved_views.js";
@@ -17,7 +18,7 @@ export function jobsView(main, { query }, signal) {
   const list = new JobList(query, signal);
   main.append(
     heading("Jobs", el("a", { class: "button", href: "#/new" }, "New job"), list.compare, list.views.element),
-    filters("#/jobs", query, list.menu),
+    filters("#/jobs", query, list.menu, projectSelect(query.get("project"), "any project", signal)),
     list.table.element,
     list.none,
     list.older,
@@ -142,6 +143,7 @@ function nameCell(row) {
   const labels = Object.entries(row.labels)
     .filter(([key]) => !(row.trial && key === "sweep"))
     .map(([key, value]) => el("span", { class: "label" }, value ? `${key}=${value}` : key));
+  if (row.project !== DEFAULT_PROJECT) labels.unshift(el("span", { class: "label" }, `project ${row.project}`));
   const kind = row.sweep ? el("span", { class: "label" }, `sweep of ${row.trials.total} trials`) : null;
   return el("td", { class: "named" }, open, el("span", { class: "id" }, row.id), el("span", { class: "labels" }, kind, labels));
 }

@@ -5,6 +5,7 @@ import { count } from "../lib/format.js";
 import { Editor } from "../parts/editor.js";
 import { api, newKey } from "../lib/http.js";
 import { mayPlan, planOf } from "../lib/planning.js";
+import { projectOf, projectSelect, withProject } from "../lib/project_choice.js";
 import { heading, section } from "../parts/widgets.js";
 
 const CHECK_AFTER_MS = 250;
@@ -49,6 +50,7 @@ class SpecForm {
     this.latest = 0;
     this.key = newKey();
     this.start = el("select", { "aria-label": "Begin with", onchange: () => this.#begun() });
+    this.project = projectSelect("", "", signal, () => this.#assigned());
     this.editor = new Editor(
       "",
       () => this.#typed(),
@@ -66,7 +68,7 @@ class SpecForm {
     this.element = el(
       "form",
       { class: "spec", onsubmit: send },
-      heading("New", el("label", { class: "check" }, "begin with ", this.start)),
+      heading("New", el("label", { class: "check" }, "begin with ", this.start), this.project),
       this.editor.element,
       el("div", { class: "buttons" }, this.button, this.verdict),
       this.predicted,
@@ -111,13 +113,21 @@ class SpecForm {
 
   #begun() {
     const { value } = this.start;
-    this.editor.text = value === "sweep" ? SWEEP : JOB(value, OPTIONS[value]);
+    const text = value === "sweep" ? SWEEP : JOB(value, OPTIONS[value]);
+    this.editor.text = this.project.value ? withProject(text, this.project.value) : text;
+    this.#typed();
+  }
+
+  /** Write the chosen project into the spec. */
+  #assigned() {
+    this.editor.text = withProject(this.editor.text, this.project.value);
     this.#typed();
   }
 
   /** Check in a moment, unless one goes on typing. */
   #typed() {
     this.key = newKey();
+    this.project.value = projectOf(this.editor.text);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#check(), CHECK_AFTER_MS);
   }

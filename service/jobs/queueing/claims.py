@@ -28,6 +28,9 @@ class Claim:
     priority: int
     needs: Resources
     size: Size = Size()
+    project: str = "default"
+    ends_s: float | None = None
+    """When its deadline stops it, in seconds since 1970; none: never."""
 
     @property
     def rank(self) -> tuple[int, str]:

@@ -41,7 +41,8 @@ class Preemption:
         smaller = list[Claim]()
         for claim in sorted(self.held.values(), key=lambda one: one.rank, reverse=True):
             count = claim.size.now
-            while claim.priority < first.priority and count > claim.size.least and not first.needs.fits(free):
+            gives = claim.priority < first.priority and claim.project == first.project
+            while gives and count > claim.size.least and not first.needs.fits(free):
                 count, free = count - 1, free + claim.size.each
             if count < claim.size.now:
                 smaller.append(claim.with_workers(count))

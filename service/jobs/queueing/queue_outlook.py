@@ -1,11 +1,12 @@
 """Why each waiting job waits, at which position, and for about how long: a look ahead at when running jobs end."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from service.jobs.queueing.claims import Claim, Quotas
+from service.jobs.queueing.claims import Claim
+from service.jobs.queueing.policy import Decision
 from trainers import Resources
 
 LOOKAHEAD = 200
@@ -25,29 +26,35 @@ class Outlook:
 
 
 def outlooks(
-    line: Sequence[Claim],
+    decision: Decision,
     held: Sequence[tuple[Claim, float | None]],
     free: Resources,
-    quotas: Quotas,
+    shares: Mapping[str, float],
     shrinking: Collection[str] = (),
 ) -> dict[str, Outlook]:
     """The outlooks of the first jobs of the queue, by job id.
 
     Args:
-        line: The waiting jobs in their order.
+        decision: In which order jobs start, and what holds them back.
         held: What running jobs hold, each with the seconds until it ends, if that is known.
         free: What no job holds.
-        quotas: What one user may hold.
+        shares: Weights of projects.
         shrinking: Running jobs that give up workers for the first of the line.
     """
     ends = [(math.inf if left is None else left, claim.job_id, claim) for claim, left in held]
     heapify(ends)
-    running = [claim for claim, _ in held]
+    passing = {claim.job_id for claim in (*decision.beside, *decision.before)}
     now, first = 0.0, None
     found: dict[str, Outlook] = {}
-    for position, claim in enumerate(line[:LOOKAHEAD], 1):
-        if (limit := quotas.refuses(claim, running)) is not None:
-            found[claim.job_id] = Outlook(position, "UserLimit", f"{_ordinal(position)}: waits, since {limit}", None)
+    for position, claim in enumerate(decision.order[:LOOKAHEAD], 1):
+        if (known := decision.refused.get(claim.job_id)) is not None:
+            (reason, why), job = known
+            behind = "" if job == claim.job_id else f"waits behind job {job}, which "
+            found[claim.job_id] = Outlook(position, reason, f"{_ordinal(position)}: {behind}waits, since {why}", None)
+            continue
+        if claim.job_id in passing:
+            why = f"starts next, beside job {first.job_id}, which it cannot delay" if first else "starts next"
+            found[claim.job_id] = Outlook(position, "WaitsInLine", f"{_ordinal(position)}: {why}", None)
             continue
         lacking = _lacking(claim.needs, free)
         holders = []
@@ -58,19 +65,33 @@ def outlooks(
         fits = claim.needs.fits(free)
         starts_in_s = now if fits and math.isfinite(now) else None
         if first is not None:
-            why = f"waits behind job {first}"
+            why = f"waits behind job {first.job_id}{_of_project(first, claim, decision, shares)}"
         elif not holders and fits:
             why = "starts next"
         else:
             why = f"waits for {_amount(lacking)} held by {_holders(holders if fits else [])}"
             why += f"; {_named(sorted(shrinking))} gives way" if shrinking else ""
-        first = first or claim.job_id
+        first = first or claim
         about = f", about {_duration(starts_in_s)}" if starts_in_s else ""
-        reason = "WaitsForResources" if first == claim.job_id else "WaitsInLine"
+        reason = "WaitsForResources" if first is claim else "WaitsInLine"
         found[claim.job_id] = Outlook(position, reason, f"{_ordinal(position)}: {why}{about}", starts_in_s)
         free -= claim.needs
         heappush(ends, (math.inf, claim.job_id, claim))  # nobody knows when it will end before it has begun
     return found
+
+
+def _of_project(first: Claim, claim: Claim, decision: Decision, shares: Mapping[str, float]) -> str:
+    """Why the first job is another project's, if it is."""
+    if first.project == claim.project:
+        return ""
+    held, weights = (
+        [values.get(one.project, default) for one in (first, claim)]
+        for values, default in ((decision.shares, 0.0), (shares, 1.0))
+    )
+    return (
+        f" of project {first.project}, which holds {held[0]:.0%} of the cluster for a share of {weights[0]:g}; project "
+        f"{claim.project} holds {held[1]:.0%} for a share of {weights[1]:g}"
+    )
 
 
 def far_behind(position: int) -> Outlook:

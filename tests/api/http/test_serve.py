@@ -33,8 +33,9 @@ print(json.dumps([name for name in names + groups if name.startswith(sys.argv[2]
 class Serving:
     """One `millrace serve`, stopped at the end."""
 
-    def __init__(self, state_dir: Path, num_cpus: int = 2) -> None:
+    def __init__(self, state_dir: Path, num_cpus: int = 2, *options: str) -> None:
         command = [MILLRACE, "serve", "--state-dir", str(state_dir), "--port", "0", "--num-cpus", str(num_cpus)]
+        command += options
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
         self.said = ""

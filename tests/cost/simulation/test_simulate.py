@@ -41,8 +41,11 @@ def test_without_spread_all_that_waits_for_all_is_as_in_the_closed_forms(algorit
         assert each.simulated.examples_per_s == pytest.approx(each.examples_per_s, rel=1e-6)
 
 
-def test_one_worker_of_downpour_is_as_in_the_closed_forms() -> None:
-    one = planned(spec_of(algorithm="downpour"), 1, simulate=1).of(1)
+@pytest.mark.parametrize(
+    "algorithm", ["downpour", {"name": "downpour", "push": "delta", "steps": 4}, {"name": "easgd", "tau": 4}], ids=str
+)
+def test_one_worker_of_downpour_is_as_in_the_closed_forms(algorithm: Any) -> None:
+    one = planned(spec_of(algorithm=algorithm), 1, simulate=1).of(1)
     assert one.simulated is not None
     assert one.simulated.examples_per_s == pytest.approx(one.examples_per_s, rel=0.01)
     assert one.simulated.staleness == {0: 1.0}

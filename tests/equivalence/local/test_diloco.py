@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], pointer: str, message
 
 def test_explain_tells_the_outer_step_and_the_memory_of_the_replicas() -> None:
     found = explain(spec(2, ADAMW), 203).quantities
-    told = "d = w - mean of the workers' w; v <- 0.9 v + d; w <- w - 0.7 (d + 0.9 v)"
+    told = "d = mean of what the workers changed, start minus end; v <- 0.9 v + d; w <- w - 0.7 (d + 0.9 v)"
     assert found["outer"].formula == f"{told}, every 4 steps and at the end of an epoch"
     assert found["worker_memory"].value == 4 * (1 + 2 + 2 * (1 + 3))  # a worker has two of the three
     assert "2 virtual workers, gradient, and 2 more vectors" in found["worker_memory"].formula

@@ -36,9 +36,16 @@ class Outer(BaseModel):
     """Whether the momentum is Nesterov's; without momentum it is nothing."""
 
     @property
+    def is_none(self) -> bool:
+        """Whether the parameters simply become the workers' mean."""
+        return self.lr == 1 and not self.momentum
+
+    @property
     def formula(self) -> str:
         """What it does with the mean, for `explain`."""
-        start = "d = w - mean of the workers' w"
+        if self.is_none:
+            return "w <- mean of the workers' w"
+        start = "d = mean of what the workers changed, start minus end"
         if not self.momentum:
             return f"{start}; w <- w - {self.lr:g} d"
         step = f"d + {self.momentum:g} v" if self.nesterov else "v"
@@ -51,8 +58,6 @@ class DilocoConfig(AlgorithmConfig):
 
     source: ClassVar[str] = "Douillard et al. 2023 (algorithm 1)"
 
-    usual_optimizer: ClassVar[str] = "adamw"  # as Douillard et al. have it
-
     name: Literal["diloco"] = "diloco"
     """The name of the algorithm in a spec."""
 
@@ -61,6 +66,10 @@ class DilocoConfig(AlgorithmConfig):
 
     outer: Outer = Outer()
     """The optimizer between two rounds."""
+
+    @property
+    def usual_optimizer(self) -> str:
+        return "adamw"  # as Douillard et al. have it
 
     @property
     def traits(self) -> Traits:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig, Outer
+from trainers.algorithms.diloco.config import START, VELOCITY, DilocoConfig
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.collectives.average import Average
 from trainers.optim.buffers import Buffers, State
@@ -50,7 +50,7 @@ class Diloco(Algorithm):
         report = self.local.step(work)
         if self.local.ends_round(work):
             with span("average"):
-                self.theta, self.velocity = outer_step(self.outer, self.theta, self._mean(), self.velocity)
+                self.theta, self.velocity = self._outer_step(self._changed())
                 self.local.own[:, 0].copy_(self.theta.expand_as(self.local.own[:, 0]))
             self.local.begin_round()
         return report
@@ -60,8 +60,7 @@ class Diloco(Algorithm):
         their optimizer states, from which another algorithm can resume."""
         params = self.theta
         if self.local.trained:
-            self._make_average()
-            params, _ = outer_step(self.outer, self.theta, self.average.newest, self.velocity)
+            params, _ = self._outer_step(self._average())
         elif self.local.diverged:  # resumed in the middle of a round, without a step since
             params = self.average.newest
         own, kept = self.local.gather(), {} if self.sum is None else self.sum.gather()
@@ -76,36 +75,38 @@ class Diloco(Algorithm):
             return Buffers(params, state | own | {START: self.theta})
         return Buffers(params, state | {name: vector for name, vector in own.items() if not name.startswith("x-")})
 
-    def _mean(self) -> Tensor:
-        """(P,) of the workers' parameters at the end of a round; where what they send is compressed, theta less the sum
-        of that."""
-        if self.sum is None:
-            self._make_average()
-            return self.average.newest
-        shares = torch.stack([self.theta - version.params for version in self.local.versions.values()])
-        for rank, share in zip(self.local.ranks, shares, strict=True):
-            share.mul_(self.local.trained[rank] / self.local.all_trained)
-        return self.theta - self.sum.of(shares)
-
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
 
-    def _make_average(self) -> None:
+    def _changed(self) -> Tensor:
+        """(P,) what `_average` gives, at the end of a round; where what workers send is compressed, the sum of that."""
+        if self.sum is None:
+            return self._average()
+        shares = torch.stack([self.theta - version.params for version in self.local.versions.values()])
+        for rank, share in zip(self.local.ranks, shares, strict=True):
+            share.mul_(self.local.trained[rank] / self.local.all_trained)
+        d = self.sum.of(shares)
+        return self.theta - d if self.outer.is_none else d
+
+    def _average(self) -> Tensor:
+        """(P,) the mean of what the workers changed, start minus end; without an outer step that of their parameters,
+        to the bit, as theta - (theta - mean) would not be."""
+
         def weighted(rank: int, into: Tensor) -> None:
-            into.copy_(self.local.versions[rank].params).mul_(self.local.trained[rank])
+            x = self.local.versions[rank].params
+            changed = into.copy_(x) if self.outer.is_none else torch.sub(self.theta, x, out=into)
+            changed.mul_(self.local.trained[rank])
 
         self.average.update(weighted, self.local.all_trained)
+        return self.average.newest
 
-
-def outer_step(outer: Outer, theta: Tensor, mean: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Parameters (P,) and velocity (P,) after SGD on theta - mean, in new memory.
-
-    theta - lr step is written as mean + (d - lr step), where d = theta - mean: without momentum and at a rate of 1 it
-    is the mean itself, to the bit.
-    """
-    d = theta - mean
-    if velocity is None:
-        return torch.sub(d, d, alpha=outer.lr).add_(mean), None
-    velocity = (velocity * outer.momentum).add_(d)
-    step = torch.add(d, velocity, alpha=outer.momentum) if outer.nesterov else velocity
-    return torch.sub(d, step, alpha=outer.lr).add_(mean), velocity
+    def _outer_step(self, d: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Parameters (P,) and velocity (P,) after it, in new memory."""
+        outer, theta = self.outer, self.theta
+        if outer.is_none:
+            return d.clone(), None
+        if self.velocity is None:
+            return torch.sub(theta, d, alpha=outer.lr), None
+        velocity = (self.velocity * outer.momentum).add_(d)
+        step = torch.add(d, velocity, alpha=outer.momentum) if outer.nesterov else velocity
+        return torch.sub(theta, step, alpha=outer.lr), velocity

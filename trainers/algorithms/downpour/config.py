@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.traits import Traits
 from trainers.optim.late.config import Compensation, GapAware, LateSpec
+from trainers.optim.outer.config import AnyOuter, OuterDelayedNesterov, OuterSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
+from trainers.section import shorthand
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
+
+STEPS = 50
+"""H that the source of `push: delta` has most often."""
 
 READ_WHAT_WAS_FETCHED = "delay_compensated", "gap_aware"
 
@@ -51,10 +56,8 @@ class DownpourConfig(AlgorithmConfig):
 
     source: ClassVar[str] = (
         "papers 2 (5.2.1) and 3 (III.B), Dean et al. 2012, Zhang et al. 2016, Zheng et al. 2017, Huo et al. 2018, "
-        "Barkai et al. 2020"
+        "Barkai et al. 2020, Liu et al. 2024"
     )
-
-    usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
     name: Literal["downpour"] = "downpour"
     """The name of the algorithm in a spec."""
@@ -68,9 +71,20 @@ class DownpourConfig(AlgorithmConfig):
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
     """How many minibatches the slowest worker may be behind one that fetches; null: any number."""
 
-    push: Literal["whole", "layerwise"] = "whole"
+    push: Literal["whole", "layerwise", "delta"] = "whole"
     """`whole`: the gradient is pushed when back-propagation is complete. `layerwise`: each group of parameters is
-    pushed as soon as its gradient is complete, and the next forward pass waits for a group only when it reaches it."""
+    pushed as soon as its gradient is complete, and the next forward pass waits for a group only when it reaches it.
+    `delta`: a worker makes steps of `optimizer` by itself and pushes what they changed (Liu et al. 2024)."""
+
+    steps: int | None = Field(default=None, ge=1, le=10_000)
+    """H, with `push: delta`: a worker's steps from a fetch to its push; null: 50. `max_staleness` then counts such
+    rounds."""
+
+    dynamic: bool = False
+    """With `push: delta`: whether slower workers make fewer steps, as many as they can while the fastest makes H."""
+
+    outer: Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")] | None = None
+    """With `push: delta`: by what rule the shards apply what was pushed; null: `delayed_nesterov`."""
 
     bucket_bytes: int = Field(default=1024**2, ge=1, le=2**40)
     """With `push: layerwise`: adjacent parameters form groups of at least this size. With `backprop` the groups are
@@ -97,12 +111,29 @@ class DownpourConfig(AlgorithmConfig):
             raise ValueError(f"a worker that pushes every {lag + 1} minibatches waits for itself; use {lag} or more")
         return max_staleness
 
+    @field_validator("push")
+    @classmethod
+    def _counts_steps(cls, push: str, info: ValidationInfo) -> str:
+        several = info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1
+        if push == "delta" and several:
+            raise ValueError("with push: delta a worker fetches and pushes once a round; leave num_push and num_fetch")
+        return push
+
+    @field_validator("steps", "dynamic", "outer")
+    @classmethod
+    def _is_of_delta(cls, value: object, info: ValidationInfo) -> object:
+        if value and info.data.get("push") != "delta":
+            raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
+        return value
+
     @field_validator("server_rule")
     @classmethod
     def _fits_its_gradients(cls, server_rule: str, info: ValidationInfo) -> str:
         several = info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1
         if several and server_rule in READ_WHAT_WAS_FETCHED:
             raise ValueError(f"{MEETS_ITS_OWN}; use num_push: 1 and num_fetch: 1, or staleness_aware")
+        if info.data.get("push") == "delta" and server_rule in READ_WHAT_WAS_FETCHED:
+            raise ValueError(f"{MEETS_ITS_OWN}, and push: delta pushes what steps changed; use staleness_aware")
         return server_rule
 
     @field_validator("compensation")
@@ -117,7 +148,7 @@ class DownpourConfig(AlgorithmConfig):
     def _is_defined(cls, backprop: Backprop | None, info: ValidationInfo) -> Backprop | None:
         if backprop is None:
             return None
-        if info.data.get("push") == "whole":
+        if info.data.get("push") != "layerwise":
             raise ValueError("the groups' gradients belong to different minibatches; use push: layerwise")
         if info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1:
             raise ValueError("it is defined for one minibatch a push and a fetch; use num_push: 1 and num_fetch: 1")
@@ -138,14 +169,39 @@ class DownpourConfig(AlgorithmConfig):
             is_synchronous=False,
             uses_parameter_server=True,
             uses_collectives=False,
-            num_push=self.num_push,
+            num_push=self.num_push if self.rule is None else self.num_steps,
+            follows_paces=self.dynamic,
+            outer=self.rule,
+            common_vectors=0 if self.rule is None else 2,
             harmless_staleness=HARMLESS.get(self.server_rule),
             late=self.late,
             objective="any" if self.backprop is None else "supervised",
-            hides_norm="" if self.push == "whole" else LEAVES_EARLY,
+            hides_norm=LEAVES_EARLY if self.push == "layerwise" else "",
             sends_gradients=True,
-            compresses=True,
+            compresses=self.push != "delta",
         )
+
+    @property
+    def num_steps(self) -> int:
+        """H as it is taken."""
+        return self.steps or STEPS
+
+    @property
+    def rule(self) -> OuterSpec | None:
+        """By what the shards apply what workers changed, as it is taken; None: workers push gradients."""
+        return (self.outer or OuterDelayedNesterov()) if self.push == "delta" else None
+
+    @property
+    def usual_optimizer(self) -> str:
+        if self.push == "delta":
+            return "adamw"  # as Liu et al. have it
+        return "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
+
+    def check_workers(self, num_workers: int) -> None:
+        rule = self.rule
+        if isinstance(rule, OuterDelayedNesterov) and rule.activation * rule.num_pushes(num_workers) > 1:
+            most = f"{1 / rule.num_pushes(num_workers):.4g}"
+            raise self.refused("outer", f"activation is 1 / N at most, with N = pushes; use {most} or less")
 
     @property
     def late(self) -> LateSpec | None:
@@ -155,7 +211,7 @@ class DownpourConfig(AlgorithmConfig):
         return GapAware() if self.server_rule == "gap_aware" else None
 
     def parameter_groups(self, model: nn.Module, layout: Layout) -> tuple[slice, ...]:
-        if self.push == "whole":
+        if self.push != "layerwise":
             return ()
         if self.backprop is not None:
             from trainers.models.chain import cut_chain
@@ -165,11 +221,15 @@ class DownpourConfig(AlgorithmConfig):
         return tuple(bucket.span for bucket in layout.buckets(self.bucket_bytes))
 
     def resume_options(self) -> dict[str, object]:
-        options: dict[str, object] = {"push": self.push}
+        options: dict[str, object] = {"push": "layerwise" if self.push == "layerwise" else "whole"}
         return options if self.backprop is None else options | {"backprop.groups": self.backprop.groups}
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
+        if self.push == "delta":
+            from trainers.algorithms.downpour.delta import DeltaPushes
+
+            return DeltaPushes(self, context)
         from trainers.algorithms.downpour.client import Downpour
         from trainers.algorithms.downpour.pipelined import PipelinedDownpour
 

@@ -21,8 +21,6 @@ class MixedConfig(AlgorithmConfig):
 
     source: ClassVar[str] = "paper 3 (III.B, III.C), Dean et al. 2012"
 
-    usual_optimizer: ClassVar[str] = "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
-
     name: Literal["mixed"] = "mixed"
     """The name of the algorithm in a spec."""
 
@@ -52,6 +50,10 @@ class MixedConfig(AlgorithmConfig):
         if max_staleness is not None and max_staleness < lag:
             raise ValueError(f"a group that pushes every {lag + 1} steps waits for itself; use {lag} or more")
         return max_staleness
+
+    @property
+    def usual_optimizer(self) -> str:
+        return "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
     @property
     def traits(self) -> Traits:

@@ -1,8 +1,12 @@
-"""A step of the algorithms whose workers go on by themselves: downpour, and mixed between its groups."""
+"""A step of the algorithms whose workers go on by themselves: downpour, easgd, and mixed between its groups."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
+from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.downpour.config import DownpourConfig
+from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.cost.schedules.among_workers import canonical_s
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
@@ -12,6 +16,35 @@ from trainers.cost.schedules.step import Exchange, Step
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How often a worker, or a group, visits the shards."""
+
+    num_fetch: int
+    """Minibatches from one fetch to the next ..."""
+    num_push: int
+    """... and from one push to the next."""
+    max_staleness: int | None
+    """Minibatches that the slowest may be behind; None: any number."""
+
+
+def rhythm_of(config: AlgorithmConfig) -> Rhythm:
+    """Of an algorithm whose workers go on by themselves."""
+    assert isinstance(config, DownpourConfig | MixedConfig | EasgdConfig)
+    bound, traits = config.max_staleness, config.traits
+    if isinstance(config, EasgdConfig) or traits.outer is not None:  # it goes by rounds
+        return Rhythm(traits.num_push, traits.num_push, None if bound is None else bound * traits.num_push)
+    return Rhythm(config.num_fetch, config.num_push, bound)
+
+
+def easgd_step(spec: TrainSpec, config: EasgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """Zhang et al. 2015: every tau steps a worker fetches the centre and pushes the force."""
+    visits = Visits(spec, work, pace, fleet, rhythm_of(config))
+    think = visits.alone_s * fleet.crowding
+    nothing = np.zeros(len(fleet.workers))
+    return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, nothing), ())
 
 
 def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
@@ -26,7 +59,7 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
         raise SpecRejected(
             "algorithm.backprop: the cost model knows no asynchronous back-propagation; leave backprop out"
         )
-    visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
+    visits = Visits(spec, work, pace, fleet, rhythm_of(config))
     think = visits.alone_s * fleet.crowding
     hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * hidden_share(config, work)
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, hidden), ())
@@ -39,7 +72,7 @@ def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace,
     copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / config.num_fetch
     inner = inner + np.where(members > 1, copied, 0.0)
     nothing = np.zeros(len(fleet.workers))
-    visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
+    visits = Visits(spec, work, pace, fleet, rhythm_of(config))
     think = visits.alone_s * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
     return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
@@ -80,10 +113,9 @@ def _step(
 class Visits:
     """What a minibatch costs at the fullest shard and on the way there; (C,) each."""
 
-    def __init__(self, spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, every: tuple[int, int]) -> None:
-        """every: Minibatches from one fetch to the next, and from one push to the next."""
+    def __init__(self, spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, rhythm: Rhythm) -> None:
         share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
-        (num_fetch, num_push), lane = every, fleet.lane(all_at_once=False)
+        num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False)
         often = 1 / num_fetch + 1 / num_push
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
         self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
@@ -100,8 +132,9 @@ class Visits:
         self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
         self.sent_bytes = pushed * b / num_push
-        self.alone_s = pace.passes_s + pace.update_s * (1 - 1 / num_fetch)
-        """Passes, and the local steps between two fetches."""
+        local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
+        self.alone_s = pace.passes_s + pace.update_s * local
+        """Passes, and the local steps: all, or those between two fetches."""
         self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
 
     def near(self, clients: Ints) -> Ints:

@@ -6,11 +6,12 @@ from trainers.algorithms.admm.config import STEPS as ADMM_STEPS
 from trainers.algorithms.admm.config import AdmmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.downpour.config import DownpourConfig
+from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucket_s, buckets_of
-from trainers.cost.schedules.asynchronous import Visits, hidden_share, members_of
+from trainers.cost.schedules.asynchronous import Visits, hidden_share, members_of, rhythm_of
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.step import Step
 from trainers.cost.simulation import clients as by_events
@@ -42,7 +43,7 @@ def simulate(
     """
     rng = np.random.default_rng(seed)
     all_steps = steps + int(WARM_UP * steps)
-    if isinstance(spec.algorithm, DownpourConfig | MixedConfig):
+    if isinstance(spec.algorithm, DownpourConfig | MixedConfig | EasgdConfig):
         return _by_events(spec, work, pace, fleet, step, rng, all_steps, seed)
     rounds = rounds_of(spec, work, pace, fleet, step)
     seconds, waiting = by_rounds.run(rounds, pace, all_steps, rng)
@@ -83,9 +84,8 @@ def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: S
 
 def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: Step) -> by_events.Clients:
     """What an asynchronous algorithm's clients do, a minibatch."""
-    config = spec.algorithm
-    assert isinstance(config, DownpourConfig | MixedConfig)
-    visits = Visits(spec, work, pace, fleet, (config.num_fetch, config.num_push))
+    config, rhythm = spec.algorithm, rhythm_of(spec.algorithm)
+    visits = Visits(spec, work, pace, fleet, rhythm)
     members = int(members_of(config, fleet)[0]) if isinstance(config, MixedConfig) else 1
     count = int(fleet.workers[0]) // members
     near, alone = int(visits.near(np.array([count]))[0]), fleet.shards[0] == 1
@@ -101,9 +101,9 @@ def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: 
         own_factor=float((visits.own_s / visits.service_s)[0]) if visits.service_s[0] > 0 else 1.0,
         free=near if alone else 0,
         hidden=hidden_share(config, work) if isinstance(config, DownpourConfig) else 0.0,
-        num_fetch=config.num_fetch,
-        num_push=config.num_push,
-        max_staleness=config.max_staleness,
+        num_fetch=rhythm.num_fetch,
+        num_push=rhythm.num_push,
+        max_staleness=rhythm.max_staleness,
     )
 
 

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from trainers.data.order import Order
 from trainers.data.skipped import SkippedExamples
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
+from trainers.elastic.paces import Paces
 from trainers.errors import Diverged
 from trainers.events import Result, State
 from trainers.parameter_server.groups import parts
@@ -66,6 +67,8 @@ class RunProgress:
         self.extent = spec.extent(prepared.num_examples)
         self.metrics.run_epochs = self.extent.examples / prepared.num_examples
         self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
+        traits = spec.algorithm.traits
+        self.paces = Paces(traits.num_push) if traits.follows_paces else None
         self.metrics.steps_before = self.first_step if spec.algorithm.traits.is_synchronous else 0
         done = already_applied(prepared, self.order, spec)
         if not spec.algorithm.traits.is_synchronous:
@@ -92,6 +95,8 @@ class RunProgress:
         self.reported.set()
         self.skipped.add(report.skipped)
         if self.dispatcher is not None:
+            if self.paces is not None:
+                self.paces.add(report.number, report.metrics.steps, report.metrics.compute_s)
             for epoch, first, last in report.applied if self.dispatcher.serves(report.number) else ():
                 self.dispatcher.applied(report.number, Lease(epoch, first, last))
             self.metrics.examples = self.dispatcher.trained
@@ -105,8 +110,10 @@ class RunProgress:
         assert self.dispatcher is not None
         for lease in dropped:
             self.dispatcher.drop(number, lease)
-        count = 1 if self.spec.algorithm.traits.num_backup else LEASES_AT_ONCE
-        return [self.dispatcher.lease(number, closed) for _ in range(count)]
+        traits = self.spec.algorithm.traits
+        longest = None if self.paces is None else self.paces.steps_of(number, self.dispatcher.group_of)
+        count = 1 if traits.num_backup or traits.outer is not None else LEASES_AT_ONCE
+        return [self.dispatcher.lease(number, closed, longest) for _ in range(count)]
 
     def form_group(self, group: int, numbers: Sequence[int]) -> None:
         """These workers are an asynchronous group from now on. What it had leased before is leased again."""

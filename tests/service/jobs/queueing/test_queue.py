@@ -1,20 +1,27 @@
 """What wakes the queue, and the positions that it reports."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from service.database.job_store import Store
 from service.jobs.active_jobs import ActiveJobs
 from service.jobs.queueing.claims import Claim, Quotas
 from service.jobs.queueing.queue import JobQueue
 from service.jobs.queueing.queue_outlook import LOOKAHEAD
+from service.projects.projects import Projects
+from tests.service import sqlite
 from tests.service.fakes import FakeRuns
 from trainers import Resources
 
 
 @pytest.fixture
-def queue() -> JobQueue:
-    return JobQueue(FakeRuns(), ActiveJobs(), Quotas())
+def queue(tmp_path: Path) -> Iterator[JobQueue]:
+    store = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
+    yield JobQueue(FakeRuns(), ActiveJobs(), Projects(store.engine, store.writer), Quotas())
+    store.close()
 
 
 def claim(job_id: str, priority: int = 0, cpus: float = 1) -> Claim:

@@ -1,9 +1,13 @@
 """Why a job waits, in which place, and about how long."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from service.jobs.queueing.claims import Claim, Quotas
+from service.jobs.queueing.policy import decide
 from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
+from service.jobs.queueing.rules import Rules
 from trainers import Resources
 
 
@@ -12,9 +16,15 @@ def claim(name: str, cpus: float, gpus: float = 0.0, user: str = "local", priori
 
 
 def look(
-    line: list[Claim], held: list[tuple[Claim, float | None]], free: float = 0.0, quotas: Quotas | None = None
+    line: list[Claim],
+    held: Sequence[tuple[Claim, float | None]],
+    free: float | Resources = 0.0,
+    rules: Rules | None = None,
+    shrinking: tuple[str, ...] = (),
 ) -> dict[str, Outlook]:
-    return outlooks(line, held, Resources(free, 0.0), quotas or Quotas())
+    rules, room = rules or Rules(), Resources(free, 0.0) if isinstance(free, float) else free
+    decision = decide(line, [one for one, _ in held], (Resources(10, 2), room), rules)
+    return outlooks(decision, held, room, rules.shares, shrinking)
 
 
 def test_the_first_waits_for_those_whose_ends_make_room() -> None:
@@ -32,7 +42,7 @@ def test_the_first_waits_for_those_whose_ends_make_room() -> None:
 
 def test_what_is_free_counts() -> None:
     held = [(claim("a", 2, 1), 60.0)]
-    found = outlooks([claim("x", 3, 1)], held, Resources(1, 0), Quotas())["x"]
+    found = look([claim("x", 3, 1)], held, Resources(1, 0))["x"]
     assert found.message == "first in the queue: waits for 2 CPUs and 1 GPU held by job a, about 1 min"
     assert look([claim("x", 3)], held, free=3.0)["x"].message == "first in the queue: starts next"
 
@@ -54,14 +64,14 @@ def test_the_line_goes_by_priority_then_by_time() -> None:
 def test_a_limit_of_ones_own_holds_up_nobody_else() -> None:
     held = [(claim("a", 1, user="ada"), 60.0)]
     line = [claim("x", 1, user="ada"), claim("y", 3, user="bob")]
-    found = look(line, held, 3.0, Quotas(running_jobs=1))
+    found = look(line, held, 3.0, Rules(Quotas(running_jobs=1)))
     assert found["x"].reason == "UserLimit"
     assert found["x"].message == "first in the queue: waits, since ada may run 1 job at once"
     assert found["y"].message == "number 2 in the queue: starts next"
 
 
 def test_who_gives_way_is_named() -> None:
-    found = outlooks([claim("x", 2)], [(claim("a", 2), 60.0)], Resources(0, 0), Quotas(), ("a",))["x"]
+    found = look([claim("x", 2)], [(claim("a", 2), 60.0)], shrinking=("a",))["x"]
     assert "held by job a; job a gives way" in found.message
 
 

@@ -1,0 +1,1 @@
+"""Projects: whose jobs share quotas, and who may submit into them."""

@@ -1,0 +1,112 @@
+"""A project: what its jobs may hold together, how large its share of the cluster is, and who submits into it."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFAULT = "default"
+"""The project of every job that names none. Everybody is a member, and it has no quotas unless an admin sets some."""
+EVERYBODY = "*"
+MAX_MEMBERS = 1000
+PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+Member = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._@-]{0,62})$")]
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Amount = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(strict=True, ge=0, le=2**60)]
+Share = Annotated[float, Field(strict=True, ge=0.001, le=1000, allow_inf_nan=False)]
+
+
+class ProjectQuota(BaseModel):
+    """What the jobs of a project may have together. Null: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    jobs: Count | None = None
+    """Jobs that run at once, the trials of sweeps among them."""
+    cpus: Amount | None = None
+    """CPUs that running jobs hold."""
+    gpus: Amount | None = None
+    """GPUs that running jobs hold."""
+    disk_bytes: Bytes | None = None
+    """Bytes in the run folders of all its jobs, also of those that have ended. Where they have more, none starts."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The limits that were named, null among them."""
+        return self.model_dump(include=self.model_fields_set)
+
+
+class Project(BaseModel):
+    """One project."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
+
+    name: str
+    created: float
+    """Seconds since 1970."""
+    share: float
+    """Its weight where projects compete: one of 2.0 gets twice as much as one of 1.0."""
+    members: tuple[str, ...]
+    """Who may submit into it, besides admins; `*` stands for everybody."""
+    quota: ProjectQuota
+
+    def admits(self, user: str) -> bool:
+        """Whether a user is a member."""
+        return EVERYBODY in self.members or user in self.members
+
+
+class ProjectUse(BaseModel):
+    """What the jobs of a project have now."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    jobs: int
+    """Jobs that run, the trials of sweeps among them."""
+    waiting: int
+    """Jobs that wait in the queue."""
+    cpus: float
+    gpus: float
+    disk_bytes: int
+    """Bytes in the run folders of all its jobs, as they were measured last."""
+    of_cluster: float
+    """The larger of its shares of all CPUs and of all GPUs, 0 to 1. By its `share`, this decides whose turn it is."""
+
+
+class ProjectView(Project):
+    """A project, and what it uses."""
+
+    use: ProjectUse
+
+
+class ProjectChanges(BaseModel):
+    """What of a project changes. Only the fields that are sent do, and in `quota` only the limits that are sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    share: Share = 1.0
+    """Its weight where projects compete for the cluster."""
+    members: Annotated[tuple[Member, ...], Field(max_length=MAX_MEMBERS)] = (EVERYBODY,)
+    """Users who may submit into it, besides admins, all of them; `*` stands for everybody."""
+    quota: ProjectQuota = ProjectQuota()
+    """Limits; null takes one away."""
+
+    def changed(self, project: Project) -> Project:
+        """The project with the changes."""
+        new: dict[str, Any] = {name: getattr(self, name) for name in ("share", "members")}
+        new = {name: value for name, value in new.items() if name in self.model_fields_set}
+        return project.model_copy(update={**new, "quota": project.quota.model_copy(update=self.quota.given)})
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the audit says of them."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class NewProject(ProjectChanges):
+    """A project to be."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"name": "vision", "quota": {"cpus": 8, "jobs": 4}}})
+
+    name: str = Field(pattern=PROJECT_NAME)
+    """Letters, digits, dots, dashes and underscores, at most 63."""

@@ -1,0 +1,80 @@
+"""The projects of one service: in its database, and in memory, because every look at the queue asks for them."""
+
+import time
+from concurrent.futures import Future
+
+from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy.orm import Session
+
+from service.database.connection import Writer
+from service.database.tables import ProjectRow
+from service.errors import ProjectExists, ProjectNotFound
+from service.projects.project import DEFAULT, NewProject, Project, ProjectChanges, ProjectQuota
+
+
+class Projects:
+    """All projects. What is read comes from memory; what changes is durable before it counts."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.writer = writer
+        with Session(engine) as session:
+            found = [Project.model_validate(row) for row in session.scalars(select(ProjectRow))]
+        self.known = {project.name: project for project in found}
+
+    def all(self) -> list[Project]:
+        """By name, the default one first."""
+        return sorted(self.known.values(), key=lambda project: (project.name != DEFAULT, project.name))
+
+    def get(self, name: str) -> Project:
+        """One of them. Raises ProjectNotFound."""
+        if (project := self.known.get(name)) is None:
+            names = ", ".join(project.name for project in self.all()[:20])
+            raise ProjectNotFound(f"there is no project {name!r}; there are {names}; an admin creates others")
+        return project
+
+    def create(self, new: NewProject) -> "Future[Project]":
+        """A new project. The future raises ProjectExists."""
+        project = Project(
+            name=new.name, created=time.time(), share=new.share, members=_once(new.members), quota=new.quota
+        )
+
+        def work(connection: Connection) -> Project:
+            if connection.scalar(select(ProjectRow.name).where(ProjectRow.name == project.name)) is not None:
+                raise ProjectExists(f"there is a project {project.name!r} already; change it, or take another name")
+            connection.execute(insert(ProjectRow).values(**_values(project)))
+            return project
+
+        return self.writer.submit(work, self._known)
+
+    def change(self, name: str, changes: ProjectChanges) -> "Future[Project]":
+        """Change a project. The future raises ProjectNotFound."""
+
+        def work(connection: Connection) -> Project:
+            project = changes.changed(self.get(name))  # in the one thread that writes, so that no change is lost
+            project = project.model_copy(update={"members": _once(project.members)})
+            connection.execute(update(ProjectRow).where(ProjectRow.name == name).values(**_values(project)))
+            return project
+
+        return self.writer.submit(work, self._known)
+
+    def quota(self, name: str) -> ProjectQuota:
+        """What a project may have; no limits where nobody knows it."""
+        project = self.known.get(name)
+        return ProjectQuota() if project is None else project.quota
+
+    def share(self, name: str) -> float:
+        """Its weight."""
+        project = self.known.get(name)
+        return 1.0 if project is None else project.share
+
+    def _known(self, project: Project) -> Project:
+        self.known[project.name] = project
+        return project
+
+
+def _once(members: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(members)))
+
+
+def _values(project: Project) -> dict[str, object]:
+    return project.model_dump(mode="json")

@@ -1,0 +1,63 @@
+"""Projects on the page: a filter, a choice in the form, and what each uses; nothing of it where there is only one."""
+
+from collections.abc import Callable
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.api.conftest import Service, eventually
+from tests.api.page.conftest import Visit
+from tests.api.page.test_everywhere import WCAG_AA
+
+
+def test_with_the_default_project_alone_there_is_nothing_of_projects(
+    service: Service, visit: Callable[..., Visit]
+) -> None:
+    job = service.client.submit({"name": "first", "workers": 1})
+    one = visit()
+    page = one.go("jobs")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_label("Project", exact=True)).to_be_hidden()
+    page = one.go("cluster")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_role("heading", name="Projects")).to_be_hidden()
+    expect(one.go(f"jobs/{job.id}").get_by_text("Project", exact=True)).to_have_count(0)
+
+
+def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callable[..., Visit]) -> None:
+    service.client.create_project("vision", members=["ann", "bob"], quota={"cpus": 2, "disk_bytes": 10**10})
+    ours = service.client.submit({"name": "ours", "workers": 2, "project": "vision"})
+    service.started(ours.id)
+    service.client.submit({"name": "waits", "workers": 1, "project": "vision"})
+    service.client.submit({"name": "other", "workers": 1})
+    one = visit()
+    page = one.go("jobs")
+    expect(page.get_by_role("link", name="other")).to_be_visible()
+    expect(page.get_by_text("project vision", exact=True)).to_have_count(2)
+    page.get_by_label("Project", exact=True).select_option("vision")
+    expect(page.get_by_role("link", name="other")).to_have_count(0)
+    assert page.url.endswith("#/jobs?project=vision")
+    expect(page.get_by_text("project vision holds 2 of its 2 CPUs, and the job needs 1")).to_be_visible()
+    assert Axe().run(page, options=WCAG_AA).violations_count == 0
+
+    page = one.go("cluster")
+    row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="vision")
+    expect(row).to_contain_text("2 of 2")
+    expect(row).to_contain_text("0 of 10")
+    expect(row).to_contain_text("ann, bob")
+    assert Axe().run(page, options=WCAG_AA).violations_count == 0
+
+    page = one.go("new")
+    spec = page.get_by_label("Spec, as YAML or JSON")
+    page.get_by_label("Project", exact=True).select_option("vision")
+    assert spec.input_value().startswith("name: first\nproject: vision\n")
+    expect(page.get_by_text("Good:")).to_be_visible()
+    page.get_by_role("button", name="Submit").click()
+    eventually(lambda: next(service.client.list(project="vision")).name == "first")
+    page = one.go("new?kind=sweep")
+    page.get_by_label("Project", exact=True).select_option("vision")
+    assert "\njob:\n  project: vision\n" in spec.input_value()
+    page.get_by_label("Project", exact=True).select_option("default")
+    assert "project" not in spec.input_value()
+    spec.fill("project: vision\nworkers: 1\n")
+    expect(page.get_by_label("Project", exact=True)).to_have_value("vision")

@@ -1,0 +1,1 @@
+"""Elastic averaging SGD: workers explore by themselves, tied to a common centre."""

@@ -1,0 +1,1 @@
+"""What shards make of what workers changed by steps of their own."""
