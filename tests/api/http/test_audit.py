@@ -145,7 +145,7 @@ def test_every_operation_that_changes_anything_has_a_name_in_the_audit(guarded: 
         address = re.sub(r"{\w+}", "x", path)
         assert guarded.http.request(method, address, headers=viewer).status_code == 403
         entry = audit_of(guarded, user="vic")[0]
-        assert re.fullmatch(r"(job|sweep|webhook|plan|registry)\.[a-z]+", entry.action), entry
+        assert re.fullmatch(r"(job|sweep|webhook|plan|project|registry)\.[a-z]+", entry.action), entry
         assert (entry.target == "x") == ("{" in path)
 
 
