@@ -32,8 +32,6 @@ from trainers.spec.variation import variation
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
-
-
 PRECISIONS = {
     "float32": ("products, convolutions, parameters, gradients and sums", ""),
     "tf32": ("what goes into products and convolutions has 10 bits of mantissa; parameters and sums are float32", ""),
@@ -47,8 +45,6 @@ PRECISIONS = {
     ),
 }
 """Formula and source of each."""
-
-
 TOLD_ELSEWHERE = frozenset({"name", "optimizer", "kwargs", "lr", "weight_decay", "no_decay", "groups"})
 """Fields of an optimizer that are more than a number of its formula."""
 
@@ -331,9 +327,8 @@ def _sent_compressed(spec: TrainSpec) -> str:
     if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
         found, plain = both
         return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
-    return (
-        f"{spec.compress.bytes_an_element:.3g} bytes an element of each push, 4 where a node's shards read it in place"
-    )
+    each = spec.compress.bytes_an_element
+    return f"{each:.3g} bytes an element of each push, 4 where a node's shards read it in place"
 
 
 def _recomputed(spec: TrainSpec) -> Quantity:
