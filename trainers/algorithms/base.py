@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from trainers.collectives.compressed import CompressedSum
-from trainers.collectives.low_rank import LowRankSum
+from trainers.collectives.lossy.compressed import CompressedSum
+from trainers.collectives.lossy.low_rank import LowRankSum
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch, Skipped
 from trainers.links.names import WireName

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trainers.collectives.compressed import KeptRows
+from trainers.collectives.lossy.compressed import KeptRows
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch, sum_leaves, sum_parts
