@@ -189,7 +189,7 @@ def test_a_push_is_rounded_and_takes_half_the_bytes_where_it_is_sent(stores: Sto
         assert sent == NUMEL * (4 + (4 if stores.kind == "shared_memory" else 2))
 
 
-@pytest.mark.parametrize("compressor", [TopK(0.02), TopK(0.3), Sign(), Int8()], ids=str)
+@pytest.mark.parametrize("compressor", [TopK(0.02), TopK(0.3), Sign(), Int8()], ids=lambda one: type(one).__name__)
 def test_a_compressed_push_sends_what_its_memory_does_not_keep(stores: Stores, compressor: Compressor) -> None:
     values = torch.randn(3, NUMEL, generator=torch.Generator().manual_seed(0)).mul_(64).round_().div_(64)
     memory = ErrorFeedback(compressor, torch.zeros(NUMEL), torch.zeros(NUMEL, dtype=torch.bool))

@@ -98,7 +98,9 @@ def test_sign_and_int8_are_what_their_formulas_say(numel: int) -> None:
     assert torch.equal(decoded(Int8(), vector), rounded)
 
 
-@pytest.mark.parametrize("compressor", [TopK(0.01), TopK(0.3), TopK(1), Sign(), Int8()], ids=str)
+@pytest.mark.parametrize(
+    "compressor", [TopK(0.01), TopK(0.3), TopK(1), Sign(), Int8()], ids=lambda one: type(one).__name__
+)
 def test_a_message_is_as_long_as_the_spec_says(compressor: Compressor) -> None:
     numel = 100 * BLOCK
     shares = {Sign: CompressSpec(sign=True), Int8: CompressSpec(int8=True)}
@@ -113,7 +115,7 @@ def test_a_message_is_as_long_as_the_spec_says(compressor: Compressor) -> None:
     )
 
 
-@pytest.mark.parametrize("compressor", [TopK(0.5), Sign(), Int8()], ids=str)
+@pytest.mark.parametrize("compressor", [TopK(0.5), Sign(), Int8()], ids=lambda one: type(one).__name__)
 def test_what_is_no_number_stays_none_and_zeros_stay_zeros(compressor: Compressor) -> None:
     assert torch.equal(decoded(compressor, torch.zeros(70)), torch.zeros(70))
     for bad in (math.nan, math.inf):
