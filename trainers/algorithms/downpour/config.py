@@ -24,7 +24,7 @@ HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
 
 STEPS = 50
-"""H that the source of `push: delta` has most often."""
+"""H of `push: delta`, where the spec does not say it."""
 
 READ_WHAT_WAS_FETCHED = "delay_compensated", "gap_aware"
 
