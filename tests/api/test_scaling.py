@@ -1,10 +1,12 @@
 """The tables of a sweep over numbers of workers, over HTTP."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from api import Refused
+from api.http import fair_process
 from service import parse_sweep
 from service.sweeps import control
 from tests.api.conftest import Service
@@ -13,8 +15,15 @@ from tests.service.speedup.test_study import DOWNPOUR, RUNS, ran
 from trainers.cost.kept import keep_profile
 
 
-def test_a_sweep_over_workers_is_a_study(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one, where plans look for profiles: in this process, since another keeps the home that it began with."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(fair_process, "own_process", lambda: ThreadPoolExecutor(1))
+
+
+@pytest.mark.usefixtures("home")
+def test_a_sweep_over_workers_is_a_study(service: Service, tmp_path: Path) -> None:
     ran(tmp_path / "sweeps" / "sweep-1", "accuracy=0.8", RUNS)
     found = service.client.scaling("sweep-1")
     assert [(row.workers, row.predicted_per_s) for row in found.rows] == [(1, None), (2, None)]

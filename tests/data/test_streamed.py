@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,15 @@ from trainers.errors import DataNotFound, MillraceError, RunFailed, SpecRejected
 from trainers.spec import DataSpec
 
 USERS = "tests.data.usersets"
+Children = Callable[[], list[BaseProcess]]
 PLAN = [(0, np.array([5, 3, 8])), (0, np.array([0])), (1, np.array([], dtype=np.int64)), (2, np.array([3, 9]))]
+
+
+@pytest.fixture
+def children() -> Children:
+    """The processes of this test that have not ended; other tests keep some of their own."""
+    before = {process.pid for process in multiprocessing.active_children()}
+    return lambda: [process for process in multiprocessing.active_children() if process.pid not in before]
 
 
 def test_streamed_and_in_memory_are_bit_equal() -> None:
@@ -46,7 +56,7 @@ def test_streamed_and_in_memory_are_bit_equal() -> None:
             assert torch.equal(mine.images, theirs.images)
 
 
-def test_processes_serve_plan_after_plan_and_end(photographs: Path) -> None:
+def test_processes_serve_plan_after_plan_and_end(photographs: Path, children: Children) -> None:
     spec = DataSpec(name="image_folder", root=str(photographs), random_resized_crop=32, loader_processes=2)
     state = torch.random.get_rng_state()
     with open_dataset(spec, 0) as dataset, open_dataset(spec.model_copy(update={"loader_processes": 0}), 0) as here:
@@ -56,27 +66,27 @@ def test_processes_serve_plan_after_plan_and_end(photographs: Path) -> None:
         abandoned = dataset.batches(long)
         for _ in range(3):
             next(abandoned)
-        pids = {process.pid for process in multiprocessing.active_children()}
+        pids = {process.pid for process in children()}
         assert len(pids) == 2
         plan = [(0, np.arange(12)), (1, np.array([11, 0])), (0, np.array([4]))]
         for mine, theirs in zip(dataset.batches(plan), here.batches(plan), strict=True):
             assert torch.equal(mine.images, theirs.images)
             assert torch.equal(mine.labels, theirs.labels)
-        assert {process.pid for process in multiprocessing.active_children()} == pids
+        assert {process.pid for process in children()} == pids
         with pytest.raises(AssertionError, match="another plan"):
             next(abandoned)
-    assert not multiprocessing.active_children()
+    assert not children()
     dataset.close()
     assert torch.equal(state, torch.random.get_rng_state())
     with pytest.raises(AssertionError, match="after close"):
         next(dataset.batches(plan))
 
 
-def test_a_killed_process_fails_the_run() -> None:
+def test_a_killed_process_fails_the_run(children: Children) -> None:
     with open_dataset(DataSpec(memory_limit_bytes=0, loader_processes=1), 0) as dataset:
         batches = dataset.batches((0, np.array([i])) for i in range(100))
         next(batches)
-        (process,) = multiprocessing.active_children()
+        (process,) = children()
         with suppress(RuntimeError):  # torch hears of the death by a signal and raises wherever that finds us
             process.kill()
             process.join()
@@ -84,19 +94,19 @@ def test_a_killed_process_fails_the_run() -> None:
             list(batches)
         running: Any = dataset._loaders[True]._running  # type: ignore[attr-defined]
         running._workers_done_event._cond.acquire()  # as if it had died in the middle of a look at the event
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
-def test_a_dataset_is_closed_after_one_of_its_processes_was_killed() -> None:
+def test_a_dataset_is_closed_after_one_of_its_processes_was_killed(children: Children) -> None:
     """The error refers to the loader, so that its other processes have not ended by themselves."""
     with pytest.raises(RunFailed, match="a data loading process ended"):  # noqa: SIM117, PT012
         with open_dataset(DataSpec(memory_limit_bytes=0, loader_processes=2), 0) as dataset:
             batches = dataset.batches((0, np.array([i])) for i in range(1000))
             next(batches)
             with suppress(RuntimeError):
-                multiprocessing.active_children()[0].kill()
+                children()[0].kill()
             list(batches)
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
 def test_a_killed_process_that_does_not_count_as_dead_yet_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +203,13 @@ def test_a_limit_takes_as_many_examples_of_every_class(photographs: Path) -> Non
             assert sorted(batch.labels.tolist()) == [0, 0, 0, 1, 1]
 
 
-def test_map_style_datasets_of_the_users() -> None:
+def test_map_style_datasets_of_the_users(children: Children) -> None:
     spec = DataSpec(name=f"{USERS}:maps", loader_processes=1)  # not picklable: opened again in the process
     with open_dataset(spec, 0) as dataset:
         assert (dataset.num_train, dataset.num_test, dataset.facts.classes) == (30, 9, 3)
         assert dataset.facts.inputs == (3, 8, 8)
         assert [batch.labels.tolist() for batch in dataset.batches([(0, np.array([4, 29]))])] == [[1, 2]]
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_every_command_that_tells_something_can_tell_it_as_json() -> None:
 
     root: Any = typer.main.get_command(build(cli_context(FakeRuns(), Path("runs"))))
     commands = dict(root.commands)
-    for group in ("token", "webhook"):
+    for group in ("token", "webhook", "projects"):
         commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
     without = {
         name
