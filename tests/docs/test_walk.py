@@ -36,7 +36,7 @@ WALKED = {
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
     "costs": {"Counted", "Timed", "Products"},
-    "plan": {"A plan"},
+    "plan": {"A plan", "After the run"},
     "scaling-tables": {"Run it"},
     "sweeps": {"A first sweep"},
     "elasticity": {"The same bits on any number of workers"},
@@ -320,9 +320,9 @@ def assert_storage(place: Place) -> None:
 def assert_projects(place: Place) -> None:
     """What its commands print."""
     told = place.shell("\n".join(blocks("projects", "bash")))
-    assert re.search(r"^members +ann$", told, re.MULTILINE)
+    assert re.search(r"^ *members +ann *$", told, re.MULTILINE)
     assert re.search(r"^ *vision +2 +0 of 1 +0 of 2 +0 +0 of 10 GB +0 +ann", told, re.MULTILINE)
-    assert re.search(r"^members +ann, bob$", told, re.MULTILINE)
+    assert re.search(r"^ *members +ann, bob *$", told, re.MULTILINE)
     assert '"quota":{"jobs":null,"cpus":null,"gpus":0.0,"disk_bytes":10000000000}' in told
     assert '"project":"vision"' in told
 
