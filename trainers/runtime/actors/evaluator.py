@@ -45,6 +45,7 @@ class Evaluator(BaseActor):
         self.job_id = job_id
         self.spec = spec
         self.setup = None
+        self.held = dict[Any, Any]()
 
     def prepare(self) -> ActorLocation:
         """Map the data, build the model."""
@@ -88,7 +89,7 @@ class Evaluator(BaseActor):
         from trainers.training.version_parts import checkpoint_of
 
         assert self.setup is not None
-        kept = checkpoint_of(self.setup, ray.get(parts), self._rows(buffers), position, products)
+        kept = checkpoint_of(self.setup, self._values(parts), self._rows(buffers), position, products)
         write_checkpoint(Path(folder), kept)
         prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
 
@@ -104,18 +105,29 @@ class Evaluator(BaseActor):
         header = {HEADER: finished.model_dump_json()}
         save_weights(Path(path), self.setup.replica.state_of(named), header)
 
+    def hold(self, parts: list[Any], buffers: list[Any]) -> None:
+        """Keep what the last version consists of: who has put it into Ray's store may die before it is exported."""
+        self.held = dict(zip(parts, ray.get(parts), strict=True))
+        for reference in buffers:
+            with suppress(ray.exceptions.RayError):  # a worker that has died since
+                self.held[reference] = ray.get(reference)
+
     def cleanup(self) -> None:
         """Let go of the data, and remove the run's folder on this node."""
         if self.setup is not None:
             self.setup.dataset.close()
         super().cleanup()
 
+    def _values(self, references: list[Any]) -> list[Any]:
+        held = all(reference in self.held for reference in references)
+        return [self.held[reference] for reference in references] if held else ray.get(references)
+
     def _params(self, parts: list[Any], raw: bool = False) -> "Tensor":
         """(P,) the parameters of a version, or their average where the spec has one."""
         from trainers.training.version_parts import assembled
 
         assert self.setup is not None
-        params, state = assembled(self.setup.layout.numel, ray.get(parts))
+        params, state = assembled(self.setup.layout.numel, self._values(parts))
         return params if self.spec.ema is None or raw else state[EMA]
 
     def _rows(self, references: list[Any]) -> "dict[int, Named]":
@@ -123,6 +135,6 @@ class Evaluator(BaseActor):
         found: list[dict[int, Named]] = []
         for reference in references:
             with suppress(ray.exceptions.RayError):  # a worker that has died since
-                found.append(ray.get(reference))
+                found += self._values([reference])
         numbered = self.spec.algorithm.traits.is_synchronous
         return {rank if numbered else place: named for place, rows in enumerate(found) for rank, named in rows.items()}

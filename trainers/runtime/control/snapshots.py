@@ -150,6 +150,7 @@ class Snapshots:
             await self.under_way
         while not self.queue.empty():
             await self._work(self.queue.get_nowait())
+        await self._ask("hold", last.parts, last.buffers)
         measured = {self._judging: await self._evaluate(last)}
         if self._judging == "validation" and is_end:
             measured["test"] = await self._test(last)
