@@ -1,13 +1,15 @@
 """The counted and timed costs of layers, as plain numbers. Imports no torch, so that a command line can show them."""
 
 from collections.abc import Iterable
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from trainers import user_code
 from trainers.data.names import IMAGES
-from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec
+from trainers.errors import SpecRejected
+from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec, field_errors
 from trainers.spec.memory import FLOAT_BYTES, bytes_with, held_by_a_worker
 
 Kind = Literal["convolution", "fully connected", "attention", "normalisation", "other"]
@@ -18,6 +20,31 @@ class Figures(BaseModel):
     """Base class of the values in this file: frozen, with documented fields."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+F = TypeVar("F", bound=Figures)
+
+
+def read_figures(kind: type[F], path: Path, option: str, what: str, remedy: str = "") -> F:
+    """Figures that were kept as JSON.
+
+    Args:
+        option: That named the file.
+        what: It should be.
+        remedy: What makes one.
+
+    Raises:
+        SpecRejected: The file is none, with the field.
+    """
+    otherwise = f"; {remedy}" if remedy else ""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SpecRejected(f"{option}: {path} cannot be read: {error.strerror}{otherwise}") from None
+    except ValidationError as error:
+        first = field_errors(error, kind)[0]
+        wrong = f"{first.pointer or '/'}: {first.message}"
+        raise SpecRejected(f"{option}: {path} is no {what}: {wrong}{otherwise}") from None
 
 
 class Images(Figures):

@@ -4,14 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import LinkTable
-from trainers.cost.figures import Figures
+from trainers.cost.figures import Figures, read_figures
 from trainers.cost.simulation.simulated import Simulated
 from trainers.errors import SpecRejected
-from trainers.spec import field_errors
 
 MOST_COUNTS = 4096
 """Workers of a run, and so candidates of a plan."""
@@ -265,10 +264,4 @@ def read_profile(path: Path) -> StepProfile:
     Raises:
         SpecRejected: The file is none, with the field.
     """
-    try:
-        return StepProfile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise SpecRejected(f"profile: {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = field_errors(error, StepProfile)[0]
-        raise SpecRejected(f"profile: {path} is no profile: {first.pointer or '/'}: {first.message}") from None
+    return read_figures(StepProfile, path, "profile", "profile")

@@ -4,12 +4,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trainers.cost.clusters.cluster import Cluster
-from trainers.cost.figures import Figures
+from trainers.cost.figures import Figures, read_figures
 from trainers.errors import SpecRejected
-from trainers.spec import TrainSpec, field_errors
+from trainers.spec import TrainSpec
 
 LinkTransport = Literal["shared_memory", "process_group", "object_store"]
 """As in a spec; between nodes there is no shared memory."""
@@ -74,14 +74,7 @@ def read_links(path: Path) -> LinkTable:
     Raises:
         SpecRejected: The file is none, with the field.
     """
-    try:
-        return LinkTable.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise SpecRejected(f"links: {path} cannot be read: {error.strerror}; `millrace links` makes one") from None
-    except ValidationError as error:
-        first = field_errors(error, LinkTable)[0]
-        message = f"{first.pointer or '/'}: {first.message}"
-        raise SpecRejected(f"links: {path} is no table of links: {message}; `millrace links` makes one") from None
+    return read_figures(LinkTable, path, "links", "table of links", "`millrace links` makes one")
 
 
 def cluster_of_links(table: LinkTable, device: str, spec: TrainSpec) -> Cluster:
