@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
@@ -31,11 +32,12 @@ def edit_project(name: str, changes: dict[str, Any]) -> Call[service.ProjectView
     return Call("PATCH", f"/v1/projects/{name}", one(service.ProjectView), {"json": changes}, True)
 
 
-class ProjectMethods:
+class ProjectMethods(ABC):
     """Of the client that waits."""
 
+    @abstractmethod
     def _do(self, call: Call[T]) -> T:
-        raise NotImplementedError
+        """Ask the service."""
 
     def projects(self) -> Iterator[service.ProjectView]:
         """All projects, with what they use, the default one first."""
@@ -54,11 +56,12 @@ class ProjectMethods:
         return self._do(edit_project(name, changes))
 
 
-class AsyncProjectMethods:
+class AsyncProjectMethods(ABC):
     """Of the client with an event loop."""
 
+    @abstractmethod
     async def _do(self, call: Call[T]) -> T:
-        raise NotImplementedError
+        """Ask the service."""
 
     async def projects(self) -> AsyncIterator[service.ProjectView]:
         """All projects, with what they use, the default one first."""
