@@ -46,6 +46,7 @@ const KEYS = [
 
 const main = document.getElementById("main");
 let open = new AbortController();
+let shown = null; // the path of the view
 
 /** Show the view that the address names, and let go of the one before; `moved`: the event that led here. */
 function show(moved) {
@@ -55,6 +56,8 @@ function show(moved) {
   const found = VIEWS.map(([pattern, view]) => [pattern.exec(path || "jobs"), view]).find(([match]) => match);
   trouble("");
   refusal("");
+  const at = path === shown ? filtersOf(main).indexOf(document.activeElement) : -1;
+  shown = path;
   main.replaceChildren();
   for (const one of document.querySelectorAll("#sections a")) {
     const here = (path || "jobs").split("/")[0] === one.dataset.path;
@@ -74,11 +77,14 @@ function show(moved) {
   );
   document.title = `${title} · Millrace`;
   if (moved) {
-    // the first view leaves the focus at the page's top, before the link that skips the sections
-    main.focus({ preventScroll: true });
+    // The first view leaves the focus at the page's top, before the link that skips the sections. A list that is
+    // filtered otherwise leaves it at the same filter, from which a Tab may go on.
+    (filtersOf(main)[at] ?? main).focus({ preventScroll: true });
     window.scrollTo(0, 0);
   }
 }
+
+const filtersOf = (view) => [...(view.querySelector("form.filters")?.elements ?? [])];
 
 function help() {
   if (document.querySelector("dialog")) return;

@@ -37,6 +37,8 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
     spec: TrainSpec
     run_dir: Path
     run: Run | None
+    begun: bool
+    """Whether a step was asked for."""
     curve: TrialCurve
     reader: EventLogReader
     failed: Status | None
@@ -56,18 +58,21 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         return tune.PlacementGroupFactory(bundles)
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Start the first trial."""
+        """Make ready for the first trial."""
         self.process = TrialProcess(TrialStore(Path(config["folder"])), config["driver"])
-        self._begin(config)
+        self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start the next trial in the same processes."""
+        """Make ready for the next trial in the same processes."""
         self._halt()
-        self._begin(new_config)
+        self._take(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next evaluation, or the end."""
+        """Wait for the next evaluation, or the end. The first step starts the trial, not `setup`: Tune gives a trial
+        to a process that has become free while another one that it started for it is still in `setup`."""
+        if not self.begun:
+            self._begin()
         asked_s = 0.0
         while self.curve.final is None:
             # Asked before the log is read: if it is idle, what the log says then is final.
@@ -105,7 +110,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         sweep = self.store.get("id")
         return WarmRunner(f"{sweep}/{self.trial}", sweep, ray.util.get_current_placement_group())
 
-    def _begin(self, config: dict[str, Any]) -> None:
+    def _take(self, config: dict[str, Any]) -> None:
         self.process.check()
         self.store = TrialStore(Path(config["folder"]))
         self.trial = config["trial"]
@@ -113,8 +118,13 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         self.run_dir = self.store.run_dir(self.trial)
         self.failed = None
         self.run = None
+        self.begun = False
         self.curve = TrialCurve(self.store.spec.report)
         self.reader = EventLogReader(self.run_dir)
+
+    def _begin(self) -> None:
+        self.process.check()
+        self.begun = True
         if not self.store.begin(self.trial):  # it was cancelled while it was queued
             self.failed = Status(State.FAILED, "NotStarted", "it was cancelled before it started")
             return

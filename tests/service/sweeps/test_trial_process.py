@@ -4,6 +4,7 @@ import fcntl
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,10 +13,12 @@ from service.sweeps import control
 from service.sweeps.trial import TrialRun
 from service.sweeps.trial_process import FOLDER, DriverReplaced, TrialProcess, end_orphans, forget_processes
 from service.sweeps.trial_store import TrialState
+from trainers import DataNotFound, WarmRunner
 
 HOLDS = """
 import sys, time
 from pathlib import Path
+from unittest.mock import Mock
 from service import TrialStore
 from service.sweeps.trial_process import TrialProcess
 process = TrialProcess(TrialStore(Path(sys.argv[1])), int(sys.argv[2]))
@@ -81,3 +84,25 @@ def test_a_process_goes_on_with_another_trial_only_for_its_own_driver(store: Tri
 def test_a_sweep_of_an_earlier_millrace_has_had_no_driver_with_a_number(store: TrialStore) -> None:
     assert store.driver == 0
     assert store.new_driver() == 1
+
+
+class WithoutData(TrialRun):
+    """A trial that fails as soon as it is begun."""
+
+    def new_runner(self) -> WarmRunner:
+        runner = Mock(spec=WarmRunner, is_idle=True)
+        runner.start.side_effect = DataNotFound("there is none")
+        return runner
+
+
+def test_a_trial_begins_with_the_first_step_since_tune_may_give_it_to_another_process_before(store: TrialStore) -> None:
+    trial = store.trials()[0].id
+    ready = WithoutData({"folder": str(store.folder), "trial": trial, "driver": store.new_driver()})
+    assert store.begin(trial)  # as the other process does
+    ready.cleanup()
+    store.requeue(trial)
+    ready.reset_config({"folder": str(store.folder), "trial": trial})
+    assert [row.state for row in store.trials()] == [TrialState.QUEUED] * 2
+    assert ready.step()["ended"][1] == "DataNotFound"
+    assert [row.state for row in store.trials()] == [TrialState.RUNNING, TrialState.QUEUED]  # the driver ends it
+    ready.process.file.close()
