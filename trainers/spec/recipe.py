@@ -221,7 +221,8 @@ def _averages(spec: TrainSpec) -> dict[str, Quantity]:
         return {}
     after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
     if after:
-        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+        first = "1" if algorithm.growth == "none" else f"from 1, {algorithm.growth}ly more by epoch,"
+        formula, source = f"{first} until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
     return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 

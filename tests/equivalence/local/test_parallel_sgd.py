@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
 from tests.equivalence.local.local_sgd import all_works, averaged, in_parts, same
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
@@ -106,7 +107,7 @@ def test_post_local_sgd_is_sync_until_the_switch_and_then_local_sgd_written_out(
     options = algorithm(average_every=every, start="sorted", local_after=1)
     run = Run(spec(3, 2, options, epochs=3, **fields))
     found = run_all_reduce(run).params
-    written = averaged(run, None if every == "round" else int(every), after=1)
+    written = averaged(run, None if every == "round" else int(every), before=[1])
     torch.testing.assert_close(found, written, **NEAR)
     assert not torch.allclose(found, averaged(run, 1), **NEAR)
     assert run.spec.update_batch == 21
@@ -205,6 +206,27 @@ def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
     assert parameters["none"] < parameters["exchange"] < parameters["full"] < parameters["none"] + 5_000
 
 
+@pytest.mark.parametrize(("growth", "steps"), [("linear", [1, 3]), ("exponential", [1, 2]), ("none", [1, 1])])
+def test_steps_between_averages_grow_by_epoch_and_are_local_sgd_written_out(growth: str, steps: list[int]) -> None:
+    fields = {"optimizer": {"name": "momentum", "lr": 0.03, "weight_decay": 0.001}, "epochs": 3}
+    run = Run(spec(3, 2, algorithm(average_every=5, local_after=2, growth=growth), **fields))
+    assert [run.spec.algorithm.every(epoch) for epoch in range(4)] == [*steps, 5, 5]
+    found = run_all_reduce(run).params
+    torch.testing.assert_close(found, averaged(run, 5, before=steps), **NEAR)
+    assert not torch.allclose(found, averaged(run, 5, before=[1, 4]), **NEAR)
+    told = explain(run.spec, 203).quantities["average_every"].formula
+    assert told.startswith(
+        "1 until epoch 2" if growth == "none" else f"from 1, {growth}ly more by epoch, until epoch 2"
+    )
+
+
+def test_steps_grow_to_powers() -> None:
+    config = ParallelSgdConfig(average_every=1000, local_after=3, growth="exponential")
+    assert [config.every(epoch) for epoch in range(5)] == [1, 10, 100, 1000, 1000]
+    config = ParallelSgdConfig(average_every=16, local_after=4, growth="exponential")
+    assert [config.every(epoch) for epoch in range(5)] == [1, 2, 4, 8, 16]
+
+
 # -- going on ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +277,8 @@ def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
         ({"average_every": "epoch"}, "average_every", "or round"),
         ({"average_every": True}, "average_every", "or round"),
         ({"average_every": 1, "local_after": 2}, "local_after", "leave it out"),
+        ({"growth": "linear", "average_every": 4}, "growth", "in how many epochs"),
+        ({"growth": "linear", "local_after": 2}, "growth", "give average_every a number"),
         ({"shuffle": "exchange", "samples": 5}, "samples", "set shuffle to full"),
         ({"shuffle": "half"}, "shuffle", "there are none, exchange, full"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,6 +13,9 @@ from trainers.algorithms.traits import Traits
 if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
     from trainers.data.partitioned.dataset import Partitioning
+
+ROUNDING = 1e-9
+"""What is added to a power before it is rounded down, so that 2.0 is not taken for 1."""
 
 SAMPLES = 64
 """Labels that each worker sends in a full shuffle, if the spec gives no number."""
@@ -33,7 +37,11 @@ class ParallelSgdConfig(AlgorithmConfig):
 
     local_after: int = Field(default=0, ge=0, le=1_000_000)
     """Epochs t' of post-local SGD: until they are over all parameters are averaged after every step, as large-batch SGD
-    has it, and from then on every `average_every`."""
+    has it, or as `growth` says, and from then on every `average_every`."""
+
+    growth: Literal["none", "linear", "exponential"] = "none"
+    """How the steps between two averages grow in these epochs. `none`: they do not, and are 1; `linear`: by the same
+    number in each epoch, from 1 to `average_every`; `exponential`: by the same factor. Rounded down."""
 
     start: Literal["dealt", "sorted"] = "dealt"
     """Which examples each worker holds before the first shuffle. `dealt`: random ones; `sorted`: the examples are
@@ -61,6 +69,15 @@ class ParallelSgdConfig(AlgorithmConfig):
             raise ValueError("with average_every: 1 no step is local before it nor after; raise that, or leave it out")
         return local_after
 
+    @field_validator("growth")
+    @classmethod
+    def _leads_somewhere(cls, growth: str, info: ValidationInfo) -> str:
+        if growth != "none" and info.data.get("local_after") == 0:
+            raise ValueError("say in how many epochs the steps grow (local_after), or leave it out")
+        if growth != "none" and info.data.get("average_every") == "round":
+            raise ValueError("say to how many steps they grow: give average_every a number, or leave growth out")
+        return growth
+
     @field_validator("samples")
     @classmethod
     def _are_taken(cls, samples: int | None, info: ValidationInfo) -> int | None:
@@ -78,6 +95,17 @@ class ParallelSgdConfig(AlgorithmConfig):
             holds_examples=True,
             own_replicas=True,
         )
+
+    def every(self, epoch: int) -> int | None:
+        """Steps between two averages in an epoch; None: only its end makes one."""
+        whole = None if self.average_every == "round" else self.average_every
+        if epoch >= self.local_after:
+            return whole
+        if self.growth == "none" or whole is None:
+            return 1
+        if self.growth == "linear":
+            return 1 + (whole - 1) * epoch // self.local_after
+        return max(1, math.floor(whole ** (epoch / self.local_after) + ROUNDING))
 
     def partitioning(self, seed: int, partition_sizes: tuple[int, ...]) -> Partitioning:
         from trainers.data.partitioned.dataset import Partitioning

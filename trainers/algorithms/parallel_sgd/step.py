@@ -2,7 +2,8 @@
 
 Sources: paper 2, section 5.1.1, algorithms 1 and 2; Zinkevich et al. 2010, "Parallelized stochastic gradient descent"
 (one average); Stich 2019, "Local SGD converges fast and communicates little" (one every H steps); Lin et al. 2020,
-"Don't use large mini-batches, use local SGD" (post-local SGD: one every step until t', then one every H).
+"Don't use large mini-batches, use local SGD" (post-local SGD: one every step until t', then one every H; H may grow
+until then).
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ class ParallelSgd(Algorithm):
             row.copy_(vector)
         self.average = Average(context.collectives, context.num_virtual, first.numel())
         self.average.begin(first.flatten())
-        every = None if config.average_every == "round" else config.average_every
-        self.local = LocalSteps(context, every, self.average.newest.device, config.local_after)
+        self.local = LocalSteps(context, config.every, self.average.newest.device)
 
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
