@@ -238,23 +238,10 @@ def _outer(spec: TrainSpec) -> dict[str, Quantity]:
         return {}
     outer, every = algorithm.outer, algorithm.average_every
     formula = f"{outer.formula}, every {every} steps and at the end of an epoch"
-    return {
-        "outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source),
-        **_fragments(algorithm),
-    }
-
-
-def _fragments(algorithm: DilocoConfig) -> dict[str, Quantity]:
-    """When parts of the model are averaged, and what is made of that."""
-    if not algorithm.streams:
-        return {}
-    num, every, share = algorithm.fragments, algorithm.average_every, algorithm.own_share
-    turns = f"one leaves every {every}/{num} steps, each every {every}" if num > 1 else f"it leaves every {every} steps"
-    delay = algorithm.delay
-    travels = f"its sum travels for {delay} step{'s' if delay > 1 else ''}" if delay else "its sum is waited for"
-    mixed = f"w_i <- {share:g} w_i + {1 - share:g} w" if share else "w_i <- w"
-    formula = f"{turns}; {travels}; then a worker's {mixed}"
-    return {"fragments": Quantity(value=num, formula=formula, source=STREAMING)}
+    found = {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
+    if algorithm.streams:
+        found["fragments"] = Quantity(value=algorithm.fragments, formula=algorithm.turns, source=STREAMING)
+    return found
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

@@ -122,6 +122,17 @@ class DilocoConfig(AlgorithmConfig):
         return self.fragments > 1 or self.delay > 0 or self.own_share > 0
 
     @property
+    def turns(self) -> str:
+        """When parts of the model are averaged, and what is made of that, for `explain`."""
+        num, every, share = self.fragments, self.average_every, self.own_share
+        leaves = (
+            f"one leaves every {every}/{num} steps, each every {every}" if num > 1 else f"leaves every {every} steps"
+        )
+        travels = f"its sum travels for {self.delay} step{'s' if self.delay > 1 else ''}"
+        mixed = f"w_i <- {share:g} w_i + {1 - share:g} w" if share else "w_i <- w"
+        return f"{leaves}; {travels if self.delay else 'its sum is waited for'}; then a worker's {mixed}"
+
+    @property
     def usual_optimizer(self) -> str:
         return "adamw"  # as Douillard et al. have it
 
