@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
-from tests.equivalence.local.local_sgd import all_works, averaged, in_parts, same
+from tests.equivalence.local.local_sgd import Meet, all_works, average, averaged, in_parts, same
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
@@ -220,6 +221,54 @@ def test_steps_between_averages_grow_by_epoch_and_are_local_sgd_written_out(grow
     )
 
 
+def in_groups(size: int, within: int, every: int) -> Meet:
+    """After each of ten steps an epoch: all average, or each group by itself."""
+    step = 0
+
+    def meet(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], shares: list[float]) -> None:
+        nonlocal step
+        step += 1
+        if step % 10 == 0:  # the only uneven one: who counts by how much in it
+            since = 9 - 9 // every * every
+            counts = [7 * since + share * 14 for share in shares]
+            average(models, optimizers, [count / sum(counts) for count in counts])
+            step = 0
+        elif step % every == 0:
+            average(models, optimizers, shares)
+        elif step % within == 0:
+            for first in range(0, len(models), size):
+                part = slice(first, first + size)
+                average(models[part], optimizers[part], [1 / size] * size)
+
+    return meet
+
+
+@pytest.mark.parametrize(("within", "every"), [(2, 6), (1, 4)])
+def test_averages_within_groups_are_hierarchical_local_sgd_written_out(within: int, every: int) -> None:
+    """Groups of two of four virtual workers, on three workers: one group is whole on one of them."""
+    fields = {
+        "optimizer": {"name": "momentum", "lr": 0.03, "weight_decay": 0.001},
+        "data": {"name": "digits", "limit": 266},
+    }
+    options = algorithm(average_every=every, group=2, within=within, start="sorted")
+    run = Run(spec(4, 3, options, **fields))
+    assert [sum(work.sizes) for work in all_works(run)][8:10] == [28, 14]
+    found = run_all_reduce(run).params
+    torch.testing.assert_close(found, averaged(run, 1, meet=in_groups(2, within, every)), **NEAR)
+    assert not torch.allclose(found, averaged(run, every), **NEAR)
+    assert run.spec.update_batch == (14 if within == 1 else 7)
+
+
+def test_averages_within_groups_have_the_same_bits_on_any_number_of_workers_and_go_on() -> None:
+    options = algorithm(average_every=6, group=3, within=2, start="sorted")
+    fields = {"optimizer": {"name": "momentum", "lr": 0.02}, "epochs": 3, "batch": 8}
+    one, *others = (run_all_reduce(Run(spec(6, count, options, **fields))).buffers for count in (1, 2, 4))
+    assert all(same(one, other) for other in others)
+    run = Run(spec(6, 2, options, **fields))
+    steps = run.order.steps
+    assert same(in_parts(run, [steps + 3, 2 * steps - 1], [2, 4, 3]), one)
+
+
 def test_steps_grow_to_powers() -> None:
     config = ParallelSgdConfig(average_every=1000, local_after=3, growth="exponential")
     assert [config.every(epoch) for epoch in range(5)] == [1, 10, 100, 1000, 1000]
@@ -279,6 +328,10 @@ def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
         ({"average_every": 1, "local_after": 2}, "local_after", "leave it out"),
         ({"growth": "linear", "average_every": 4}, "growth", "in how many epochs"),
         ({"growth": "linear", "local_after": 2}, "growth", "give average_every a number"),
+        ({"average_every": 8, "group": 2}, "within", "go together"),
+        ({"average_every": 8, "within": 2}, "within", "go together"),
+        ({"average_every": 8, "group": 2, "within": 8}, "within", "give fewer steps than that"),
+        ({"average_every": 8, "group": 2, "within": 2}, "group", "2 virtual workers do not form several groups of 2"),
         ({"shuffle": "exchange", "samples": 5}, "samples", "set shuffle to full"),
         ({"shuffle": "half"}, "shuffle", "there are none, exchange, full"),
     ],

@@ -43,6 +43,13 @@ class ParallelSgdConfig(AlgorithmConfig):
     """How the steps between two averages grow in these epochs. `none`: they do not, and are 1; `linear`: by the same
     number in each epoch, from 1 to `average_every`; `exponential`: by the same factor. Rounded down."""
 
+    group: int | None = Field(default=None, ge=2, le=100_000)
+    """Virtual workers of a group, which averages more often than all together do, as those of a node might. They are
+    neighbours, and so are the virtual workers of a node."""
+
+    within: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Steps between two averages within a group; fewer than `average_every`."""
+
     start: Literal["dealt", "sorted"] = "dealt"
     """Which examples each worker holds before the first shuffle. `dealt`: random ones; `sorted`: the examples are
     sorted by label and cut into parts, as if they had been collected class by class."""
@@ -78,6 +85,18 @@ class ParallelSgdConfig(AlgorithmConfig):
             raise ValueError("say to how many steps they grow: give average_every a number, or leave growth out")
         return growth
 
+    @field_validator("within")
+    @classmethod
+    def _is_of_a_group(cls, within: int | None, info: ValidationInfo) -> int | None:
+        group, every = info.data.get("group"), info.data.get("average_every")
+        if (within is None) != (group is None):
+            raise ValueError("within and group go together: give both, or neither")
+        if within is not None and isinstance(every, int) and within >= every:
+            raise ValueError(
+                f"all average every {every} steps already; give fewer steps than that, or raise average_every"
+            )
+        return within
+
     @field_validator("samples")
     @classmethod
     def _are_taken(cls, samples: int | None, info: ValidationInfo) -> int | None:
@@ -92,8 +111,18 @@ class ParallelSgdConfig(AlgorithmConfig):
             uses_parameter_server=False,
             uses_collectives=True,
             steps_alone=self.average_every != 1 and not self.local_after,
+            averaged_each_step=self.group if self.group is not None and self.within == 1 else 1,
             holds_examples=True,
             own_replicas=True,
+        )
+
+    def check_virtual(self, num_workers: int, num_virtual: int) -> None:
+        if self.group is None or (num_virtual % self.group == 0 and self.group < num_virtual):
+            return
+        sizes = [str(size) for size in range(2, num_virtual) if num_virtual % size == 0]
+        works = f"use {', '.join(sizes)}, or" if sizes else "use another workers.virtual, or"
+        raise self.refused(
+            "group", f"{num_virtual} virtual workers do not form several groups of {self.group}; {works} leave it out"
         )
 
     def every(self, epoch: int) -> int | None:
@@ -106,6 +135,22 @@ class ParallelSgdConfig(AlgorithmConfig):
         if self.growth == "linear":
             return 1 + (whole - 1) * epoch // self.local_after
         return max(1, math.floor(whole ** (epoch / self.local_after) + ROUNDING))
+
+    @property
+    def averages(self) -> tuple[str, str]:
+        """When averages are made, and who says so, for `explain`."""
+        found, source = "steps between two averages; an epoch's end ends them", "Stich 2019"
+        if self.local_after:
+            first = "1" if self.growth == "none" else f"from 1, {self.growth}ly more by epoch,"
+            found = f"{first} until epoch {self.local_after}, then so many {found}"
+            source = "Lin et al. 2020, post-local SGD"
+        if self.group is not None:
+            steps = f"{self.within} steps" if self.within != 1 else "step"
+            found += f"; within each group of {self.group} virtual workers there is one after every {steps}"
+            source = (
+                f"{source}, hierarchical local SGD" if self.local_after else "Lin et al. 2020, hierarchical local SGD"
+            )
+        return found, source
 
     def partitioning(self, seed: int, partition_sizes: tuple[int, ...]) -> Partitioning:
         from trainers.data.partitioned.dataset import Partitioning
