@@ -134,7 +134,7 @@ class ParallelSgdConfig(AlgorithmConfig):
             return 1
         if self.growth == "linear":
             return 1 + (whole - 1) * epoch // self.local_after
-        return max(1, math.floor(whole ** (epoch / self.local_after) + ROUNDING))
+        return max(1, math.floor(math.pow(whole, epoch / self.local_after) + ROUNDING))
 
     @property
     def averages(self) -> tuple[str, str]:

@@ -68,7 +68,11 @@ class ParallelSgd(Algorithm):
     def _average_within(self, groups: GroupAverages) -> None:
         """Within each group, whose members have trained equally many: only the last step of an epoch is uneven."""
         first, own = self.local.ranks.start, self.local.own
-        for ranks, mean in groups.of(lambda rank, into: into.copy_(own[rank - first].flatten())):
+
+        def member(rank: int, into: Tensor) -> None:
+            into.copy_(own[rank - first].flatten())
+
+        for ranks, mean in groups.of(member):
             here = own[max(ranks.start - first, 0) : ranks.stop - first]
             here.copy_(mean.view(1, -1, self.numel).expand_as(here))
 
