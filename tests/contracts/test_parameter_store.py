@@ -4,6 +4,7 @@ With plain SGD, learning rate -1 and zeros to begin with, pushes are added to th
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import torch
 
 from tests.contracts.groups import TIMEOUT_S
 from tests.contracts.shards import NUMEL, Setting, Stores, begin_push, fetched, push
+from trainers.latency import bucket_of
 from trainers.models.layout import SHARD_ALIGN
 from trainers.optim.compress.compressor import Compressor
 from trainers.optim.compress.feedback import ErrorFeedback
@@ -22,6 +24,8 @@ from trainers.optim.late.compensation import ConstantCompensation
 from trainers.parameter_server.protocol import ParameterStore, Push
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.parameter_server.shard import Shard
+
+PAUSE_S = 0.01
 
 
 def test_a_fetch_sees_what_its_worker_pushed(stores: Stores) -> None:
@@ -49,6 +53,27 @@ def test_pushes_and_fetches_are_counted_in_bytes(stores: Stores) -> None:
 
     with stores.cluster(1, Setting(num_shards=3)) as cluster:
         assert cluster.run(body) == [(3 * 4 * NUMEL, 4 * NUMEL)]
+
+
+def test_how_long_each_push_and_each_fetch_took_is_counted(stores: Stores) -> None:
+    def body(store: ParameterStore) -> tuple[dict[int, int], dict[int, int]]:
+        for clock in range(1, 4):
+            begin_push(store, clock, 1.0, clock)
+        store.settle()
+        answer = store.fetch(min_clock=0)
+        time.sleep(PAUSE_S)
+        answer.wait()
+        fetched(store)
+        return store.meter.counted.push_latency, store.meter.counted.fetch_latency
+
+    with stores.cluster(1, Setting(num_shards=3)) as cluster:
+        ((pushes, fetches),) = cluster.run(body)
+    if cluster.world is not None:
+        assert (pushes, fetches) == ({}, {})  # its clock is no clock of ours
+        return
+    assert sum(pushes.values()) == 3
+    assert sum(fetches.values()) == 2
+    assert max(fetches) >= bucket_of(PAUSE_S)  # until the worker has it
 
 
 def test_pushes_fetches_and_the_waits_for_them_are_counted(stores: Stores) -> None:
