@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainers.errors import ClusterUnavailable
+from trainers.runtime import fork_server
 from trainers.runtime.cluster.connection import (
     CONNECT_TIMEOUT_S,
     LOOPBACK,
@@ -35,17 +36,18 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
         at_least: The fewest by default: logical CPUs do no more than limit how many actors may start.
     """
     before = descendants(os.getpid())
-    info, temp = _start_embedded(num_cpus or max(default_cpus(), at_least))
-    try:
-        give_way(os.getpid())
-        _own.append((info, [process for process in descendants(os.getpid()) if process not in before]))
-        yield info
-    finally:
-        _own.clear()
-        processes = descendants(os.getpid()) if is_connected() else []
-        detach()
-        kill_all(processes)  # Ray leaves its dashboard's helpers to notice by themselves, seconds later
-        remove_own(temp)
+    with fork_server.early():
+        info, temp = _start_embedded(num_cpus or max(default_cpus(), at_least))
+        try:
+            give_way(os.getpid())
+            _own.append((info, [process for process in descendants(os.getpid()) if process not in before]))
+            yield info
+        finally:
+            _own.clear()
+            processes = descendants(os.getpid()) if is_connected() else []
+            detach()
+            kill_all(processes)  # Ray leaves its dashboard's helpers to notice by themselves, seconds later
+            remove_own(temp)
 
 
 def own_ray_has_ended() -> bool:
