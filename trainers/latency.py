@@ -5,7 +5,7 @@ Bucket i counts what took less than 2^((i+1)/4) microseconds, and no less than t
 """
 
 from collections.abc import Mapping
-from math import log2
+from math import exp2, log2
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -31,7 +31,7 @@ def bucket_of(seconds: float) -> int:
 
 def bound_s(bucket: int) -> float:
     """The upper bound of a bucket, seconds."""
-    return float(UNIT_S * 2.0 ** ((bucket + 1) / PER_OCTAVE))
+    return UNIT_S * exp2((bucket + 1) / PER_OCTAVE)
 
 
 def quantile_s(counts: LatencyCounts, share: float) -> float:
@@ -40,14 +40,14 @@ def quantile_s(counts: LatencyCounts, share: float) -> float:
     wanted, before = share * sum(counts.values()), 0
     for bucket, count in sorted(counts.items()):
         if before + count >= wanted:
-            return bound_s(bucket) * 2.0 ** (((wanted - before) / count - 1) / PER_OCTAVE)
+            return bound_s(bucket) * exp2(((wanted - before) / count - 1) / PER_OCTAVE)
         before += count
     return bound_s(max(counts))
 
 
 def latency_figures(step: Mapping[str, Any]) -> dict[str, float]:
     """Those of LATENCY_FIGURES that the data of a `step` event tell, seconds; their keys may be texts, as in JSON."""
-    found = {}
+    found: dict[str, float] = {}
     for call in CALLS:
         counts = {int(bucket): count for bucket, count in (step.get(f"{call}_latency") or {}).items()}
         if counts:
@@ -57,7 +57,7 @@ def latency_figures(step: Mapping[str, Any]) -> dict[str, float]:
 
 def sum_s(counts: LatencyCounts) -> float:
     """About how many seconds all calls took: each as if it were in the middle of its bucket."""
-    return sum(count * bound_s(bucket) * 2.0 ** (-0.5 / PER_OCTAVE) for bucket, count in counts.items())
+    return sum(count * bound_s(bucket) * exp2(-0.5 / PER_OCTAVE) for bucket, count in counts.items())
 
 
 class Latency(BaseModel):
