@@ -66,7 +66,7 @@ def test_one_that_is_written_again_is_there_while_the_one_before_it_is_deleted(
     remove = shutil.rmtree
 
     def look(path: Path, **options: Any) -> None:
-        assert names(tmp_path) == ["000000001000"]
+        assert "000000001000" in names(tmp_path)
         remove(path, **options)
 
     monkeypatch.setattr(shutil, "rmtree", look)

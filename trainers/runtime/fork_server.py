@@ -191,8 +191,7 @@ def serve() -> list[str] | None:
     if driver is None:
         return None
     driver.line.close()
-    os.environ.clear()
-    os.environ.update(_servers_own(driver.what))  # what Ray reads, below
+    _live_in(_servers_own(driver.what))  # what Ray reads, below
     worker = _asked(_drivers(address), RAY, IDLE_S)
     return None if worker is None else _become(worker)
 
@@ -265,14 +264,18 @@ def _become(worker: Request) -> list[str]:
     for number, output in enumerate(worker.outputs):
         os.dup2(output, number)
         os.close(output)
-    os.environ.clear()
-    os.environ.update(variables)
+    _live_in(variables)
     os.chdir(folder)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
     worker.line.sendall(FORKED)
     worker.line.close()
     return list(arguments)
+
+
+def _live_in(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 if __name__ == "__main__":
