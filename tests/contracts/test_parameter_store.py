@@ -25,6 +25,7 @@ from trainers.parameter_server.protocol import ParameterStore, Push
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.parameter_server.shard import Shard
 
+
 def test_a_fetch_sees_what_its_worker_pushed(stores: Stores) -> None:
     def body(store: ParameterStore) -> list[float]:
         seen = []
