@@ -184,6 +184,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import FieldError as FieldError
     from trainers import Images as Images
     from trainers import KeptProfile as KeptProfile
+    from trainers import Latency as Latency
     from trainers import LinkTable as LinkTable
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError
