@@ -17,6 +17,7 @@ from trainers.optim.optimizers.config import OptimizerSpec
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.advice import advice
+from trainers.spec.connectivity import connectivity
 from trainers.spec.judgement import judgement
 from trainers.spec.memory import (
     bytes_a_parameter,
@@ -271,6 +272,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
     statistics = f"computed anew on {count} minibatches" if count else "running averages"
     return {
         **_evaluated(spec),
+        **connectivity(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
         **_compressed(spec),
