@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class LayerSlice:
         """Of the outputs or inputs."""
         return self.cuts[self.rank]
 
-    @property
+    @cached_property
     def own_blocks(self) -> range:
         """The blocks that the worker has, or the one of which it has a part."""
         size = len(self.cuts)
@@ -54,7 +55,7 @@ class LayerSlice:
             return range(self.rank, self.rank + 1)
         return _workers_of(self.own_blocks.start, size, self.blocks)
 
-    @property
+    @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """One for each block that the worker has of a restricted layer; their weights lie below each other."""
         own = self.mine.stop - self.mine.start
