@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.diloco.config import STREAMING, DilocoConfig
 from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
@@ -238,7 +238,10 @@ def _outer(spec: TrainSpec) -> dict[str, Quantity]:
         return {}
     outer, every = algorithm.outer, algorithm.average_every
     formula = f"{outer.formula}, every {every} steps and at the end of an epoch"
-    return {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
+    found = {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
+    if algorithm.streams:
+        found["fragments"] = Quantity(value=algorithm.fragments, formula=algorithm.turns, source=STREAMING)
+    return found
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

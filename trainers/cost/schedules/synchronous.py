@@ -1,6 +1,7 @@
 """A step of the synchronous algorithms without model parallelism: sync, parallel_sgd, admm."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -84,12 +85,31 @@ def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pac
     """Each virtual worker makes H steps by itself; then the parameters alone are averaged, and each worker updates them
     once more."""
     every = float(config.average_every)
+    if config.streams:
+        return _streaming(spec, config, work, pace, fleet)
     if spec.compress is not None:
         average = exchanged("averages", fleet, message_bytes(spec.compress, work), every)
     else:
         average = canonical("averages", fleet, work.num_bytes, every)
     updates = pace.update_s * (fleet.minibatches + 1 / every)
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+
+
+def _streaming(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """A fragment every H/P steps, by messages also where memory is shared. Of its sum what passes in `delay` steps is
+    hidden, and of all of them no more than the steps between them take. That a worker may be late by as much without
+    anybody's waiting is not counted."""
+    every, num = float(config.average_every), config.fragments
+    by_messages = replace(fleet, memory_is_shared=False)
+    one = canonical("averages", by_messages, work.num_bytes / num)
+    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    alone = synchronous(fleet, pace, spec.batch.per_worker, (), updates, every=every / num)
+    computing = alone.computing_s + alone.data_s
+    whole = one.total_s * num / every  # a step
+    seen = np.maximum(np.maximum(one.total_s - config.delay * computing, 0) * num / every, whole - computing)
+    seen = seen if config.delay else whole
+    average = Exchange("averages", whole, whole - seen, one.sent_bytes * num / every)
+    return replace(alone, exchanges=(average,))
 
 
 def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
