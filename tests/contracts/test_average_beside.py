@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, rendezvous_for
-from trainers.collectives.average import Average
+from trainers.collectives.average import Average, GroupAverages
 from trainers.collectives.average_beside import AverageBeside
 from trainers.collectives.protocol import Collectives
 from trainers.errors import PeerLost
@@ -72,3 +72,19 @@ def test_a_peer_that_closes_ends_it(groups: Groups) -> None:
             beside.begin(NUMEL, lambda rank, into: into.copy_(leaf(rank)), V).wait()
 
     groups.run(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_groups_average_by_themselves_with_the_same_bits(groups: Groups, size: int) -> None:
+    """Two groups of three of six: on 2 workers each has one, on 4 each group is on two."""
+
+    def body(collectives: Collectives) -> dict[int, Tensor]:
+        found = GroupAverages(collectives, 6, 3, NUMEL).of(lambda rank, into: into.copy_(leaf(rank, 10.0**rank)))
+        collectives.barrier().wait()
+        return {ranks.start: mean for ranks, mean in found}
+
+    for mine in groups.run(size, body):
+        for first, mean in mine.items():
+            a, b, c = (leaf(first + k, 10.0 ** (first + k)) for k in range(3))
+            assert torch.equal(mean, ((a + b) + c) / 3)
+            assert not torch.equal(mean, (a + (b + c)) / 3)

@@ -90,6 +90,8 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
     if traits.steps_alone or traits.outer is not None:
         between = "averages of parameters" if traits.is_synchronous else "pushes of what they changed"
         formula = f"n: each worker makes steps of its own between two {between}"
+        if traits.averaged_each_step > 1:
+            formula = f"g n = {traits.averaged_each_step} x {n}: a group averages after each step"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
     elif traits.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
@@ -217,9 +219,7 @@ def _averages(spec: TrainSpec) -> dict[str, Quantity]:
     algorithm = spec.algorithm
     if not isinstance(algorithm, ParallelSgdConfig):
         return {}
-    after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
-    if after:
-        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+    formula, source = algorithm.averages
     return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 
