@@ -182,7 +182,7 @@ function askForToken() {
 }
 
 async function tokenDialog() {
-  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
+  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", placeholder: "token" });
   const keep = el("input", { type: "checkbox" });
   const content = [
     el(
