@@ -29,7 +29,13 @@ class Identity(BaseModel):
     user: str
     role: Role
     token: str | None = None
-    """The id of the token that was shown; null where none was."""
+    """The id of the token or the session that was shown; null where none was, or a token of the sign-in provider."""
+    session: bool = False
+    """Whether it is a browser's session, which began with a sign-in."""
+    projects: tuple[str, ...] = ()
+    """Projects into which the groups at the sign-in provider let the user submit, besides those that name the user."""
+    expires: float | None = None
+    """When what was shown ends by itself, in seconds since 1970; null: not."""
 
 
 class Requester(Identity):
