@@ -254,7 +254,7 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
 
 def _requester(identity: Identity, scope: Scope) -> Requester:
     """With the address that the server told: the client's, or what a proxy on this machine says of it."""
-    return Requester(**identity.model_dump(), address=address_of(scope), request_id=scope["state"]["request_id"])
+    return Requester(**dict(identity), address=address_of(scope), request_id=scope["state"]["request_id"])
 
 
 def address_of(scope: Scope) -> str:

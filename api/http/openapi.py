@@ -37,7 +37,7 @@ def completed(schema: dict[str, Any], access: Access) -> dict[str, Any]:
     for path, method, operation in list(_operations(schema)):
         _add_problems(path, operation)
         if (role := demanded(method.upper(), path)) is not None:
-            ways: list[dict[str, list[str]]] = [{"token": []}, *([] if access.sign_in is None else [{"session": []}])]
+            ways: list[dict[str, list[str]]] = [{name: []} for name in schemes]
             operation["security"] = ways if access.is_required else [{}, *ways]
             operation["responses"].update({str(status): part for status, part in answers(401, 403).items()})
             operation["x-role"] = str(role)

@@ -35,6 +35,7 @@ def visitor(browser: Browser, guarded: Service, provider: Provider) -> Iterator[
     with visitors(browser, guarded.url) as enter:
         one = enter()
         yield one
+        one.complaints = [text for text in one.complaints if "CORS policy" not in text]  # as it ought to be
         one.asked = [url for url in one.asked if not url.startswith(f"{provider.url}/")]
 
 
@@ -58,7 +59,7 @@ def test_one_signs_in_where_one_was_and_signs_out(visitor: Visit, guarded: Servi
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
     page.goto(f"{guarded.url}/#/new")
-    page.get_by_label("Spec").fill("name: mine")
+    page.get_by_role("textbox", name="Spec").fill("name: mine")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("mine")
     (job,) = jobs(guarded)
