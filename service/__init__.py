@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import NeverFits as NeverFits
     from service.errors import NotExportable as NotExportable
     from service.errors import ProjectExists as ProjectExists
+    from service.errors import ProjectKept as ProjectKept
     from service.errors import ProjectNotFound as ProjectNotFound
     from service.errors import ProviderUnreachable as ProviderUnreachable
     from service.errors import SeriesNotFound as SeriesNotFound
@@ -115,6 +116,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
+    from service.projects.project import FOR_THE_SERVICE as FOR_THE_SERVICE
     from service.projects.project import PROJECT_NAME as PROJECT_NAME
     from service.projects.project import NewProject as NewProject
     from service.projects.project import Project as Project
@@ -189,6 +191,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import FieldError as FieldError
     from trainers import Images as Images
     from trainers import KeptProfile as KeptProfile
+    from trainers import Latency as Latency
     from trainers import LinkTable as LinkTable
     from trainers import Metrics as Metrics
     from trainers import MillraceError as MillraceError

@@ -12,6 +12,7 @@ ServiceError
 ├── SweepNotFound        no sweep has this id
 ├── ProjectNotFound      no project has this name
 ├── ProjectExists        a project has this name already
+├── ProjectKept          a project that cannot be deleted, or not yet
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
@@ -109,6 +110,10 @@ class ProjectNotFound(ServiceError):
 
 class ProjectExists(ServiceError):
     """There is a project of this name already."""
+
+
+class ProjectKept(ServiceError):
+    """The project is the default one, or some of its jobs have not ended."""
 
 
 class StateConflict(ServiceError):

@@ -37,6 +37,9 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="
 ProjectOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The project that it belongs to.", show_default=False)
 ]
+ListedOption = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", help="Only of this project.", show_default=False)
+]
 KeyOption = Annotated[str | None, typer.Option(help="Idempotency key: the same one makes one job.")]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="json: one object as the last line.")]
 ServerOption = Annotated[str | None, typer.Option("--server", metavar="URL", help="The service.", show_default=False)]

@@ -14,7 +14,7 @@ import httpx2
 import service
 from api.client import calls, model_calls
 from api.client.call import Call, Unreachable, refusal, unreachable
-from api.client.calls import AnyJob, AnySweep
+from api.client.calls import AnyJob, AnySweep, States
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
 from api.client.following import Following
 from api.client.model_calls import Which
@@ -77,11 +77,7 @@ class AsyncClient(AsyncProjectMethods):
         return await self._do(calls.plan(spec, asked))
 
     async def list(
-        self,
-        states: tuple[service.State, ...] = (),
-        labels: tuple[str, ...] = (),
-        archived: bool = False,
-        project: str | None = None,
+        self, states: States = (), labels: tuple[str, ...] = (), archived: bool = False, project: str | None = None
     ) -> AsyncIterator[service.JobSummary]:
         """All jobs in these states with these labels (`key=value` or `key`), newest first; archived; of a project."""
         page = await self._do(calls.jobs(states, labels, None, archived, project))
@@ -201,15 +197,15 @@ class AsyncClient(AsyncProjectMethods):
         return await self._do(calls.check_sweep(spec))
 
     async def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
+        self, states: States = (), labels: tuple[str, ...] = (), archived: bool = False, project: str | None = None
     ) -> AsyncIterator[service.SweepSummary]:
         """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
-        ones."""
-        page = await self._do(calls.sweeps(states, labels, None, archived))
+        ones; of a project."""
+        page = await self._do(calls.sweeps(states, labels, None, archived, project))
         for one in page.sweeps:
             yield one
         while page.next_page_token is not None:
-            page = await self._do(calls.sweeps(states, labels, page.next_page_token, archived))
+            page = await self._do(calls.sweeps(states, labels, page.next_page_token, archived, project))
             for one in page.sweeps:
                 yield one
 

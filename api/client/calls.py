@@ -14,6 +14,7 @@ from api.client.call import Call, content, many, one, post
 
 AnyJob: TypeAlias = "service.JobSpec | dict[str, Any] | Path"
 AnySweep: TypeAlias = "service.SweepSpec | dict[str, Any] | Path"
+States: TypeAlias = "tuple[service.State, ...]"
 
 
 DRAWN: dict[str, Any] = {"timeout": 900.0}
@@ -76,26 +77,22 @@ def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
 
 
 def jobs(
-    states: tuple[service.State, ...],
-    labels: tuple[str, ...],
-    page_token: str | None,
-    archived: bool = False,
-    project: str | None = None,
+    states: States, labels: tuple[str, ...], page_token: str | None, archived: bool = False, project: str | None = None
 ) -> Call[JobsPage]:
     """GET /v1/jobs."""
 
     def read(response: httpx2.Response) -> JobsPage:
         return JobsPage(many(service.JobSummary, "jobs")(response), response.json()["next_page_token"])
 
-    params = _wanted(states, labels, page_token, archived) | ({} if project is None else {"project": project})
-    return Call("GET", "/v1/jobs", read, {"params": params})
+    return Call("GET", "/v1/jobs", read, {"params": _wanted(states, labels, page_token, archived, project)})
 
 
 def _wanted(
-    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool
+    states: States, labels: tuple[str, ...], page_token: str | None, archived: bool, project: str | None
 ) -> dict[str, Any]:
     """The parameters of a page."""
-    params = {"state": [str(state) for state in states], "label": labels, "page_token": page_token}
+    told = [str(state) for state in states]
+    params = {"state": told, "label": labels, "page_token": page_token, "project": project}
     return {name: value for name, value in params.items() if value is not None} | (
         {"archived": True} if archived else {}
     )
@@ -192,14 +189,14 @@ def check_sweep(spec: AnySweep) -> Call[tuple[service.SweepSpec, int]]:
 
 
 def sweeps(
-    states: tuple[service.State, ...], labels: tuple[str, ...], page_token: str | None, archived: bool = False
+    states: States, labels: tuple[str, ...], page_token: str | None, archived: bool = False, project: str | None = None
 ) -> Call[SweepsPage]:
     """GET /v1/sweeps."""
 
     def read(response: httpx2.Response) -> SweepsPage:
         return SweepsPage(many(service.SweepSummary, "sweeps")(response), response.json()["next_page_token"])
 
-    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token, archived)})
+    return Call("GET", "/v1/sweeps", read, {"params": _wanted(states, labels, page_token, archived, project)})
 
 
 def edit_sweep(sweep_id: str, changes: dict[str, Any]) -> Call[service.SweepView]:

@@ -17,7 +17,7 @@ import httpx2
 import service
 from api.client import calls, model_calls
 from api.client.call import Call, Refused, Unreachable, refusal, unreachable
-from api.client.calls import AnyJob, AnySweep
+from api.client.calls import AnyJob, AnySweep, States
 from api.client.following import Following
 from api.client.model_calls import Which
 from api.client.project_calls import ProjectMethods
@@ -84,11 +84,7 @@ class Client(ProjectMethods):
         return self._do(calls.plan(spec, asked))
 
     def list(
-        self,
-        states: tuple[service.State, ...] = (),
-        labels: tuple[str, ...] = (),
-        archived: bool = False,
-        project: str | None = None,
+        self, states: States = (), labels: tuple[str, ...] = (), archived: bool = False, project: str | None = None
     ) -> Iterator[service.JobSummary]:
         """All jobs in these states with these labels (`key=value` or `key`), newest first; or the archived ones.
         project: Only those of this one."""
@@ -202,14 +198,14 @@ class Client(ProjectMethods):
         return self._do(calls.check_sweep(spec))
 
     def sweeps(
-        self, states: tuple[service.State, ...] = (), labels: tuple[str, ...] = (), archived: bool = False
+        self, states: States = (), labels: tuple[str, ...] = (), archived: bool = False, project: str | None = None
     ) -> Iterator[service.SweepSummary]:
         """All sweeps in these states whose jobs have these labels (`key=value` or `key`), newest first; or the archived
-        ones."""
-        page = self._do(calls.sweeps(states, labels, None, archived))
+        ones; of a project."""
+        page = self._do(calls.sweeps(states, labels, None, archived, project))
         yield from page.sweeps
         while page.next_page_token is not None:
-            page = self._do(calls.sweeps(states, labels, page.next_page_token, archived))
+            page = self._do(calls.sweeps(states, labels, page.next_page_token, archived, project))
             yield from page.sweeps
 
     def edit_sweep(self, sweep_id: str, **changes: Any) -> service.SweepView:

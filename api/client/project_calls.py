@@ -32,6 +32,11 @@ def edit_project(name: str, changes: dict[str, Any]) -> Call[service.ProjectView
     return Call("PATCH", f"/v1/projects/{name}", one(service.ProjectView), {"json": changes}, True)
 
 
+def delete_project(name: str) -> Call[None]:
+    """DELETE /v1/projects/{name}."""
+    return Call("DELETE", f"/v1/projects/{name}", lambda _: None)
+
+
 class ProjectMethods(ABC):
     """Of the client that waits."""
 
@@ -48,12 +53,16 @@ class ProjectMethods(ABC):
         return self._do(project(name))
 
     def create_project(self, name: str, **fields: Any) -> service.ProjectView:
-        """A new project; with its `share`, its `members` and its `quota` of `jobs`, `cpus`, `gpus` and `disk_bytes`."""
+        """A new project; with its `share`, `members`, `admins` and `quota` of `jobs`, `cpus`, `gpus`, `disk_bytes`."""
         return self._do(create_project(name, fields))
 
     def edit_project(self, name: str, **changes: Any) -> service.ProjectView:
-        """Change a project's `share`, its `members`, or limits in its `quota` (None takes one away)."""
+        """Change a project's `share`, `members`, `admins`, or limits in its `quota` (None takes one away)."""
         return self._do(edit_project(name, changes))
+
+    def delete_project(self, name: str) -> None:
+        """Delete a project, once its jobs and sweeps have ended; they stay."""
+        self._do(delete_project(name))
 
 
 class AsyncProjectMethods(ABC):
@@ -73,9 +82,13 @@ class AsyncProjectMethods(ABC):
         return await self._do(project(name))
 
     async def create_project(self, name: str, **fields: Any) -> service.ProjectView:
-        """A new project; with its `share`, its `members` and its `quota` of `jobs`, `cpus`, `gpus` and `disk_bytes`."""
+        """A new project; with its `share`, `members`, `admins` and `quota` of `jobs`, `cpus`, `gpus`, `disk_bytes`."""
         return await self._do(create_project(name, fields))
 
     async def edit_project(self, name: str, **changes: Any) -> service.ProjectView:
-        """Change a project's `share`, its `members`, or limits in its `quota` (None takes one away)."""
+        """Change a project's `share`, `members`, `admins`, or limits in its `quota` (None takes one away)."""
         return await self._do(edit_project(name, changes))
+
+    async def delete_project(self, name: str) -> None:
+        """Delete a project, once its jobs and sweeps have ended; they stay."""
+        await self._do(delete_project(name))

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import ipaddress
 import re
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http.cookies import READING, Cookies
 from api.http.problems import ProblemError, answer
 from service import (
+    FOR_THE_SERVICE,
     LOCAL,
     Caller,
     FieldError,
@@ -40,7 +42,7 @@ OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
 ADMIN = ("/v1/audit", "/v1/webhooks")
 ADMIN_CHANGES = ("/v1/projects",)
-"""What everybody may read, and an admin may change."""
+"""What everybody may read, and an admin may change; one that is there is edited by its own admins, too."""
 OWN_TOKEN = "/v1/me/token"
 """Whoever shows a token may end it."""
 ADDRESS_CHARACTERS = 64
@@ -76,7 +78,8 @@ def demanded(method: str, path: str) -> Role | None:
     """The least role for a request; none: anybody. A route that is added is closed until it is named here."""
     if method in READING and (path in OPEN or path in SIGN_IN or path.startswith(OPEN_BELOW)):
         return None
-    closed = ADMIN if method in READING else (*ADMIN, *ADMIN_CHANGES)
+    is_open = method in READING or (method == "PATCH" and path.startswith("/v1/projects/"))
+    closed = ADMIN if is_open else (*ADMIN, *ADMIN_CHANGES)
     if any(path == prefix or path.startswith(f"{prefix}/") for prefix in closed):
         return Role.admin
     return Role.viewer if method in READING or path == OWN_TOKEN else Role.user
@@ -104,16 +107,39 @@ def check_member(request: Request, projects: Projects, name: str) -> None:
     if not is_admitted and not identity.role.covers(Role.admin):
         detail = f"{identity.user} is no member of project {name}"
         errors = [FieldError(pointer="/project", message=detail)]
-        raise ProblemError(403, detail, errors=errors, remedy=f"ask an admin for `millrace projects edit {name}`")
+        whom = " or ".join([*project.admins, "an admin"])
+        raise ProblemError(403, detail, errors=errors, remedy=f"ask {whom} for `millrace projects edit {name}`")
 
 
-def check_owner(request: Request, owned: JobSummary | SweepSummary | ModelVersion) -> None:
-    """Raise ProblemError if it is another user's. Admins may stop, and remove, anybody's."""
+def check_leads(request: Request, projects: Projects, name: str, changed: Collection[str]) -> None:
+    """Raise ProblemError if the caller may not change these fields of a project. Its own admins may change who belongs
+    to it; what it may have is for admins of the service."""
+    project, identity = projects.get(name), caller(request)
+    if identity.role.covers(Role.admin):
+        return
+    if identity.user not in project.admins:
+        whom = " or ".join([*project.admins, "an admin"])
+        raise ProblemError(403, f"{identity.user} is no admin of project {name}", remedy=f"ask {whom}")
+    if kept := sorted(FOR_THE_SERVICE.intersection(changed)):
+        detail = f"admins of project {name} change its members and admins, not its {' and '.join(kept)}"
+        raise ProblemError(403, detail, f"/{kept[0]}", remedy="ask an admin of the service")
+
+
+def check_owner(
+    request: Request, owned: JobSummary | SweepSummary | ModelVersion, projects: Projects | None = None
+) -> None:
+    """Raise ProblemError if it is another user's. Admins may stop, and remove, anybody's, and admins of a project those
+    of its jobs."""
     identity = caller(request)
-    if owned.user != identity.user and not identity.role.covers(Role.admin):
-        detail = f"{owned.id} is {owned.user}'s, and you are {identity.user}"
-        own = "" if isinstance(owned, ModelVersion) else "; a job's fork would be your own"
-        raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin{own}")
+    if owned.user == identity.user or identity.role.covers(Role.admin):
+        return
+    if projects is not None and not isinstance(owned, ModelVersion):
+        project = projects.known.get(owned.project)
+        if project is not None and identity.user in project.admins:
+            return
+    detail = f"{owned.id} is {owned.user}'s, and you are {identity.user}"
+    own = "" if isinstance(owned, ModelVersion) else "; a job's fork would be your own"
+    raise ProblemError(403, detail, remedy=f"ask {owned.user} or an admin{own}")
 
 
 class Guard:

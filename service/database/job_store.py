@@ -18,12 +18,12 @@ from service.database.connection import Writer, connect, hold, migrate, release
 from service.database.identity import Requester
 from service.database.job_changes import JobChanges, apply_changes
 from service.database.job_query import Query
-from service.database.tables import JobRow, LabelRow, SweptRow
-from service.errors import JobNotFound, KeyReused, TooManyWaiting
+from service.database.tables import JobRow, LabelRow, ProjectRow, SweptRow
+from service.errors import JobNotFound, KeyReused, SpecInvalid, TooManyWaiting
 from service.ids import new_job_id
 from service.spec import JobSpec, is_text, stored
 from service.status import Status
-from trainers import Event, State
+from trainers import Event, FieldError, State
 
 T = TypeVar("T")
 Argument = TypeVar("Argument")
@@ -324,6 +324,7 @@ def _add(connection: Connection, new: Submission, runs_dir: Path) -> Added:
                 "cancel one",
                 RETRY_AFTER_S,
             )
+    _check_project(connection, new.spec.project)
     while not _insert(connection, job := _new_job(new, runs_dir), new):
         if (known := _known(connection, new)) is not None:
             return Added(known, False)
@@ -332,6 +333,12 @@ def _add(connection: Connection, new: Submission, runs_dir: Path) -> Added:
     if new.by is not None:
         insert_entry(connection, new.by, new.act.model_copy(update={"target": job.id}))
     return Added(job, True)
+
+
+def _check_project(connection: Connection, name: str) -> None:
+    """Raise SpecInvalid if the project has been deleted since the spec was looked at."""
+    if name != "default" and connection.scalar(select(ProjectRow.name).where(ProjectRow.name == name)) is None:
+        raise SpecInvalid([FieldError(pointer="/project", message=f"there is no project {name!r} any more")])
 
 
 def _known(connection: Connection, new: Submission) -> Job | None:

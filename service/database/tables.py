@@ -61,6 +61,7 @@ class ProjectRow(Base):
     created: Mapped[float]
     share: Mapped[float]
     members: Mapped[list[str]] = mapped_column(JSON)
+    admins: Mapped[list[str]] = mapped_column(JSON, server_default="[]")
     quota: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 

@@ -1,4 +1,5 @@
-"""A project: what its jobs may hold together, how large its share of the cluster is, and who submits into it."""
+"""A project: what its jobs may hold together, how large its share of the cluster is, who submits into it, and who
+administers it."""
 
 from typing import Annotated, Any
 
@@ -9,8 +10,11 @@ DEFAULT = "default"
 EVERYBODY = "*"
 MAX_MEMBERS = 1000
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+FOR_THE_SERVICE = frozenset({"share", "quota"})
+"""What a project's own admins may not change: more of it for one project is less for all others."""
 
 Member = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._@-]{0,62})$")]
+Person = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Amount = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(strict=True, ge=0, le=2**60)]
@@ -49,11 +53,13 @@ class Project(BaseModel):
     """Its weight where projects compete: one of 2.0 gets twice as much as one of 1.0."""
     members: tuple[str, ...]
     """Who may submit into it, besides admins; `*` stands for everybody."""
+    admins: tuple[str, ...] = ()
+    """Its own admins: they submit into it, choose its members, and may stop, change and delete any of its jobs."""
     quota: ProjectQuota
 
     def admits(self, user: str) -> bool:
-        """Whether a user is a member."""
-        return EVERYBODY in self.members or user in self.members
+        """Whether a user may submit into it."""
+        return EVERYBODY in self.members or user in self.members or user in self.admins
 
 
 class ProjectUse(BaseModel):
@@ -88,12 +94,14 @@ class ProjectChanges(BaseModel):
     """Its weight where projects compete for the cluster."""
     members: Annotated[tuple[Member, ...], Field(max_length=MAX_MEMBERS)] = (EVERYBODY,)
     """Users who may submit into it, besides admins, all of them; `*` stands for everybody."""
+    admins: Annotated[tuple[Person, ...], Field(max_length=MAX_MEMBERS)] = ()
+    """Users who choose its members and admins and look after all of its jobs, all of them."""
     quota: ProjectQuota = ProjectQuota()
     """Limits; null takes one away."""
 
     def changed(self, project: Project) -> Project:
         """The project with the changes."""
-        new: dict[str, Any] = {name: getattr(self, name) for name in ("share", "members")}
+        new: dict[str, Any] = {name: getattr(self, name) for name in ("share", "members", "admins")}
         new = {name: value for name, value in new.items() if name in self.model_fields_set}
         return project.model_copy(update={**new, "quota": project.quota.model_copy(update=self.quota.given)})
 

@@ -3,13 +3,17 @@
 import time
 from concurrent.futures import Future
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from service.database.connection import Writer
-from service.database.tables import ProjectRow
-from service.errors import ProjectExists, ProjectNotFound
+from service.database.tables import JobRow, ProjectRow, SweepRow, SweptRow
+from service.errors import ProjectExists, ProjectKept, ProjectNotFound
 from service.projects.project import DEFAULT, NewProject, Project, ProjectChanges, ProjectQuota
+from trainers import State
+
+NAMED = 5
+"""So many of the jobs that keep a project are named."""
 
 
 class Projects:
@@ -34,9 +38,8 @@ class Projects:
 
     def create(self, new: NewProject) -> "Future[Project]":
         """A new project. The future raises ProjectExists."""
-        project = Project(
-            name=new.name, created=time.time(), share=new.share, members=_once(new.members), quota=new.quota
-        )
+        fields = {"share": new.share, "members": _once(new.members), "admins": _once(new.admins), "quota": new.quota}
+        project = Project(name=new.name, created=time.time(), **fields)
 
         def work(connection: Connection) -> Project:
             if connection.scalar(select(ProjectRow.name).where(ProjectRow.name == project.name)) is not None:
@@ -51,11 +54,31 @@ class Projects:
 
         def work(connection: Connection) -> Project:
             project = changes.changed(self.get(name))  # in the one thread that writes, so that no change is lost
-            project = project.model_copy(update={"members": _once(project.members)})
+            people = {"members": _once(project.members), "admins": _once(project.admins)}
+            project = project.model_copy(update=people)
             connection.execute(update(ProjectRow).where(ProjectRow.name == name).values(**_values(project)))
             return project
 
         return self.writer.submit(work, self._known)
+
+    def delete(self, name: str) -> "Future[Project]":
+        """Forget a project of which everything has ended; its jobs and sweeps keep its name. The future raises
+        ProjectNotFound, ProjectKept."""
+
+        def work(connection: Connection) -> Project:
+            project = self.get(name)
+            if name == DEFAULT:
+                raise ProjectKept(f"the project {DEFAULT} stays: jobs that name no project belong to it")
+            if found := _unfinished(connection, name):
+                more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
+                raise ProjectKept(
+                    f"of project {name} these have not ended: {', '.join(found[:NAMED])}{more}; cancel them, or wait, "
+                    "and delete the project then"
+                )
+            connection.execute(delete(ProjectRow).where(ProjectRow.name == name))
+            return project
+
+        return self.writer.submit(work, self._unknown)
 
     def quota(self, name: str) -> ProjectQuota:
         """What a project may have; no limits where nobody knows it."""
@@ -70,6 +93,20 @@ class Projects:
     def _known(self, project: Project) -> Project:
         self.known[project.name] = project
         return project
+
+    def _unknown(self, project: Project) -> Project:
+        del self.known[project.name]
+        return project
+
+
+def _unfinished(connection: Connection, project: str) -> list[str]:
+    """The jobs of a project that have not ended, and its sweeps."""
+    of_sweeps = select(SweptRow.job_id)
+    waiting = (JobRow.project == project, JobRow.finished.is_(None), JobRow.id.not_in(of_sweeps))
+    ended = [str(state) for state in State if state.is_terminal]
+    sweeps = connection.execute(select(SweepRow.id, SweepRow.ledger).where(SweepRow.state.not_in(ended)))
+    mine = [sweep for sweep, ledger in sweeps if ledger["spec"]["job"].get("project", DEFAULT) == project]
+    return [*connection.scalars(select(JobRow.id).where(*waiting).order_by(JobRow.id)), *sorted(mine)]
 
 
 def _once(members: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import logging
 import re
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from service.database.job_changes import JobChanges
-from service.errors import KeyReused, SpecUnreadable, StateConflict, SweepNotFound
+from service.errors import KeyReused, SpecInvalid, SpecUnreadable, StateConflict, SweepNotFound
 from service.ids import DIGITS
 from service.jobs.live_log import LiveLog, read_batches
 from service.jobs.manager import JobManager
@@ -147,6 +148,12 @@ class SweepManager:
             return await self.show(sweep_id), False
         await asyncio.to_thread(control.begin, store.folder, sweep_id, spec, digest, user)
         await asyncio.to_thread(self.ledgers.save, store)
+        try:  # once more: the project may have been deleted before the sweep was saved, and not after that
+            self.jobs.entrance.check_project(spec.job.project, "/job/project")
+        except SpecInvalid:
+            await asyncio.to_thread(self.ledgers.forget, store)
+            await asyncio.to_thread(shutil.rmtree, store.folder)
+            raise
         await self._follow(store)
         return await self.show(sweep_id), True
 
@@ -199,11 +206,13 @@ class SweepManager:
         return await self._do(sweep_id, control.pause)
 
     async def resume(self, sweep_id: str) -> SweepView:
-        """Resume a paused or failed sweep."""
+        """Resume a paused or failed sweep. Raises SpecInvalid where its project was deleted."""
+        await self._check_project(sweep_id)
         return await self._do(sweep_id, control.resume)
 
     async def extend(self, sweep_id: str, axes: Mapping[str, Any], limits: Mapping[str, Any]) -> SweepView:
         """Add values to its axes, add axes, or change its limits. Raises SpecInvalid."""
+        await self._check_project(sweep_id)
         return await self._do(sweep_id, lambda store: control.extend(store, axes, limits))
 
     async def edit(self, sweep_id: str, changes: JobChanges) -> SweepView:
@@ -251,6 +260,10 @@ class SweepManager:
         if not SWEEP_ID.match(sweep_id) or not store.exists:
             raise SweepNotFound(f"there is no sweep {sweep_id!r}")
         return store
+
+    async def _check_project(self, sweep_id: str) -> None:
+        spec = await asyncio.to_thread(self._store(sweep_id).get, "spec")
+        self.jobs.entrance.check_project(spec["job"].get("project", "default"), "/job/project")
 
     async def _do(self, sweep_id: str, what: Callable[[TrialStore], T]) -> SweepView:
         store = self._store(sweep_id)

@@ -98,6 +98,24 @@ def test_a_step_with_compressed_gradients_sends_fewer_bytes_and_is_shorter(algor
     assert steps[1].rate[0] > steps[0].rate[0]
 
 
+def test_what_passes_while_a_fragment_travels_is_hidden() -> None:
+    """4 workers in steps of 10 ms, 6 MB of messages at 10 MB/s: 600 ms every 100 steps. In halves, each of which takes
+    300 ms, 20 steps hide 200 of them; where a round is shorter than its messages, no more than the steps are hidden."""
+    pace, slow = Pace(0.004, 0.006, 0.0), cluster(inside=10e6)
+
+    def average(**config: Any) -> tuple[float, float]:
+        spec = TrainSpec.model_validate({"algorithm": {"name": "diloco", **config}, "workers": 4})
+        (found,) = step_of(spec, WORK, pace, fleet(4, on=slow)).exchanges
+        return float(found.total_s[0]), float(found.seen_s[0])
+
+    plain = average(average_every=100)
+    assert plain == pytest.approx((0.006, 0.006))
+    assert average(average_every=100, fragments=2) == pytest.approx(plain)
+    assert average(average_every=100, fragments=2, delay=20) == pytest.approx((0.006, 0.002))
+    assert average(average_every=100, fragments=2, delay=30) == pytest.approx((0.006, 0.0))
+    assert average(average_every=30, fragments=2, delay=29) == pytest.approx((0.02, 0.01))
+
+
 def test_buckets_hide_behind_the_backward_pass() -> None:
     """Three buckets of 1, 2, 1 MB, ready after 10, 20, 30 ms. Two workers ring at 0.1 GB/s: 10, 20, 10 ms. The second
     begins at 20 and ends at 40, the third ends at 50: 20 ms are seen."""
@@ -147,7 +165,8 @@ ALGORITHMS: list[Any] = [
     {"name": "sync", "form": "parameter_server"}, "downpour", {"name": "downpour", "push": "layerwise", "num_fetch": 2},
     {"name": "mixed", "group": 2}, "hybrid", {"name": "hybrid", "scheme": "b"},
     {"name": "hybrid", "scheme": "bc", "fc_batch": "per_turn"}, {"name": "parallel_sgd", "average_every": 3}, "admm",
-    {"name": "diloco", "average_every": 4}, {"name": "easgd", "tau": 4},
+    {"name": "diloco", "average_every": 4}, {"name": "diloco", "average_every": 4, "fragments": 2, "delay": 1},
+    {"name": "easgd", "tau": 4},
     {"name": "downpour", "push": "delta", "steps": 4},
     {"name": "admm", "form": "consensus"},
 ]  # fmt: skip

@@ -320,8 +320,8 @@ def assert_storage(place: Place) -> None:
 def assert_projects(place: Place) -> None:
     """What its commands print."""
     told = place.shell("\n".join(blocks("projects", "bash")))
-    assert re.search(r"^ *members +ann *$", told, re.MULTILINE)
-    assert re.search(r"^ *vision +2 +0 of 1 +0 of 2 +0 +0 of 10 GB +0 +ann", told, re.MULTILINE)
+    assert re.search(r"^ *admins +eve *$", told, re.MULTILINE)
+    assert re.search(r"^ *vision +2 +0 of 1 +0 of 2 +0 +0 of 10 GB +0 +ann +eve", told, re.MULTILINE)
     assert re.search(r"^ *members +ann, bob *$", told, re.MULTILINE)
     assert '"quota":{"jobs":null,"cpus":null,"gpus":0.0,"disk_bytes":10000000000}' in told
     assert '"project":"vision"' in told

@@ -109,6 +109,8 @@ def undisturbed(cluster: ClusterInfo, tmp_path_factory: pytest.TempPathFactory) 
     return ended_well(run, 40)
 
 
+STREAM = {"fragments": 2, "delay": 3}
+
 FORMS = {
     "all_reduce": {},
     "parameter_server": {"algorithm": {"name": "sync", "form": "parameter_server"}},
@@ -117,15 +119,17 @@ FORMS = {
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("stream", [{}, pytest.param(STREAM, marks=pytest.mark.long)], ids=["plain", "streaming"])
 def test_rounds_of_local_steps_give_the_same_bits_through_a_resize_and_a_kill(
-    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: dict[str, Any]
 ) -> None:
     """Each virtual worker has parameters and optimizer state of its own, which a resize moves, and a kill takes back to
-    the last checkpoint."""
-    fields: dict[str, Any] = {"algorithm": {"name": "diloco", "average_every": 4}, "optimizer": "adamw", "ema": None}
+    the last checkpoint. So are sums that travel, of which there is one after three of four steps."""
+    algorithm = {"name": "diloco", "average_every": 4, **stream}
+    fields: dict[str, Any] = {"algorithm": algorithm, "optimizer": "adamw", "ema": None}
     fields |= {"workers": {"count": 2, "virtual": 5}, "epochs": 12, "checkpoint": {"every_epochs": 1}}
     plan = tmp_path / "plan"
-    watched = start("faults-rounds", spec(plan, pause_s=0.1, **fields), tmp_path / "run")
+    watched = start(f"faults-rounds-{len(stream)}", spec(plan, pause_s=0.1, **fields), tmp_path / "run")
     has_trained(watched)
     watched.run.scale(3)
     resized(watched, 3)

@@ -63,6 +63,7 @@ def test_downpour_of_one_worker_is_serial_pytorch(push: str, tmp_path: Path) -> 
         {"name": "mixed", "group": 2, "max_staleness": 0},
         {"name": "parallel_sgd"},
         {"name": "diloco", "average_every": 3},
+        {"name": "diloco", "average_every": 3, "fragments": 2, "delay": 1},
         {"name": "admm"},
         {"name": "admm", "form": "consensus"},
         {"name": "hybrid"},

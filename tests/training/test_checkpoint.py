@@ -58,6 +58,22 @@ def test_nobody_finds_half_of_one_that_is_removed_or_replaced(tmp_path: Path, mo
     assert read_checkpoint(tmp_path / "000000002000").model["weight"].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_one_that_is_written_again_is_there_while_the_one_before_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes back writes it again, and its evaluator may be ended at any moment."""
+    write(tmp_path, 1000)
+    remove = shutil.rmtree
+
+    def look(path: Path, **options: Any) -> None:
+        assert "000000001000" in names(tmp_path)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", look)
+    write(tmp_path, 1000, value=1.0)
+    assert read_checkpoint(tmp_path / "000000001000").model["weight"].tolist() == [1.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "position.json"])
 def test_one_for_which_there_is_no_room_leaves_nothing(

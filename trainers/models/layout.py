@@ -95,6 +95,11 @@ class Layout:
             mine = owner
         return tuple(slice(start, stop) for start, stop in itertools.pairwise([*found, self.numel]))
 
+    def fragments(self, count: int) -> list[slice]:
+        """The vector cut between parameters into so many parts, as equal as these allow; none is empty where there are
+        as many parameters."""
+        return cuts_at([*sorted(self.offsets), self.numel], count)
+
     def buckets(self, least_bytes: int) -> tuple[Bucket, ...]:
         """The vector cut between parameters into buckets of at least `least_bytes`, in order; a smaller remainder is
         merged into the last bucket."""

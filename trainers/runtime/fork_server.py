@@ -4,16 +4,18 @@ Ray starts a process for every actor, and torch's import is most of what that co
 starts. `py_executable` of Ray's runtime environments says what to start instead of Python: this file, run as a script.
 It asks this node's fork server for a process, hands over its arguments, environment and output, and ends; the first to
 find no server starts one. The forked process registers with Ray by its own process id, as one in a container does, and
-shares the pages of the libraries with all others. Where anything fails, Python is started as Ray would have.
+shares the pages of the libraries with all others. Where anything fails, Python is started as Ray would have. Whoever
+starts a Ray of its own starts the server first, so that it imports while Ray starts.
 
 The server imports libraries and our own package as it lies beside this file, and nothing of a user's, so that it serves
-every run; it ends with its raylet. Another version of our files gets a server of its own.
+every run; it ends with its raylet, or with whoever started both. Another version of our files gets a server of its own.
 
 Ray's library reads the number of the driver that a process works for when it is imported, and the raylet ends the
 processes of a driver that has ended. So the server does not import it: for each driver it forks another server, which
 does, and which forks that driver's workers.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -24,7 +26,7 @@ import socket
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +37,9 @@ RAY = (
     "trainers.runtime.actors.worker", "trainers.training.loop", "trainers.collectives.shared_memory",
     "trainers.parameter_server.shared_memory",
 )  # fmt: skip
-DRIVER = "RAY_JOB_ID"
+RAYLET, DRIVER = "RAY_RAYLET_PID", "RAY_JOB_ID"
+EARLY = "MILLRACE_FORK_SERVER"
+"""Set for a Ray whose fork server was started before it: the server's name."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SPAWN_TIMEOUT_S = 10.0
 HASTE_S = 0.2
@@ -43,6 +47,7 @@ POLL_S = 0.02
 IDLE_S = 600.0
 """A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
 HASTY, SERVE = "--hasty", "--serve"
+COMMAND = [sys.executable, "-P", os.path.abspath(__file__), SERVE]
 HELLO, FORKED = b"h", b"f"
 LENGTH = struct.Struct("<q")
 PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
@@ -68,6 +73,22 @@ def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | N
     return {**(more or {}), "py_executable": shlex.join(command)}
 
 
+@contextlib.contextmanager
+def early() -> Iterator[None]:
+    """A server for the Ray that is started within, which ends with the block."""
+    import subprocess  # not needed by the process that Ray starts
+
+    os.environ[EARLY] = os.urandom(16).hex()
+    files: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    files["stdin"] = subprocess.PIPE  # closes where this process is killed
+    with subprocess.Popen(COMMAND, env=_servers_own(os.environ), start_new_session=True, **files) as server:
+        try:
+            yield
+        finally:
+            os.environ.pop(EARLY, None)
+            server.kill()
+
+
 # -- the process that Ray starts --------------------------------------------------------------------------------------
 
 
@@ -76,11 +97,11 @@ def start(arguments: list[str], hasty: bool) -> None:
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
-            _ask(line, driver, (), HASTE_S if hasty else None)
+            _ask(line, dict(os.environ), (), HASTE_S if hasty else None)
 
     try:
-        server, driver = _address(), os.environ[DRIVER]
-        with _connected(f"{server}-{driver}", start_drivers) as line:
+        server = _address()
+        with _connected(_drivers(server), start_drivers) as line:
             _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
             if line.recv(1) == FORKED:
                 return
@@ -121,15 +142,24 @@ def _connected(address: str, start: Callable[[], None]) -> socket.socket:
 
 
 def _start_server() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may be a run's own
-    environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = environment["OPENBLAS_NUM_THREADS"] = "1"
     child = os.fork()
     if child == 0:
         os.setsid()
         if os.fork() == 0:  # an orphan: Ray ends the children of a worker with it, and this process may become a worker
-            os.execve(sys.executable, [sys.executable, "-P", os.path.abspath(__file__), SERVE], environment)
+            os.execve(COMMAND[0], COMMAND, _servers_own(os.environ))
         os._exit(0)
     os.waitpid(child, 0)
+
+
+def _servers_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which libraries are imported: without the path, which may be a run's own."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {name: value for name, value in variables.items() if name != "PYTHONPATH"} | one
+
+
+def _drivers(server: str) -> str:
+    """The address of a driver's own server; those of two Rays may have the same number."""
+    return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}"
 
 
 def _address() -> str:
@@ -141,7 +171,7 @@ def _address() -> str:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 version = zlib.crc32(f"{path} {os.stat(path).st_mtime_ns}".encode(), version)
-    return f"\0millrace-warm-{os.getuid()}-{os.environ['RAY_RAYLET_PID']}-{version:08x}"
+    return f"\0millrace-warm-{os.getuid()}-{os.environ.get(EARLY) or os.environ[RAYLET]}-{version:08x}"
 
 
 def _is_ours(line: socket.socket) -> bool:
@@ -161,8 +191,8 @@ def serve() -> list[str] | None:
     if driver is None:
         return None
     driver.line.close()
-    os.environ[DRIVER] = driver.what  # what Ray reads, below
-    worker = _asked(f"{address}-{driver.what}", RAY, IDLE_S)
+    _live_in(_servers_own(driver.what))  # what Ray reads, below
+    worker = _asked(_drivers(address), RAY, IDLE_S)
     return None if worker is None else _become(worker)
 
 
@@ -177,10 +207,10 @@ class Request(NamedTuple):
 def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Request | None:
     """Import modules, and then fork for every process that asks at the address.
 
-    Returns in every fork, with the request. Returns None in the server: when the raylet has ended, after `idle_s` in
-    which nobody asked, or if another server has the address.
+    Returns in every fork, with the request. Returns None in the server: when the raylet has ended, or who started it
+    before there was one; after `idle_s` in which nobody asked; or if another server has the address.
     """
-    raylet = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
+    owner = os.pidfd_open(int(os.environ[RAYLET])) if RAYLET in os.environ else os.dup(0)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         server.bind(address)
@@ -192,14 +222,14 @@ def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Reques
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, all pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    while select.select([server.fileno(), raylet], [], [], idle_s)[0] == [server.fileno()]:
+    while select.select([server.fileno(), owner], [], [], idle_s)[0] == [server.fileno()]:
         line, _ = server.accept()
         try:
             request = _read(line)
         except (OSError, ValueError):
             request = None
         if request is not None and os.fork() == 0:
-            os.close(raylet)
+            os.close(owner)
             server.close()
             return request
         line.close()
@@ -234,14 +264,18 @@ def _become(worker: Request) -> list[str]:
     for number, output in enumerate(worker.outputs):
         os.dup2(output, number)
         os.close(output)
-    os.environ.clear()
-    os.environ.update(variables)
+    _live_in(variables)
     os.chdir(folder)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
     worker.line.sendall(FORKED)
     worker.line.close()
     return list(arguments)
+
+
+def _live_in(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,12 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
             f"algorithm.average_every: an epoch has {order.steps} steps, and its end ends a round, so rounds are not "
             f"longer; give {order.steps} or less"
         )
+    if isinstance(spec.algorithm, DilocoConfig) and spec.algorithm.delay and not spec.algorithm.own_share:
+        every, delay = spec.algorithm.average_every, spec.algorithm.delay
+        found.append(
+            f"algorithm.alpha: at 0 what workers change while a sum travels, in {delay} of {every} steps, is thrown "
+            "away when it comes; leave it out for 0.5"
+        )
     return found
 
 

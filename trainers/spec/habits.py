@@ -170,7 +170,8 @@ def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> Co
     if not algorithm.traits.compresses:
         raise ValueError(
             f"{algorithm.name} with these options sends what cannot be kept back and added the next time; leave "
-            "compress out, or take sync with form: all_reduce and reduction: canonical, diloco, or downpour"
+            "compress out, or take sync with form: all_reduce and reduction: canonical, diloco with one fragment, no "
+            "delay and alpha 0, or downpour"
         )
     if compress.powersgd is not None and not algorithm.traits.is_synchronous:
         raise ValueError(

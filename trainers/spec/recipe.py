@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.diloco.config import STREAMING, DilocoConfig
 from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import NUM_TRAIN
@@ -92,6 +92,8 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
     if traits.steps_alone or traits.outer is not None:
         between = "averages of parameters" if traits.is_synchronous else "pushes of what they changed"
         formula = f"n: each worker makes steps of its own between two {between}"
+        if traits.averaged_each_step > 1:
+            formula = f"g n = {traits.averaged_each_step} x {n}: a group averages after each step"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
     elif traits.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
@@ -219,9 +221,7 @@ def _averages(spec: TrainSpec) -> dict[str, Quantity]:
     algorithm = spec.algorithm
     if not isinstance(algorithm, ParallelSgdConfig):
         return {}
-    after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
-    if after:
-        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+    formula, source = algorithm.averages
     return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 
@@ -237,7 +237,10 @@ def _outer(spec: TrainSpec) -> dict[str, Quantity]:
         return {}
     outer, every = algorithm.outer, algorithm.average_every
     formula = f"{outer.formula}, every {every} steps and at the end of an epoch"
-    return {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
+    found = {"outer": Quantity(value=outer.lr, formula=formula, source=algorithm.source)}
+    if algorithm.streams:
+        found["fragments"] = Quantity(value=algorithm.fragments, formula=algorithm.turns, source=STREAMING)
+    return found
 
 
 def _group(spec: TrainSpec, group: GroupSpec, factor: str) -> Quantity:

@@ -57,8 +57,11 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     except DiskFull as error:
         shutil.rmtree(part, ignore_errors=True)
         raise DiskFull(f"there is no room for the checkpoint {folder}") from error
-    _remove(folder)
+    # One of this name may be there: a run that had gone back writes it again. It is deleted after the new one has its
+    # place, since deleting takes so long that whoever ends this process would often leave neither.
+    before = _set_aside(folder)
     part.rename(folder)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def _write_files(part: Path, checkpoint: Checkpoint) -> None:
@@ -180,8 +183,13 @@ def _own_sha256(about: dict[str, Any]) -> str:
 
 def _remove(folder: Path) -> None:
     """Remove a checkpoint, if it is there. It disappears at once: nobody finds half of it."""
+    shutil.rmtree(_set_aside(folder), ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Give a checkpoint, if it is there, another name, under which nobody looks for it. Returns it."""
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    return gone

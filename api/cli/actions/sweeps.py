@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -164,10 +165,21 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
     wide_console().print(table)
 
 
-def print_sweeps(client: Client, wanted: tuple[list[str], list[str], bool, int], as_json: bool) -> None:
-    """A table of sweeps, or one JSON object. wanted: states, labels, whether archived, and how many at most."""
-    states, labels, archived, limit = wanted
-    found = list(islice(client.sweeps(known_states(states), tuple(labels), archived), limit))
+@dataclass(frozen=True)
+class SweepsWanted:
+    """Which sweeps to list, and how many at most."""
+
+    states: list[str]
+    labels: list[str]
+    archived: bool
+    project: str | None
+    limit: int
+
+
+def print_sweeps(client: Client, wanted: SweepsWanted, as_json: bool) -> None:
+    """A table of sweeps, or one JSON object."""
+    states, labels = known_states(wanted.states), tuple(wanted.labels)
+    found = list(islice(client.sweeps(states, labels, wanted.archived, wanted.project), wanted.limit))
     if as_json:
         typer.echo(json.dumps({"sweeps": [one.model_dump(mode="json") for one in found]}))
         return

@@ -11,6 +11,7 @@ from api.cli.options import (
     JobId,
     JobIds,
     KeyOption,
+    ListedOption,
     Output,
     OutputOption,
     ProjectOption,
@@ -96,7 +97,7 @@ def _add_views(app: typer.Typer, context: CliContext) -> None:
     def list_jobs(
         state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
         label: Annotated[list[str] | None, typer.Option(help="Only jobs with this KEY=VALUE or KEY.")] = None,
-        project: Annotated[str | None, typer.Option(help="Only jobs of this project.", show_default=False)] = None,
+        project: ListedOption = None,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
         archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
         server: ServerOption = None,

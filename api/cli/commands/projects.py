@@ -1,5 +1,6 @@
 """The commands about projects: their quotas, shares and members."""
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -20,12 +21,13 @@ ShareOption = Annotated[
 
 
 def add_projects(app: typer.Typer, context: CliContext) -> None:
-    """Add `projects` with `list`, `show`, `create` and `edit`."""
+    """Add `projects` with `list`, `show`, `create`, `edit` and `delete`."""
     group = typer.Typer(help="Projects: what a team's jobs may hold together, and who submits into them.")
     app.add_typer(group, name="projects", no_args_is_help=True)
     _add_views(group, context)
     _add_create(group, context)
     _add_edit(group, context)
+    _add_delete(group, context)
 
 
 def _add_views(group: typer.Typer, context: CliContext) -> None:
@@ -56,6 +58,9 @@ def _add_create(group: typer.Typer, context: CliContext) -> None:
         member: Annotated[
             list[str] | None, typer.Option(help="Who submits into it; may be repeated. [everybody]")
         ] = None,
+        admin: Annotated[
+            list[str] | None, typer.Option(help="Who chooses its members and looks after its jobs; may be repeated.")
+        ] = None,
         share: ShareOption = None,
         jobs: JobsOption = None,
         cpus: CpusOption = None,
@@ -71,6 +76,8 @@ def _add_create(group: typer.Typer, context: CliContext) -> None:
         fields = _given(share, {"jobs": jobs, "cpus": cpus, "gpus": gpus, "disk_gb": disk_gb})
         if member:
             fields["members"] = member
+        if admin:
+            fields["admins"] = admin
         with connected(context, server) as client:
             print_project(client.create_project(name, **fields), output is Output.json)
 
@@ -82,6 +89,8 @@ def _add_edit(group: typer.Typer, context: CliContext) -> None:
         *,
         add_member: Annotated[list[str] | None, typer.Option(help="One more; may be repeated.")] = None,
         remove_member: Annotated[list[str] | None, typer.Option(help="One less; may be repeated.")] = None,
+        add_admin: Annotated[list[str] | None, typer.Option(help="One more; may be repeated.")] = None,
+        remove_admin: Annotated[list[str] | None, typer.Option(help="One less; may be repeated.")] = None,
         share: ShareOption = None,
         jobs: JobsOption = None,
         cpus: CpusOption = None,
@@ -93,16 +102,28 @@ def _add_edit(group: typer.Typer, context: CliContext) -> None:
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
-        """Change a project's share, limits or members; `*` stands for everybody. For admins."""
-        from api.cli.actions.team.projects import edit_members, print_project, without_limits
+        """Change a project: its members (`*`: everybody) and admins, for its admins; share and limits, for admins."""
+        from api.cli.actions.team.projects import People, edit_people, print_project, without_limits
         from api.cli.connection import connected
 
         fields = _given(share, {"jobs": jobs, "cpus": cpus, "gpus": gpus, "disk_gb": disk_gb})
         fields = without_limits(fields, no_limit or [])
         with connected(context, server) as client:
-            if add_member or remove_member:
-                fields["members"] = edit_members(client, name, add_member or [], remove_member or [])
+            members, admins = People(add_member or [], remove_member or []), People(add_admin or [], remove_admin or [])
+            fields |= edit_people(client, name, members, admins)
             print_project(client.edit_project(name, **fields), output is Output.json)
+
+
+def _add_delete(group: typer.Typer, context: CliContext) -> None:
+    @group.command()
+    def delete(name: Name, server: ServerOption = None, output: OutputOption = Output.text) -> None:
+        """Delete a project, once its jobs and sweeps have ended; those stay. For admins."""
+        from api.cli.connection import connected
+
+        with connected(context, server) as client:
+            client.delete_project(name)
+        told = f"Project {name} is deleted. `millrace list --project {name}` lists the jobs that it had."
+        typer.echo(json.dumps({"name": name, "deleted": True}) if output is Output.json else told)
 
 
 def _given(share: float | None, limits: dict[str, float | None]) -> dict[str, Any]:

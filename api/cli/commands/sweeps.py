@@ -9,6 +9,7 @@ from api.cli.context import CliContext
 from api.cli.options import (
     AddressOption,
     CpusOption,
+    ListedOption,
     Output,
     OutputOption,
     ProjectOption,
@@ -80,16 +81,19 @@ def _add_verbs(app: typer.Typer, context: CliContext) -> None:
         state: Annotated[list[str] | None, typer.Option(help="Only sweeps in this state; may be repeated.")] = None,
         label: Annotated[list[str] | None, typer.Option(help="Only sweeps whose job has this KEY=VALUE.")] = None,
         archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
+        project: ListedOption = None,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
         """List sweeps, newest first."""
-        from api.cli.actions.sweeps import print_sweeps
+        from api.cli.actions.sweeps import SweepsWanted, print_sweeps
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            print_sweeps(client, (state or [], label or [], archived, limit), output is Output.json)
+            print_sweeps(
+                client, SweepsWanted(state or [], label or [], archived, project, limit), output is Output.json
+            )
 
     @app.command()
     def extend(

@@ -100,13 +100,13 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
         """Remove an ended job, its files and their copies. What was forked from it stays."""
         job = await manager.show(job_id)
         told(request, name=job.name)
-        check_owner(request, job)
+        check_owner(request, job, manager.projects)
         await manager.delete(job_id)
 
     @routes.post("/{job_id}/cancel", status_code=202, responses=answers(404, 409, 503))
     async def cancel(request: Request, job_id: str) -> JobView:
         """Stop a job: a waiting one at once, a running one cleanly, with a checkpoint."""
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         return await manager.cancel(job_id, caller(request))
 
 

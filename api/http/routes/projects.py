@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel
 
 from api.http.audit import told
+from api.http.auth import check_leads
 from api.http.exact import Exact
 from api.http.problems import answers
 from api.http.routes.submission import tell_where
@@ -44,9 +45,16 @@ def router(board: ProjectBoard) -> APIRouter:
 
     @routes.patch("/{name}", responses=answers(404, 422, 507))
     async def edit(request: Request, name: Name, changes: ProjectChanges) -> ProjectView:
-        """Change a project's share, members or quota. Only what is sent changes; null takes a limit away. Jobs that run
-        go on, also beyond a quota that is smaller now; those that wait are looked at again."""
+        """Change a project's share, members, admins or quota. Only what is sent changes; null takes a limit away. Its
+        own admins change members and admins. Jobs that run go on, also beyond a quota that is smaller now; those that
+        wait are looked at again."""
         told(request, **changes.told)
+        check_leads(request, board.projects, name, changes.model_fields_set)
         return await board.change(name, changes)
+
+    @routes.delete("/{name}", status_code=204, responses=answers(404, 409, 507))
+    async def delete(name: Name) -> None:
+        """Delete a project, once its jobs and sweeps have ended. They stay, and lists find them under its name."""
+        await board.delete(name)
 
     return routes

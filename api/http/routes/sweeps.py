@@ -170,32 +170,32 @@ def _add_verbs(routes: APIRouter, manager: SweepManager) -> None:
     @routes.post("/{sweep_id}/cancel", status_code=202, responses=answers(404, 409))
     async def cancel(request: Request, sweep_id: str) -> SweepView:
         """Stop its trials cleanly, each with a checkpoint, and run no more."""
-        check_owner(request, await manager.show(sweep_id))
+        check_owner(request, await manager.show(sweep_id), manager.jobs.projects)
         return await manager.cancel(sweep_id)
 
     @routes.delete("/{sweep_id}", status_code=204, responses=answers(404, 409))
     async def delete(request: Request, sweep_id: str) -> None:
         """Remove a sweep that has ended, with its trials, which are jobs as well, and all their files."""
-        check_owner(request, await manager.show(sweep_id))
+        check_owner(request, await manager.show(sweep_id), manager.jobs.projects)
         await manager.delete(sweep_id)
 
     @routes.patch("/{sweep_id}", responses=answers(404, 409, 422))
     async def edit(request: Request, sweep_id: str, changes: JobChanges) -> SweepView:
         """Change a sweep's name, labels, notes or priority, or archive it. Only the fields that are sent change."""
         told(request, **changes.told)
-        check_owner(request, await manager.show(sweep_id))
+        check_owner(request, await manager.show(sweep_id), manager.jobs.projects)
         return await manager.edit(sweep_id, changes)
 
     @routes.post("/{sweep_id}/pause", status_code=202, responses=answers(404, 409))
     async def pause(request: Request, sweep_id: str) -> SweepView:
         """Take its processes away. What is trained since the last checkpoints is trained again later."""
-        check_owner(request, await manager.show(sweep_id))
+        check_owner(request, await manager.show(sweep_id), manager.jobs.projects)
         return await manager.pause(sweep_id)
 
-    @routes.post("/{sweep_id}/resume", status_code=202, responses=answers(404, 409))
+    @routes.post("/{sweep_id}/resume", status_code=202, responses=answers(404, 409, 422))
     async def resume(request: Request, sweep_id: str) -> SweepView:
         """Go on after a pause, or after its driver was lost."""
-        check_owner(request, await manager.show(sweep_id))
+        check_owner(request, await manager.show(sweep_id), manager.jobs.projects)
         return await manager.resume(sweep_id)
 
 
@@ -205,6 +205,7 @@ def _add_extend(routes: APIRouter, manager: SweepManager, access: Access) -> Non
         """Add trials, while it runs or after it has ended; those that are done are not run again."""
         told(request, **extension.model_dump(mode="json"))
         sweep = await manager.show(sweep_id)
-        check_owner(request, sweep)
+        check_owner(request, sweep, manager.jobs.projects)
+        check_member(request, manager.jobs.projects, sweep.project)
         check_code(request, access, own_code_of_sweep(sweep.spec.extended(extension.axes)))
         return await manager.extend(sweep_id, extension.axes, extension.limits)

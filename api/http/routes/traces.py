@@ -53,7 +53,7 @@ def router(manager: JobManager) -> APIRouter:
         """Have one worker of a running job record its next steps with PyTorch's profiler while it trains. What is
         computed stays the same. One trace of a job is recorded at a time; its last five are kept."""
         told(request, **wanted.model_dump(exclude_none=True))
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         return TraceAsked(event=await manager.trace(job_id, wanted.steps, wanted.worker, caller(request)))
 
     @routes.get("/{job_id}/traces", responses=answers(404, 502, 503))

@@ -48,7 +48,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
     @routes.post("/{job_id}/pause", status_code=202, responses=answers(404, 409, 503))
     async def pause(request: Request, job_id: str) -> JobView:
         """Stop a job so that it can go on later: a waiting one at once, a running one cleanly, with a checkpoint."""
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         return await manager.pause(job_id, caller(request))
 
     @routes.post("/{job_id}/scale", status_code=202, responses=answers(404, 409, 422, 503))
@@ -57,7 +57,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         peer or the shards; the event `resize` tells when they train. A job that waits or is paused begins with so
         many."""
         told(request, workers=size.workers)
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         try:
             return await manager.scale(job_id, size.workers, caller(request))
         except SpecRejected as error:
@@ -66,7 +66,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
     @routes.post("/{job_id}/resume", status_code=202, responses=answers(404, 409, 502, 503))
     async def resume(request: Request, job_id: str) -> JobView:
         """Let a paused job go on from its checkpoint, when its turn comes. Its log goes on, too."""
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         return await manager.resume(job_id, caller(request))
 
     @routes.post(
@@ -105,5 +105,5 @@ def _add_edit(routes: APIRouter, manager: JobManager) -> None:
         """Change a job's name, labels, notes or priority, or archive it. Only the fields that are sent change, and of
         two who change the same one the last wins."""
         told(request, **changes.told)
-        check_owner(request, await manager.show(job_id))
+        check_owner(request, await manager.show(job_id), manager.projects)
         return await manager.edit(job_id, changes, caller(request))

@@ -17,7 +17,7 @@ export function clusterView(main, _, signal) {
     waiting = el("tbody");
   const idle = el("p", { class: "note", hidden: true }, "Nothing runs."),
     empty = el("p", { class: "note", hidden: true }, "Nobody waits.");
-  const projects = projectTable();
+  const projects = projectTable(() => refresh());
   const shared = section("Projects", projects.element);
   shared.hidden = true;
   main.append(
@@ -28,15 +28,16 @@ export function clusterView(main, _, signal) {
     section("Running", table("Running", ["Job", "State", "Progress", "Priority"], running), idle),
     section("Queue", table("Queue", ["Place", "Job", "Priority", "Waits since", "Starts in", "Why"], waiting), empty),
   );
-  every(REFRESH_MS, signal, async () => {
-    const [cluster, busy, queued, listed] = await Promise.all([
+  const refresh = async () => {
+    const [cluster, busy, queued, listed, me] = await Promise.all([
       api("v1/cluster", { signal }),
       api(`v1/jobs?page_size=200&${BUSY.map((state) => `state=${state}`).join("&")}`, { signal }),
       api("v1/jobs?page_size=200&state=QUEUED", { signal }),
       api("v1/projects", { signal }),
+      api("v1/me", { signal }),
     ]);
     shared.hidden = !matter(listed.projects);
-    projects.update(listed.projects);
+    projects.update(listed.projects, me.role === "admin");
     amounts.replaceChildren(
       amount("CPUs", cluster.total.cpus, cluster.available.cpus),
       ...(cluster.total.gpus ? [amount("GPUs", cluster.total.gpus, cluster.available.gpus)] : []),
@@ -77,7 +78,8 @@ export function clusterView(main, _, signal) {
     );
     idle.hidden = busy.jobs.length > 0;
     empty.hidden = queued.jobs.length > 0;
-  });
+  };
+  every(REFRESH_MS, signal, refresh);
   return "Cluster";
 }
 

@@ -2,16 +2,26 @@
 
 import { el, keyed, setText } from "../lib/dom.js";
 import { figure, percent } from "../lib/format.js";
-import { table } from "../parts/widgets.js";
+import { remove } from "../lib/http.js";
+import { DEFAULT } from "../lib/project_choice.js";
+import { actionButton, confirmed, table } from "../parts/widgets.js";
 
 const GB = 1e9;
 
-/** The table of projects: an element, and what brings it up to date. */
-export function projectTable() {
+const FIGURES = ["Share", "Of the cluster", "Jobs", "CPUs", "GPUs", "Disk, GB", "Waiting", "Members", "Admins"];
+
+/** The table of projects: an element, and what brings it up to date; `done` is called when one has been deleted. */
+export function projectTable(done) {
   const body = el("tbody");
-  const columns = ["Project", "Share", "Of the cluster", "Jobs", "CPUs", "GPUs", "Disk, GB", "Waiting", "Members"];
-  const element = table("Projects", columns, body);
-  const update = (projects) => keyed(body, projects, ({ name }) => name, row, fill);
+  const element = table("Projects", ["Project", ...FIGURES, el("span", { class: "unseen" }, "What to do")], body);
+  const update = (projects, mayDelete) =>
+    keyed(
+      body,
+      projects,
+      ({ name }) => `${mayDelete} ${name}`,
+      (project) => row(project, mayDelete, done),
+      fill,
+    );
   return { element, update };
 }
 
@@ -19,18 +29,28 @@ export function projectTable() {
 export const matter = (projects) =>
   projects.length > 1 || projects.some(({ quota }) => Object.values(quota).some((limit) => limit !== null));
 
-function row({ name }) {
+function row({ name }, mayDelete, done) {
   const jobs = el("a", { href: `#/jobs?project=${encodeURIComponent(name)}`, "data-open": true }, name);
-  const cells = ["Share", "Of the cluster", "Jobs", "CPUs", "GPUs", "Disk, GB", "Waiting", "Members"];
   return el(
     "tr",
     { "data-row": true },
     el("td", { class: "named" }, jobs),
-    cells.map((label) => el("td", { "data-label": label })),
+    FIGURES.map((label) => el("td", { "data-label": label })),
+    el("td", {}, mayDelete && name !== DEFAULT && deleteButton(name, done)),
   );
 }
 
-function fill(line, { share, members, quota, use }) {
+function deleteButton(name, done) {
+  const button = actionButton("Delete", "danger quiet", async () => {
+    const text = `The project ${name} is removed with its quotas. Its jobs and sweeps, which have to have ended, stay.`;
+    const act = () => remove(`v1/projects/${encodeURIComponent(name)}`);
+    if (await confirmed("Delete the project?", text, "Delete the project", act)) await done();
+  });
+  button.setAttribute("aria-label", `Delete the project ${name}`);
+  return button;
+}
+
+function fill(line, { share, members, admins, quota, use }) {
   const disk = quota.disk_bytes === null ? null : quota.disk_bytes / GB;
   const texts = [
     figure(share),
@@ -41,6 +61,7 @@ function fill(line, { share, members, quota, use }) {
     of(Math.round((use.disk_bytes / GB) * 100) / 100, disk),
     String(use.waiting),
     members.map((name) => (name === "*" ? "everybody" : name)).join(", ") || "admins only",
+    admins.join(", "),
   ];
   texts.forEach((text, i) => setText(line.children[i + 1], text));
 }

@@ -4,6 +4,7 @@ import { Chart, TALL, colour, lineColour } from "../parts/chart.js";
 import { announce, el, keyed, link, setText } from "../lib/dom.js";
 import { compared, count, word } from "../lib/format.js";
 import { api, post, remove } from "../lib/http.js";
+import { DEFAULT } from "../lib/project_choice.js";
 import { editDialog, labelText } from "../parts/edit_dialog.js";
 import { heatMap, method } from "../parts/heat_map.js";
 import { tuningReport } from "../parts/tuning.js";
@@ -90,7 +91,9 @@ class SweepPage {
     setBadge(this.badge, sweep.state);
     setText(this.why, `${sweep.reason}: ${sweep.message}`);
     setText(this.counts, `Trials ${countsOf(sweep)}`);
-    setText(this.labels, labelText(sweep.labels) + (sweep.archived ? " · archived" : ""));
+    const project = sweep.project === DEFAULT ? "" : `project ${sweep.project}`;
+    const marks = [project, labelText(sweep.labels), sweep.archived && "archived"].filter(Boolean);
+    setText(this.labels, marks.join(" · "));
     setText(this.notes, sweep.notes);
     setProgress(this.bar, sweep.progress, sweep.eta_s);
     this.buttons.Edit.disabled = false;

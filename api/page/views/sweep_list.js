@@ -3,6 +3,7 @@
 import { el, keyed, setText } from "../lib/dom.js";
 import { moment } from "../lib/format.js";
 import { api } from "../lib/http.js";
+import { DEFAULT, projectSelect } from "../lib/project_choice.js";
 import { filters, turnPage, wanted } from "../parts/pages.js";
 import { badge, every, heading, progressBar, setBadge, setProgress, table } from "../parts/widgets.js";
 
@@ -15,7 +16,7 @@ export function sweepsView(main, { query }, signal) {
   const older = el("p", { class: "pager" });
   main.append(
     heading("Sweeps", el("a", { class: "button", href: "#/new?kind=sweep" }, "New sweep")),
-    filters("#/sweeps", query),
+    filters("#/sweeps", query, null, projectSelect(query.get("project"), "any project", signal)),
     table("Sweeps", ["Sweep", "State", "Progress", "Trials", "Created"], body),
     none,
     older,
@@ -39,6 +40,7 @@ function row(sweep) {
       { class: "named" },
       el("a", { href: `#/sweeps/${sweep.id}`, "data-open": true }, sweep.name),
       el("span", { class: "id" }, sweep.id),
+      sweep.project === DEFAULT ? null : el("span", { class: "labels" }, el("span", { class: "label" }, `project ${sweep.project}`)),
     ),
     el("td", {}, badge(), el("span", { class: "why" })),
     el("td", {}, progressBar()),

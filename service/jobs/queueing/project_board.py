@@ -29,10 +29,18 @@ class ProjectBoard:
         return (await self._views([await asyncio.wrap_future(self.projects.create(new))]))[0]
 
     async def change(self, name: str, changes: ProjectChanges) -> ProjectView:
-        """Change share, members or quota. Jobs that run go on, whatever the quota is then. Raises ProjectNotFound."""
+        """Change share, members, admins or quota. Jobs that run go on, whatever the quota is then.
+
+        Raises:
+            ProjectNotFound: There is no such project.
+        """
         project = await asyncio.wrap_future(self.projects.change(name, changes))
         self.queue.look_again()
         return (await self._views([project]))[0]
+
+    async def delete(self, name: str) -> None:
+        """Forget a project of which everything has ended. Raises ProjectNotFound, ProjectKept."""
+        await asyncio.wrap_future(self.projects.delete(name))
 
     async def _views(self, projects: list[Project]) -> list[ProjectView]:
         queue, whole = self.queue, await self.entrance.whole_cluster()

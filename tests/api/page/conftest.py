@@ -18,18 +18,30 @@ PATIENCE_MS = 60_000
 """On a machine that is busy and slow; what is there at once is waited for no longer."""
 
 
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    """Of this folder only: while it is open, its loop holds this thread."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("needs Chromium: the Debian package `chromium`")
+def find_chromium() -> str | None:
+    """The program, if this machine has it."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def chromium(program: str) -> Iterator[Browser]:
+    """Without a window, for as long as the body lasts."""
     expect.set_options(timeout=PATIENCE_MS)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program, args=options)
         yield running
         running.close()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Of this folder only: while it is open, its loop holds this thread."""
+    program = find_chromium()
+    if program is None:
+        pytest.skip("needs Chromium: the Debian package `chromium`")
+    with chromium(program) as running:
+        yield running
 
 
 class Visit:

@@ -32,10 +32,25 @@ def shown(state: str = "RUNNING", seeds: int = 3) -> tuple[dict[str, Any], str]:
         "id": "sweep-1", "name": "how-large", "state": state, "reason": "Training", "message": "runs its trials",
         "created": 1_795_157_766.0, "trials": {"total": len(results), "succeeded": len(results)}, "progress": 0.75,
         "eta_s": 90.0, "spec": spec.model_dump(mode="json"), "folder": "/sweeps/sweep-1", "results": results,
-        "metric": found.question.metric.model_dump(), "labels": {"team": "blue"}, "notes": "", "archived": False,
-        "priority": 0,
+        "metric": found.question.metric.model_dump(), "labels": {"team": "blue"}, "notes": "",
+        "archived": False, "priority": 0, "project": "default",
     }  # fmt: skip
     return sweep, scaling_report(found).model_dump_json()
+
+
+def without_baseline() -> tuple[dict[str, Any], str]:
+    """One that has only just begun: no trial of its smallest batch has ended."""
+    sweep, _ = shown(seeds=1)
+    found = synthetic(AXES["batch"], seeds=1, points=20)
+    begun = [one.model_copy(update={"state": "RUNNING", "error": None, "points": ()}) for one in found.trials]
+    trials = [trial if trial.batch > 256 else begun[number] for number, trial in enumerate(found.trials)]
+    for result, trial in zip(sweep["results"], trials, strict=True):
+        if trial.state == "RUNNING":
+            result |= {"state": "RUNNING", "error": None, "value": None, "progress": 0.3}
+    counts = {"total": len(trials), "running": sum(one.batch <= 256 for one in trials)}
+    counts["succeeded"] = counts["total"] - counts["running"]
+    sweep |= {"id": "sweep-3", "name": "only-begun", "trials": counts}
+    return sweep, scaling_report(found.model_copy(update={"trials": tuple(trials)})).model_dump_json()
 
 
 def tuned() -> tuple[dict[str, Any], str]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from tests.api.conftest import Service, eventually
-from tests.api.page.conftest import Visit
+from tests.api.page.conftest import Visit, visitors
 from tests.api.page.test_everywhere import WCAG_AA
 
 
@@ -25,7 +25,9 @@ def test_with_the_default_project_alone_there_is_nothing_of_projects(
 
 
 def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callable[..., Visit]) -> None:
-    service.client.create_project("vision", members=["ann", "bob"], quota={"cpus": 2, "disk_bytes": 10**10})
+    service.client.create_project(
+        "vision", members=["ann", "bob"], admins=["eve"], quota={"cpus": 2, "disk_bytes": 10**10}
+    )
     ours = service.client.submit({"name": "ours", "workers": 2, "project": "vision"})
     service.started(ours.id)
     service.client.submit({"name": "waits", "workers": 1, "project": "vision"})
@@ -44,8 +46,19 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
     row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="vision")
     expect(row).to_contain_text("2 of 2")
     expect(row).to_contain_text("0 of 10")
-    expect(row).to_contain_text("ann, bob")
+    expect(row).to_contain_text("ann, bobeve")
+    row.get_by_role("button", name="Delete the project vision").click()
+    box = page.get_by_role("dialog")
+    box.get_by_role("button", name="Delete the project").click()
+    expect(box.get_by_role("alert")).to_contain_text("of project vision these have not ended")
+    box.get_by_role("button", name="Close").click()
+    expect(row).to_be_visible()
     assert Axe().run(page, options=WCAG_AA).violations_count == 0
+
+    page = one.go("sweeps?project=vision")
+    expect(page.get_by_label("Project", exact=True)).to_have_value("vision")
+    expect(page.get_by_text("No sweep is like that.")).to_be_visible()
+    assert any("v1/sweeps?" in url and "project=vision" in url for url in one.asked)
 
     page = one.go("new")
     spec = page.get_by_label("Spec, as YAML or JSON")
@@ -61,3 +74,20 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
     assert "project" not in spec.input_value()
     spec.fill("project: vision\nworkers: 1\n")
     expect(page.get_by_label("Project", exact=True)).to_have_value("vision")
+
+
+def test_an_admin_deletes_a_project_and_nobody_else_sees_how(serve: Callable[..., Service], browser: Browser) -> None:
+    service = serve(is_required=True)
+    root, ann = service.bearer("admin", "root"), service.bearer("user")
+    assert service.http.post("/v1/projects", json={"name": "old"}, headers=root).status_code == 201
+    with visitors(browser, service.url) as visit:
+        for bearer in (ann, root):
+            one = visit()
+            one.page.add_init_script(f"localStorage.setItem('millrace-token', '{bearer['Authorization'][7:]}')")
+            page = one.go("cluster")
+            row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="old")
+            expect(row).to_be_visible()
+            expect(row.get_by_role("button")).to_have_count(1 if bearer is root else 0)
+        row.get_by_role("button").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete the project").click()
+        expect(page.get_by_role("heading", name="Projects")).to_be_hidden()

@@ -167,6 +167,7 @@ def test_a_fork_stays_in_its_project_and_needs_a_member(serve: Serve) -> None:
         {"name": "a b"}, {"name": ""}, {"name": "x", "share": 0}, {"name": "x", "share": "1"},
         {"name": "x", "quota": {"jobs": 0}}, {"name": "x", "quota": {"cpus": -1}}, {"name": "x", "quota": {"ram": 1}},
         {"name": "x", "quota": {"cpus": True}}, {"name": "x", "members": ["a b"]}, {"name": "x", "colour": "red"},
+        {"name": "x", "admins": ["*"]},
     ],
 )  # fmt: skip
 def test_a_slip_of_the_pen_is_refused(service: Service, body: dict[str, Any]) -> None:
@@ -193,11 +194,12 @@ def test_the_command_line(service: Service, tmp_path: Path) -> None:
         told("projects", "create", "vision", "--member", "ann", "--cpus", "2", "--disk-gb", "1.5", "-o", "json")
     )
     assert made["quota"] == {"jobs": None, "cpus": 2.0, "gpus": None, "disk_bytes": 1_500_000_000}
-    words = ("--add-member", "bob", "--remove-member", "ann", "--no-limit", "disk-gb", "--share", "2", "--jobs", "3")
+    words = ("--add-member", "bob", "--remove-member", "ann", "--add-admin", "eve", "--no-limit", "disk-gb",
+             "--share", "2", "--jobs", "3")  # fmt: skip
     shown = told("projects", "edit", "vision", *words)
     assert [line.split() for line in shown.splitlines()] == [
         ["project", "vision"], ["share", "2"], ["jobs", "0", "of", "3"], ["CPUs", "0", "of", "2"], ["GPUs", "0"],
-        ["disk", "0", "GB"], ["waiting", "0"], ["members", "bob"],
+        ["disk", "0", "GB"], ["waiting", "0"], ["members", "bob"], ["admins", "eve"],
     ]  # fmt: skip
     assert told("projects", "show", "vision") == shown
     assert "none of jobs, cpus, gpus, disk-gb" in told("projects", "edit", "vision", "--no-limit", "ram", status=2)
@@ -213,6 +215,13 @@ def test_the_command_line(service: Service, tmp_path: Path) -> None:
     (one,) = json.loads(told("list", "--project", "vision", "-o", "json"))["jobs"]
     assert one["project"] == "vision"
     assert "vision" in told("show", one["id"])
+    refused = told("projects", "delete", "vision", status=2)
+    assert f"of project vision these have not ended: {one['id']}; cancel them, or wait" in refused
+    service.started(one["id"]).succeed()
+    eventually(lambda: service.client.get(one["id"]).state is State.SUCCEEDED)
+    assert "Project vision is deleted" in told("projects", "delete", "vision")
+    assert one["id"] in told("list", "--project", "vision"), "what it had is still found"
+    assert "there is no project 'vision'" in told("projects", "delete", "vision", status=2)
 
 
 def test_the_client_with_an_event_loop_does_the_same(service: Service) -> None:
@@ -224,5 +233,8 @@ def test_the_client_with_an_event_loop_does_the_same(service: Service) -> None:
             assert (await client.edit_project("vision", quota={"jobs": 5})).quota.jobs == 5
             await client.submit(job())
             assert [one.project async for one in client.list(project="vision")] == ["vision"]
+            with pytest.raises(Refused, match="have not ended"):
+                await client.delete_project("vision")
+            assert [one async for one in client.sweeps(project="vision")] == []
 
     asyncio.run(scenario())

@@ -28,6 +28,7 @@ def clients(count: int, **changes: Any) -> Clients:
         "sync",
         "parallel_sgd",
         "diloco",
+        {"name": "diloco", "average_every": 6, "fragments": 3, "delay": 1},
         "admm",
         {"name": "sync", "reduction": "fast"},
         {"name": "sync", "form": "parameter_server"},

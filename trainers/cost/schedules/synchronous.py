@@ -1,6 +1,7 @@
 """A step of the synchronous algorithms without model parallelism: sync, parallel_sgd, admm."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -75,21 +76,49 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
     """Each virtual worker updates by itself; parameters and optimizer state are averaged every H steps. Of `round`, H
     is taken to be so large that the average costs nothing."""
     every = math.inf if config.average_every == "round" else float(config.average_every)
-    average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes, every)
+    num_bytes = (1 + work.num_states) * work.num_bytes
+    exchanges = [canonical("averages", fleet, num_bytes, every)]
+    meetings = every
+    if config.group is not None and config.within is not None:
+        # All groups at once, each on as few switches as it needs; the average of all stands for one of a group.
+        members = np.ceil(config.group * fleet.workers / fleet.virtual).astype(np.int64)
+        group = replace(fleet, workers=members, virtual=np.full(len(members), config.group))
+        often = 1 / (1 / config.within - 1 / every)
+        exchanges.append(canonical("averages within groups", group, num_bytes, often))
+        meetings = float(config.within)
     updates = pace.update_s * fleet.minibatches
-    return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+    return synchronous(fleet, pace, spec.batch.per_worker, tuple(exchanges), updates, every=meetings)
 
 
 def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Each virtual worker makes H steps by itself; then the parameters alone are averaged, and each worker updates them
     once more."""
     every = float(config.average_every)
+    if config.streams:
+        return _streaming(spec, config, work, pace, fleet)
     if spec.compress is not None:
         average = exchanged("averages", fleet, message_bytes(spec.compress, work), every)
     else:
         average = canonical("averages", fleet, work.num_bytes, every)
     updates = pace.update_s * (fleet.minibatches + 1 / every)
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+
+
+def _streaming(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
+    """A fragment every H/P steps, by messages also where memory is shared. Of its sum what passes in `delay` steps is
+    hidden, and of all of them no more than the steps between them take. That a worker may be late by as much without
+    anybody's waiting is not counted."""
+    every, num = float(config.average_every), config.fragments
+    by_messages = replace(fleet, memory_is_shared=False)
+    one = canonical("averages", by_messages, work.num_bytes / num)
+    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    alone = synchronous(fleet, pace, spec.batch.per_worker, (), updates, every=every / num)
+    computing = alone.computing_s + alone.data_s
+    whole = one.total_s * num / every  # a step
+    seen = np.maximum(np.maximum(one.total_s - config.delay * computing, 0) * num / every, whole - computing)
+    seen = seen if config.delay else whole
+    average = Exchange("averages", whole, whole - seen, one.sent_bytes * num / every)
+    return replace(alone, exchanges=(average,))
 
 
 def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:

@@ -68,8 +68,10 @@ def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: S
             name, in_flight = config.all_reduce or "auto", config.in_flight or IN_FLIGHT
             seconds = [float(bucket_s(fleet, name, size, in_flight)[0]) for size in sizes]
             buckets, seen = tuple(zip(ready.tolist(), seconds, strict=True)), 0.0
-        case ParallelSgdConfig() | DilocoConfig():
-            every = STEPS if config.average_every == "round" else config.average_every
+        case DilocoConfig():
+            every = max(1, config.average_every // config.fragments)
+        case ParallelSgdConfig():
+            every = config.within or (STEPS if config.average_every == "round" else config.average_every)
         case AdmmConfig(form="consensus"):
             every = config.steps or ADMM_STEPS
     return by_rounds.Rounds(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainers.errors import ClusterUnavailable
+from trainers.runtime import fork_server
 from trainers.runtime.cluster.connection import (
     CONNECT_TIMEOUT_S,
     LOOPBACK,
@@ -35,7 +36,7 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
         at_least: The fewest by default: logical CPUs do no more than limit how many actors may start.
     """
     before = descendants(os.getpid())
-    info, temp = _start_embedded(num_cpus or max(default_cpus(), at_least))
+    info, temp, server = _start_embedded(num_cpus or max(default_cpus(), at_least))
     try:
         give_way(os.getpid())
         _own.append((info, [process for process in descendants(os.getpid()) if process not in before]))
@@ -44,6 +45,7 @@ def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[Cluster
         _own.clear()
         processes = descendants(os.getpid()) if is_connected() else []
         detach()
+        server.close()
         kill_all(processes)  # Ray leaves its dashboard's helpers to notice by themselves, seconds later
         remove_own(temp)
 
@@ -77,13 +79,15 @@ def ensure_own_ray() -> None:
         )
 
 
-def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path]:
-    """A Ray for this process, and its temporary folder. What a start that failed has left is removed."""
+def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path, contextlib.ExitStack]:
+    """A Ray for this process, its temporary folder, and its fork server. What a start that failed has left is
+    removed."""
     for left in reversed(range(STARTS)):
-        temp, before = own_temporary_folder(), descendants(os.getpid())
+        temp, before, server = own_temporary_folder(), descendants(os.getpid()), contextlib.ExitStack()
         try:
             # A signal to our group is ours to answer, and Ray must be there until the run has ended cleanly.
             with _temporary_files_in(temp), sessions_of_their_own():
+                server.enter_context(fork_server.early())
                 info = initialise(
                     address="local",
                     num_cpus=num_cpus,
@@ -93,12 +97,13 @@ def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path]:
                 )
         except ClusterUnavailable:
             ray_module().shutdown()
+            server.close()
             kill_all([process for process in descendants(os.getpid()) if process not in before])
             remove_own(temp)
             if not left:
                 raise
         else:
-            return info, temp
+            return info, temp, server
     raise AssertionError("the last attempt returns or raises")
 
 

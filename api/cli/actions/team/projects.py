@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -27,9 +28,25 @@ def without_limits(fields: dict[str, Any], no_limit: Sequence[str]) -> dict[str,
     return fields
 
 
-def edit_members(client: Client, name: str, more: Sequence[str], fewer: Sequence[str]) -> list[str]:
-    """The members of a project with some more and some fewer."""
-    return sorted({*client.project(name).members, *more}.difference(fewer))
+@dataclass(frozen=True)
+class People:
+    """Who is added to the members or the admins of a project, and who is taken away."""
+
+    more: Sequence[str]
+    fewer: Sequence[str]
+
+    def after(self, there: Sequence[str]) -> list[str]:
+        """Those who are there then."""
+        return sorted({*there, *self.more}.difference(self.fewer))
+
+
+def edit_people(client: Client, name: str, members: People, admins: People) -> dict[str, list[str]]:
+    """Members and admins of a project as they will be, as far as they change."""
+    project, changed = client.project(name), {}
+    for field, people, there in (("members", members, project.members), ("admins", admins, project.admins)):
+        if people.more or people.fewer:
+            changed[field] = people.after(there)
+    return changed
 
 
 def print_projects(found: Sequence[service.ProjectView], as_json: bool) -> None:
@@ -37,7 +54,7 @@ def print_projects(found: Sequence[service.ProjectView], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"projects": [one.model_dump(mode="json") for one in found]}))
         return
-    columns = ("project", "share", "jobs", "CPUs", "GPUs", "disk", "waiting", "members")
+    columns = ("project", "share", "jobs", "CPUs", "GPUs", "disk", "waiting", "members", "admins")
     table = Table(id_column(columns[0], (one.name for one in found)), *columns[1:], box=None)
     for one in found:
         rows = _rows(one)
@@ -68,6 +85,7 @@ def _rows(one: service.ProjectView) -> dict[str, str]:
         "disk": f"{_of(round(use.disk_bytes / GB, 2), disk)} GB",
         "waiting": str(use.waiting),
         "members": ", ".join("everybody" if name == "*" else name for name in one.members) or "admins only",
+        "admins": ", ".join(one.admins) or "none of its own",
     }
 
 
