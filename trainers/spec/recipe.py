@@ -17,7 +17,6 @@ from trainers.optim.optimizers.config import OptimizerSpec
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.advice import advice
-from trainers.spec.judgement import judgement
 from trainers.spec.memory import (
     bytes_a_parameter,
     gradient_bytes,
@@ -28,7 +27,7 @@ from trainers.spec.memory import (
     sum_bytes,
 )
 from trainers.spec.quantity import Explained, Quantity
-from trainers.spec.variation import variation
+from trainers.spec.told.parts import parts
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -81,8 +80,7 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
     if spec.data.limit is not None:
         num_examples = min(num_examples, spec.data.limit)
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    varied, judged = variation(spec.data, spec.task), judgement(spec)
-    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | varied | judged | _length(spec, order)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | parts(spec) | _length(spec, order)
     return Recipe(quantities=quantities, phases=_phases(spec, order), warnings=advice(spec, num_examples))
 
 
