@@ -103,8 +103,9 @@ def check_code(request: Request, access: Access, found: list[FieldError]) -> Non
 def check_member(request: Request, projects: Projects, name: str) -> None:
     """Raise ProblemError if the caller may not submit into a project. Whether there is one is for others to find."""
     project, identity = projects.known.get(name), caller(request)
-    is_admitted = project is None or project.admits(identity.user) or name in identity.projects
-    if not is_admitted and not identity.role.covers(Role.admin):
+    if project is None or name in identity.projects or identity.role.covers(Role.admin):
+        return
+    if not project.admits(identity.user):
         detail = f"{identity.user} is no member of project {name}"
         errors = [FieldError(pointer="/project", message=detail)]
         whom = " or ".join([*project.admins, "an admin"])
