@@ -4,6 +4,7 @@ import pickle
 from itertools import permutations
 
 from trainers.events import Metrics
+from trainers.latency import bucket_of
 from trainers.links.meter import Meter
 from trainers.metrics import StepCounters, StepMetrics
 
@@ -31,7 +32,8 @@ def test_no_field_is_left_out_of_a_sum() -> None:
     """A new counter needs no line elsewhere."""
     for kind in (StepCounters, StepMetrics):
         for name, field in kind.model_fields.items():
-            more = {"by_epoch": {0: (1.0, 2)}, "staleness": {1: 1}, "group_staleness": ({1: 1},)}.get(name, 1)
+            counts = {each: {1: 1} for each in ("staleness", "fetch_latency", "push_latency")}
+            more = {"by_epoch": {0: (1.0, 2)}, "group_staleness": ({1: 1},), **counts}.get(name, 1)
             assert getattr(kind() + kind.model_validate({name: more}), name) == more != field.get_default()
 
 
@@ -39,11 +41,13 @@ def test_what_a_transport_counted_is_added_to_what_its_worker_did() -> None:
     meter = Meter()
     meter.count_vectors(sent=10, received=20, crossed=5)
     meter.count_push(num_bytes=12)
-    meter.count_fetch(received=4, wait_s=0.25)
+    meter.count_fetch(received=4, wait_s=0.25, latency_s=0.5)
+    meter.count_acknowledged(0.001)
     total = ONE + meter.take()
     assert (total.steps, total.sent_bytes, total.received_bytes, total.crossed_bytes) == (1, 52, 96, 20)
     assert (total.pushes, total.pushed_bytes, total.fetches, total.fetched_bytes) == (1, 12, 1, 16)
     assert total.wait_fetch_s == 0.25
+    assert (total.fetch_latency, total.push_latency) == ({bucket_of(0.5): 1}, {bucket_of(0.001): 1})
     assert meter.take() == StepCounters()
 
 

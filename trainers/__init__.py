@@ -76,6 +76,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.events import who_trains as who_trains
     from trainers.given import is_given as is_given
     from trainers.given import refuse_given as refuse_given
+    from trainers.latency import LATENCY_FIGURES as LATENCY_FIGURES
+    from trainers.latency import Latency as Latency
+    from trainers.latency import LatencyCounts as LatencyCounts
+    from trainers.latency import latency_figures as latency_figures
     from trainers.models.names import OWN as OWN
     from trainers.models.names import torchvision_names as torchvision_names
     from trainers.models.objective import Loss as Loss

@@ -40,6 +40,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from trainers.latency import Latency
 from trainers.metrics import StepCounters
 from trainers.prediction import Comparison
 
@@ -211,6 +212,10 @@ class Result(BaseModel):
     """Seconds at work, over all lives of the run; while it waited or was paused is not counted."""
     noise_scale: float | None = None
     """Gradient noise scale of the whole run, in examples; null where it was not measured (`algorithm.noise_scale`)."""
+    fetch_latency: Latency | None = None
+    """How long fetches of parameters from the shards took; null where nothing was fetched, or nobody counted."""
+    push_latency: Latency | None = None
+    """How long pushes of gradients to the shards took until all of them had acknowledged, likewise."""
     predicted: Comparison | None = None
     """What was predicted of the rate against what was measured; null where no profile of the step is kept (`predict`),
     or the run was too short."""

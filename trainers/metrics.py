@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from trainers.latency import LatencyCounts
+
 
 class StepCounters(BaseModel):
     """What adds up over steps, transports and workers."""
@@ -36,6 +38,11 @@ class StepCounters(BaseModel):
     """Of gradients to the shards, since the last report."""
     wait_push_s: float = 0.0
     """Of `wait_communication_s`, that in which workers stood still for acknowledgements of pushes."""
+    fetch_latency: LatencyCounts = {}
+    """How many of the fetches took how long, from asking to the last shard's answer, by bucket (`trainers.latency`)."""
+    push_latency: LatencyCounts = {}
+    """How many of the pushes took how long, from handing over to the last shard's acknowledgement, likewise. A worker
+    hears of it when it next waits for the shards: where it computes first, that is in it."""
     shuffled_bytes: int = 0
     """Of `sent_bytes`, those of training examples that moved to another worker."""
     crossed_bytes: int = 0

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from service.errors import SeriesNotFound
+from trainers import LATENCY_FIGURES, latency_figures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,7 @@ STEP = (
 STALENESS = ("staleness", "stalest")
 """Mean and greatest of the updates since the last report."""
 EPOCH = ("train_loss",)
-TABLES = {"step": STEP + STALENESS, "evaluation": (), "epoch": EPOCH}
+TABLES = {"step": STEP + STALENESS + LATENCY_FIGURES, "evaluation": (), "epoch": EPOCH}
 """The figures of each kind of event. Those of an evaluation are whatever the run's task measures."""
 NAMES = tuple(name for names in TABLES.values() for name in names)
 MEASURED = ("test_", "validation_")
@@ -117,7 +118,9 @@ class Columns:
             return
         for axis in ("examples", "epoch", "step"):
             self.at[axis] = data.get(axis, self.at[axis])
-        figures = data | self._staleness(data.get("staleness", {})) if kind == "step" else data
+        figures = data
+        if kind == "step":
+            figures = data | self._staleness(data.get("staleness", {})) | latency_figures(data)
         if kind == "evaluation":
             new = [name for name in data if name.startswith(MEASURED) and name not in self.names[kind]]
             self.names[kind] += new

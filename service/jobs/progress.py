@@ -12,6 +12,8 @@ from service.status import Status
 from trainers import (
     RETRYING,
     Event,
+    Latency,
+    LatencyCounts,
     Metrics,
     Result,
     State,
@@ -45,6 +47,9 @@ class Progress(BaseModel):
     """Time and epochs of the first report."""
     metrics: Metrics | None = None
     metrics_time: float = 0.0
+    fetch_latency: LatencyCounts = {}
+    """Of all fetches so far, whoever coordinated them."""
+    push_latency: LatencyCounts = {}
     epoch_loss: float | None = None
     """Mean training loss over the last complete epoch."""
     evaluation: dict[str, Any] | None = None
@@ -72,6 +77,7 @@ class Progress(BaseModel):
             case "step":
                 self.metrics, self.metrics_time = Metrics.model_validate(event.data), event.time
                 self.first_step = self.first_step or (event.time, self.metrics.epoch)
+                self._add_latencies(self.metrics)
             case "epoch":
                 self.epoch_loss = event.data.get("train_loss")
             case "evaluation":
@@ -112,6 +118,11 @@ class Progress(BaseModel):
         if status.state in (State.QUEUED, State.STARTING):  # its pace is measured anew, and it has no result any more
             self.first_step = self.result = None
 
+    def _add_latencies(self, metrics: Metrics) -> None:
+        for told, so_far in zip(_latencies(metrics), _latencies(self), strict=True):
+            for bucket, count in told.items():
+                so_far[bucket] = so_far.get(bucket, 0) + count
+
     def fraction(self, epochs: float) -> float:
         """0 to 1: how much of the training is done."""
         if self.state is State.SUCCEEDED:
@@ -132,8 +143,10 @@ class Progress(BaseModel):
 
     def result_so_far(self, job_id: str, spec: dict[str, Any]) -> Result:
         """The run's own result, or one with the same fields for a run that has none (yet)."""
+        fetch_latency, push_latency = map(Latency.of, _latencies(self))
         if self.result is not None:
-            return self.result.model_copy(update={"state": self.state, "message": self.message or self.result.message})
+            now = {"state": self.state, "message": self.message or self.result.message}
+            return self.result.model_copy(update={**now, "fetch_latency": fetch_latency, "push_latency": push_latency})
         metrics, evaluation = self.metrics, self.evaluation or {}
         headline, measured = headline_of(evaluation), {set_of(evaluation): metrics_of(evaluation)}
         return Result(
@@ -151,6 +164,8 @@ class Progress(BaseModel):
             train_loss=metrics.loss if metrics and self.epoch_loss is None else self.epoch_loss,
             examples_per_s=self._mean_rate(),
             wall_s=self.at_work_s,
+            fetch_latency=fetch_latency,
+            push_latency=push_latency,
             algorithm=spec["algorithm"]["name"],
             workers=len(self.workers) or (metrics.workers if metrics else 0),
             dropped=metrics.dropped if metrics else 0,
@@ -189,6 +204,10 @@ def log_line(event: Event) -> str | None:
         return None
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     return f"{when} {line}"
+
+
+def _latencies(counted: Metrics | Progress) -> tuple[LatencyCounts, LatencyCounts]:
+    return counted.fetch_latency, counted.push_latency
 
 
 def _who(data: dict[str, Any]) -> str:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.jobs.progress import Progress
 from service.storage.mirror import Mirror
-from trainers import State
+from trainers import Latency, State
 
 WAITS_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 REQUESTS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LATENCIES_S = tuple(1e-6 * 2.0**octave for octave in range(6, 25))
+"""64 us to 17 s: bounds of the run's own buckets, every fourth."""
 TRAINING = (State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
@@ -107,8 +109,28 @@ class _Jobs(Collector):
                 values = (now.examples_per_s, now.epoch, now.loss, now.workers)
                 for family, value in zip(figures.values(), values, strict=True):
                     family.add_metric([job], value)
-        yield from (*figures.values(), headlines)
+        yield from (*figures.values(), headlines, *self._latencies())
+
+    def _latencies(self) -> Iterator[Metric]:
+        """How long the fetches and pushes of each job that trains have taken so far."""
+        fetches = HistogramMetricFamily("millrace_job_fetch_seconds", "Fetches from the shards.", labels=["job"])
+        pushes = HistogramMetricFamily("millrace_job_push_seconds", "Pushes, until acknowledged.", labels=["job"])
+        for job, progress in self.active().items():
+            for family, counts in ((fetches, progress.fetch_latency), (pushes, progress.push_latency)):
+                latency = Latency.of(dict(counts))
+                if latency is not None and progress.state in TRAINING:
+                    family.add_metric([job], _cumulative(latency), latency.count * latency.mean_s)
+        yield from (fetches, pushes)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing, because registering must not ask the store."""
         return iter(())
+
+
+def _cumulative(latency: Latency) -> list[tuple[str, float]]:
+    """How many calls took no longer than each of LATENCIES_S, as Prometheus has it."""
+    shares = [
+        (f"{bound:.4g}", float(sum(count for upper, count in latency.buckets if upper <= 1.01 * bound)))
+        for bound in LATENCIES_S
+    ]
+    return [*shares, ("+Inf", float(latency.count))]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from trainers import Event, metrics_of, set_of
+from trainers import Event, latency_figures, metrics_of, set_of
 
 TAGS = {
     "step": {
@@ -40,6 +40,7 @@ class Scalars:
             found |= {f"{set_of(event.data)}/{name}": value for name, value in metrics_of(event.data).items()}
         if event.type == "step":
             found |= self._staleness(event.data.get("staleness", {}))
+            found |= {f"latency/{name}": seconds for name, seconds in latency_figures(event.data).items()}
         return found
 
     def _staleness(self, counts: dict[str, int]) -> dict[str, float]:

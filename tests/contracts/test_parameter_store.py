@@ -4,6 +4,7 @@ With plain SGD, learning rate -1 and zeros to begin with, pushes are added to th
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import torch
 
 from tests.contracts.groups import TIMEOUT_S
 from tests.contracts.shards import NUMEL, Setting, Stores, begin_push, fetched, push
+from trainers.latency import bucket_of
 from trainers.models.layout import SHARD_ALIGN
 from trainers.optim.compress.compressor import Compressor
 from trainers.optim.compress.feedback import ErrorFeedback
@@ -49,6 +51,25 @@ def test_pushes_and_fetches_are_counted_in_bytes(stores: Stores) -> None:
 
     with stores.cluster(1, Setting(num_shards=3)) as cluster:
         assert cluster.run(body) == [(3 * 4 * NUMEL, 4 * NUMEL)]
+
+
+def test_how_long_each_push_and_each_fetch_took_is_counted(stores: Stores) -> None:
+    def body(store: ParameterStore) -> tuple[dict[int, int], dict[int, int]]:
+        for clock in range(1, 4):
+            begin_push(store, clock, 1.0, clock)
+        store.settle()
+        answer = store.fetch(min_clock=0)
+        time.sleep(0.01)
+        answer.wait()
+        return store.meter.counted.push_latency, store.meter.counted.fetch_latency
+
+    with stores.cluster(1, Setting(num_shards=3)) as cluster:
+        ((pushes, fetches),) = cluster.run(body)
+    if cluster.world is not None:
+        assert (pushes, fetches) == ({}, {})  # its clock is no clock of ours
+    else:
+        assert (sum(pushes.values()), sum(fetches.values())) == (3, 1)
+        assert max(fetches) >= bucket_of(0.01)  # until the worker has it
 
 
 def test_pushes_fetches_and_the_waits_for_them_are_counted(stores: Stores) -> None:

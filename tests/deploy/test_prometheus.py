@@ -172,7 +172,9 @@ def assert_cardinality_is_low(http: httpx2.Client, job_id: str) -> None:
     """What stays after a job does not name it."""
     series = ask(http, "/series", **{"match[]": '{__name__=~"(ray_)?millrace_.*"}'})
     names = {one["__name__"] for one in series if job_id in one.values()}
-    assert names == {f"millrace_job_{figure}" for figure in ("examples_per_second", "epochs", "loss", "workers")}
+    latencies = {f"{call}_seconds_{part}" for call in ("fetch", "push") for part in ("bucket", "count", "sum")}
+    figures = {"examples_per_second", "epochs", "loss", "workers"} | latencies
+    assert names == {f"millrace_job_{figure}" for figure in figures}
     own = {"algorithm", "part", "node", "le"}
     ours = {label for one in series if one["__name__"].startswith("ray_") for label in one}
     rays = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "instance", "job", "__name__"}

@@ -44,8 +44,8 @@ class FakeRun:
         if state.is_terminal or state in (State.PAUSED, State.QUEUED):
             self.die()
 
-    def step(self, epoch: float, loss: float = 0.5, workers: int = 2) -> Event:
-        figures = {"wait_data_s": 0.0, "wait_communication_s": 0.0, "compute_s": 1.0, "staleness": {"0": 3}}
+    def step(self, epoch: float, loss: float = 0.5, workers: int = 2, **more: Any) -> Event:
+        figures = {"wait_data_s": 0.0, "wait_communication_s": 0.0, "compute_s": 1.0, "staleness": {"0": 3}, **more}
         return self.emit(
             "step", step=int(epoch * 100), epoch=epoch, examples=int(epoch * 1000), examples_per_s=500.0, loss=loss,
             learning_rate=0.1, workers=workers, **figures,

@@ -2,6 +2,7 @@
 
 from threading import Lock
 
+from trainers.latency import LatencyCounts, bucket_of
 from trainers.links.names import NUM_BYTES
 from trainers.metrics import StepCounters
 
@@ -46,13 +47,25 @@ class Meter:
         with self._lock:
             self.counted.count(pushes=1, sent_bytes=num_bytes, pushed_bytes=num_bytes)
 
-    def count_fetch(self, received: int, wait_s: float = 0.0) -> None:
-        """A fetch of so many elements, and how long the worker waited for it."""
+    def count_fetch(self, received: int, wait_s: float = 0.0, latency_s: float | None = None) -> None:
+        """A fetch of so many elements, how long the worker waited for it, and how long it took; None: nobody knows."""
         with self._lock:
             num_bytes = BYTES * received
+            if latency_s is not None:
+                _count_in(self.counted.fetch_latency, latency_s)
             self.counted.count(fetches=1, wait_fetch_s=wait_s, received_bytes=num_bytes, fetched_bytes=num_bytes)
+
+    def count_acknowledged(self, latency_s: float) -> None:
+        """How long a push took until all shards had acknowledged it."""
+        with self._lock:
+            _count_in(self.counted.push_latency, latency_s)
 
     def count_push_wait(self, wait_s: float) -> None:
         """For acknowledgements, and for a buffer to be free again."""
         with self._lock:
             self.counted.count(wait_push_s=wait_s)
+
+
+def _count_in(counts: LatencyCounts, seconds: float) -> None:
+    bucket = bucket_of(seconds)
+    counts[bucket] = counts.get(bucket, 0) + 1

@@ -146,7 +146,7 @@ class SlottedStore(ParameterStore, Generic[Channel]):
             for shard in holders:
                 while shard in ask.missing:
                     self._hear(shard)
-            self.meter.count_fetch(self._width(group), self.waited_s - waited_s)
+            self.meter.count_fetch(self._width(group), self.waited_s - waited_s, ask.latency_s)
             examples, updates = zip(*ask.answers, strict=True)
             return Fetched(self._fetched(), min(examples), min(updates))
 
@@ -371,8 +371,7 @@ class SlottedStore(ParameterStore, Generic[Channel]):
             self._take_version(shard, group, row)
             ask = self.asking[group]
             if ask.serial == serial and shard in ask.missing:
-                ask.missing.discard(shard)
-                ask.answers.append((examples, version))
+                ask.answered(shard, examples, version)
                 self.seen[shard, group].append(version)
                 self.heard[shard, group] = version
         elif kind == CLAIMED:
@@ -397,4 +396,5 @@ class SlottedStore(ParameterStore, Generic[Channel]):
         sent.missing.discard(shard)
         if not sent.missing:
             del self.sent[serial]
+            self.meter.count_acknowledged(sent.age_s)
             self.acknowledged.add(sent.push, sent.stale)

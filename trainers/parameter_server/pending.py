@@ -1,5 +1,6 @@
 """What a worker has asked of the shards and has no answer to, and what became of its pushes."""
 
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -19,6 +20,16 @@ class PendingFetch:
     """Shards that have not answered."""
     answers: list[tuple[int, int]] = field(default_factory=list)
     """Of the others: examples and updates so far."""
+    asked_s: float = field(default_factory=time.perf_counter)
+    latency_s: float = 0.0
+    """From asking to the last answer."""
+
+    def answered(self, shard: int, examples: int, version: int) -> None:
+        """A shard has answered."""
+        self.missing.discard(shard)
+        self.answers.append((examples, version))
+        if not self.missing:
+            self.latency_s = time.perf_counter() - self.asked_s
 
 
 @dataclass
@@ -35,6 +46,12 @@ class PendingPush:
     """Shard -> what travels in place of the slot's part, where the push is compressed."""
     stale: int = 0
     """On the first of them."""
+    handed_over_s: float = field(default_factory=time.perf_counter)
+
+    @property
+    def age_s(self) -> float:
+        """Since it was handed over."""
+        return time.perf_counter() - self.handed_over_s
 
     def message(self, serial: int, shard: int) -> bytes:
         """The message to one shard."""

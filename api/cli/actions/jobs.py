@@ -99,6 +99,7 @@ def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) 
         "progress": f"{job.progress:.0%}" + ("" if job.eta_s is None else f", {duration(job.eta_s)} left"),
         "workers": str(job.workers),
         "training": _sentence(job.result),
+        **{name: _latency(latency) for name, latency in _latencies(job.result)},
         "predicted": "" if job.result.predicted is None else job.result.predicted.sentence,
         "run directory": job.run_dir,
     }
@@ -115,11 +116,29 @@ def print_result(result: service.Result, as_json: bool, where: str) -> None:
         typer.echo(result.model_dump_json())
         return
     typer.echo(f"{result.state}: {_sentence(result)}" + (f" ({result.message})" if result.message else ""))
+    for name, latency in _latencies(result):
+        typer.echo(f"{name.capitalize()}: {_latency(latency)}.")
     if result.predicted is not None:
         typer.echo(f"{result.predicted.sentence}.")
     if (best := result.best) is not None:
         typer.echo(f"The best model, {best.metric} {best.value:.4f} after epoch {best.epoch:g}, is {best.model_path}")
     typer.echo(where)
+
+
+def _latencies(result: service.Result) -> list[tuple[str, service.Latency]]:
+    """Those that were counted."""
+    found = (("fetches", result.fetch_latency), ("pushes", result.push_latency))
+    return [(name, latency) for name, latency in found if latency is not None]
+
+
+def _latency(latency: service.Latency) -> str:
+    shares = ((50, latency.p50_s), (90, latency.p90_s), (99, latency.p99_s))
+    told = ", ".join(f"{share} of 100 within {_milliseconds(seconds)}" for share, seconds in shares)
+    return f"{latency.count:,}; {told}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _sentence(result: service.Result) -> str:

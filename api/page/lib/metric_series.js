@@ -1,5 +1,6 @@
 // What a run's events say over time, as columns ready to be drawn, and several runs brought onto one axis.
 
+import { latencyFigures } from "./latency.js";
 import { ENDED } from "./states.js";
 
 /** What a curve may be drawn over. */
@@ -10,6 +11,7 @@ export const AXES = {
   time: "seconds",
 };
 const STEP = ["loss", "examples_per_s", "learning_rate", "gradient_norm", "noise_scale", "workers", "staleness", "stalest"];
+const LATENCIES = Object.keys(latencyFigures({}));
 const EVALUATION = ["test_loss", "test_accuracy"];
 /** Whether a figure is a metric of the task, by its name in the log. */
 export const isMeasured = (name) => /^(test|validation)_/.test(name);
@@ -37,7 +39,7 @@ class Columns {
 /** The curves of one run. */
 export class Curves {
   constructor() {
-    this.steps = new Columns(STEP);
+    this.steps = new Columns([...STEP, ...LATENCIES]);
     this.evaluations = new Columns(EVALUATION);
     this.marks = [];
     this.state = "";
@@ -54,7 +56,7 @@ export class Curves {
     if (event.type === "step") {
       for (const axis of ["epoch", "examples", "step"]) this.at[axis] = event.data[axis];
       this.runEpochs = event.data.run_epochs;
-      this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}) });
+      this.steps.push({ ...event.data, ...this.at, ...this.#stale(event.data.staleness ?? {}), ...latencyFigures(event.data) });
     } else if (event.type === "evaluation") {
       for (const name of Object.keys(event.data))
         if (isMeasured(name) && !this.evaluations.names.includes(name)) this.evaluations.add(name);

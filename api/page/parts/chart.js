@@ -50,7 +50,8 @@ export const TALL = 360;
  * which an area is filled; `xLabel` and `xFormat`, functions, since the axis may be changed; `sync`: charts of one name
  * share their cursor; `zero`: the axis begins at 0; `whole`: its figures are whole numbers; `height`; `logX`: base of a logarithmic axis; `logY`; `xSplits`: where
  * its ticks are; `after(plot)`: draws more; `legend`: whether to show one; `onCursor(at)`: the place in the data under
- * the pointer, or null; `onNear(i)`: the line that is meant, or null; `onZoom(zoomed)`.
+ * the pointer, or null; `atRest(i)`: what the legend tells of a line while
+ * there is no pointer, instead of its last value; `onNear(i)`: the line that is meant, or null; `onZoom(zoomed)`.
  */
 export class Chart {
   constructor(options) {
@@ -212,13 +213,15 @@ export class Chart {
   /** The values under the cursor, or the last ones. */
   #show(at) {
     if (!this.options.legend) return;
+    const { atRest } = this.options;
     const values = this.options.lines.map(({ label, format }, i) => {
-      const text = format(before(this.data[i + 1], at ?? this.data[0].length - 1));
+      const text = at === null && atRest ? atRest(i) : format(before(this.data[i + 1], at ?? this.data[0].length - 1));
       setText(this.values[i], text);
       return `${label} ${text}`;
     });
-    const x = at === null ? "last" : `at ${this.options.xFormat(this.data[0][at])} ${this.options.xLabel?.() ?? ""}`;
-    this.description = `${this.options.title}, ${x}: ${values.join(", ")}`;
+    const place = at === null ? "last" : `at ${this.options.xFormat(this.data[0][at])} ${this.options.xLabel?.() ?? ""}`;
+    const x = at === null && atRest ? "" : `, ${place.trim()}`;
+    this.description = `${this.options.title}${x}: ${values.join(", ")}`;
     this.frame.setAttribute("aria-label", this.description);
   }
 

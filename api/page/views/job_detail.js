@@ -10,10 +10,12 @@ import { logPanel } from "../parts/log.js";
 import { predictedPanel } from "../parts/predicted.js";
 import { tracesPanel } from "../parts/traces.js";
 import { absent, badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
+import { secondsText } from "../lib/latency.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
 import { DEFAULT } from "../lib/project_choice.js";
 import { verbs } from "../parts/verbs.js";
+import { latencyPanel } from "../usage/latency.js";
 
 const DRAW_EVERY_MS = 400;
 const LOOK_EVERY_MS = 15000; // the stream tells the rest: many may watch
@@ -37,6 +39,13 @@ const PLOTS = [
       ["largest", "steps", "stalest"],
     ],
   },
+  ...["fetch", "push"].map((call) => ({
+    title: `${call === "fetch" ? "Fetch" : "Push"} latency`,
+    zero: true,
+    mayLack: true, // without shards
+    format: secondsText,
+    lines: ["p50", "p90", "p99"].map((share) => [share, "steps", `${call}_${share}_s`]),
+  })),
   { title: "Workers", zero: true, stepped: true, whole: true, lines: [["workers", "steps", "workers"]] },
   { title: "Learning rate", zero: true, lines: [["rate", "steps", "learning_rate"]] },
 ];
@@ -91,6 +100,7 @@ class JobPage {
     this.checkpoints = checkpointsPanel(id);
     this.log = logPanel();
     this.predicted = predictedPanel(signal);
+    this.latency = latencyPanel();
     this.happened = el("ol", { class: "happened" });
     this.axis = this.#axisChoice();
     this.charts = PLOTS.map((plot) => this.#chart(plot));
@@ -122,6 +132,7 @@ class JobPage {
         this.chartList,
       ),
       this.predicted.element,
+      this.latency.element,
       this.traced,
       el(
         "div",
@@ -134,6 +145,7 @@ class JobPage {
     );
     signal.addEventListener("abort", () => {
       this.traces.close();
+      this.latency.close();
       for (const { chart } of this.charts) chart.close();
     });
   }
@@ -225,7 +237,7 @@ class JobPage {
   #take(event) {
     this.curves.add(event);
     this.log.add(event);
-    if (event.type === "step") this.predicted.add(event);
+    if (event.type === "step") for (const panel of [this.predicted, this.latency]) panel.add(event);
     if (event.type === "result") this.predicted.end(event.data);
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
@@ -292,7 +304,7 @@ class JobPage {
     }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
-    this.predicted.draw();
+    for (const panel of [this.predicted, this.latency]) panel.draw();
     this.#showProgress();
   }
 

@@ -1,5 +1,6 @@
 """/metrics: jobs by state, queue wait, requests by the template of their route, and nothing that grows without end."""
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.conftest import Service, eventually
@@ -48,6 +49,27 @@ def test_a_job_has_series_of_its_own_while_it_trains_and_none_afterwards(service
     run.succeed()
     eventually(lambda: service.client.get(job.id).state is State.SUCCEEDED)
     assert job.id not in service.http.get("/metrics").text
+
+
+def test_fetches_and_pushes_of_a_job_that_trains_are_a_histogram(service: Service) -> None:
+    job = service.client.submit({"algorithm": "downpour"})
+    run = service.started(job.id)
+    run.state(State.RUNNING)
+    run.step(0.5, fetch_latency={"39": 6, "40": 2}, push_latency={"50": 1})  # 862 us to 1024 us, then to 1218 us
+    run.step(1.0, fetch_latency={"39": 3})
+    name = "millrace_job_fetch_seconds"
+    eventually(lambda: value(service, f"{name}_count", job=job.id) == 11)
+    bounds = ("0.000512", "0.001024", "0.002048", "16.78", "+Inf")
+    assert [value(service, f"{name}_bucket", job=job.id, le=bound) for bound in bounds] == [0, 9, 11, 11, 11]
+    assert value(service, f"{name}_sum", job=job.id) == pytest.approx(0.0107, rel=0.05)
+    assert value(service, "millrace_job_push_seconds_count", job=job.id) == 1
+    shown = service.client.get(job.id).result
+    assert shown.fetch_latency is not None
+    assert shown.fetch_latency.p50_s < 0.001024 < shown.fetch_latency.p99_s
+    run.succeed()  # with a result that tells none
+    eventually(lambda: service.client.get(job.id).state is State.SUCCEEDED)
+    assert service.client.get(job.id).result.fetch_latency == shown.fetch_latency
+    assert name not in {key for key, _ in samples(service)}
 
 
 def test_requests_are_measured_by_route_and_not_by_path(service: Service) -> None:

@@ -94,6 +94,17 @@ def test_staleness_is_that_of_the_new_updates(tmp_path: Path) -> None:
     assert [y for _, y in cache.line(tmp_path, "stalest", "epoch", 100).points] == [0.0, 0.0, 2.0, 7.0, 0.0]
 
 
+def test_percentiles_of_latencies_are_those_since_the_last_report(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    for counts in ({"fetch_latency": {"39": 100}}, {"push_latency": {"43": 1}}, {"fetch_latency": {"79": 4}}):
+        run.step(0.5, **counts)
+    run.die()
+    cache = SeriesCache()
+    medians = [y for _, y in cache.line(tmp_path, "fetch_p50_s", "epoch", 100).points]
+    assert medians == pytest.approx([0.000939, 0.962], rel=0.01)  # of the second report there is none
+    assert len(cache.line(tmp_path, "push_p99_s", "epoch", 100).points) == 1
+
+
 def test_an_unknown_name_is_answered_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(SeriesNotFound, match=f"there are {NAMES[0]}"):
         SeriesCache().line(tmp_path, "lost", "examples", 100)

@@ -11,6 +11,7 @@ from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTab
 from trainers.elastic.paces import Paces
 from trainers.errors import Diverged
 from trainers.events import Result, State
+from trainers.latency import Latency
 from trainers.parameter_server.groups import parts
 from trainers.runtime.control.judges.divergence import REMEDY, DivergenceWatch, stretch_of
 from trainers.runtime.control.judges.losses import LossWatch
@@ -219,6 +220,8 @@ class RunProgress:
             train_loss=self.metrics.train_loss(max(self.metrics.total.by_epoch, default=0)),
             examples_per_s=self.metrics.examples_per_s,
             noise_scale=self.metrics.mean_noise_scale,
+            fetch_latency=Latency.of(self.metrics.total.fetch_latency),
+            push_latency=Latency.of(self.metrics.total.push_latency),
             wall_s=0.0,
             algorithm=self.spec.algorithm.name,
             workers=0,
