@@ -180,7 +180,6 @@ class JobPage {
     setText(this.title, job.name);
     setBadge(this.badge, job.state);
     setText(this.why, job.message);
-    this.why.title = job.reason;
     this.looked = performance.now();
     setProgress(this.bar, job.progress, job.eta_s);
     this.verbs.update(job);
@@ -199,6 +198,7 @@ class JobPage {
     this.facts.replaceChildren(
       facts([
         ["Job", el("code", {}, job.id)],
+        ["Reason", el("code", {}, job.reason)],
         ["Algorithm", job.algorithm],
         ["Model on data", `${job.spec.model.name} on ${job.spec.data.name}`],
         ...(job.spec.task && job.spec.task.name !== "classification" ? [["Task", job.spec.task.name]] : []),
