@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, rendezvous_for
-from trainers.collectives.average import Average
+from trainers.collectives.average import Average, GroupAverages
 from trainers.collectives.average_beside import AverageBeside
 from trainers.collectives.protocol import Collectives
 from trainers.errors import PeerLost
@@ -72,3 +72,33 @@ def test_a_peer_that_closes_ends_it(groups: Groups) -> None:
             beside.begin(NUMEL, lambda rank, into: into.copy_(leaf(rank)), V).wait()
 
     groups.run(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_groups_average_by_themselves_with_the_same_bits(groups: Groups, size: int) -> None:
+    """Two groups of three of six: on 2 workers each has one, on 4 each group is on two."""
+
+    def body(collectives: Collectives) -> dict[int, Tensor]:
+        found = GroupAverages(collectives, 6, 3, NUMEL).of(lambda rank, into: into.copy_(leaf(rank, 10.0**rank)))
+        collectives.barrier().wait()
+        return {ranks.start: mean for ranks, mean in found}
+
+    for mine in groups.run(size, body):
+        for first, mean in mine.items():
+            a, b, c = (leaf(first + k, 10.0 ** (first + k)) for k in range(3))
+            assert torch.equal(mean, ((a + b) + c) / 3)
+            assert not torch.equal(mean, (a + (b + c)) / 3)
+
+
+def test_what_a_group_on_one_node_averages_stays_there(tmp_path: Path) -> None:
+    def body(collectives: Collectives) -> tuple[int, int]:
+        GroupAverages(collectives, 4, 2, NUMEL).of(lambda rank, into: into.copy_(leaf(rank)))
+        collectives.barrier().wait()
+        counted = collectives.meter.counted
+        return counted.sent_bytes, counted.crossed_bytes
+
+    with rendezvous_for("hierarchical") as rendezvous:
+        sent = Groups("hierarchical", tmp_path / "near", rendezvous, nodes=(0, 0, 1, 1)).run(4, body)
+        assert sent == [(4 * NUMEL, 0)] * 4  # half of a part, and half of the mean
+        apart = Groups("hierarchical", tmp_path / "apart", rendezvous, nodes=(0, 1, 1, 0)).run(4, body)
+        assert all(crossed == bytes_ for bytes_, crossed in apart)

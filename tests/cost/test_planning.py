@@ -118,6 +118,20 @@ def test_hybrid_is_planned_with_its_head() -> None:
     assert plan.of(8).sent_bytes > 0
 
 
+def test_blocks_leave_out_what_travels_between_the_layers() -> None:
+    """In scheme a, of 8 workers that send (K - 1)/K of kn examples' activities each."""
+
+    def activities(**algorithm: Any) -> float:
+        spec = spec_of(model="lenet5", algorithm={"name": "hybrid"} | algorithm)
+        plan = plan_spec(spec, PlanRequest(cluster=read_cluster("one-weird-trick")))
+        (found,) = (each for each in plan.of(8).exchanges if each.name == "activities")
+        return found.sent_bytes / 4 / (spec.batch.per_worker * spec.workers.num_virtual / 8)
+
+    first, last = 2 * 7 * 64, 2 * 7 * 10  # the backbone's and their gradients; the sums of the logits
+    assert activities(connect={"blocks": 12}) == pytest.approx(first + last)
+    assert activities(connect={"blocks": 2}) == pytest.approx(first + last + 2 * 120 * (8 - 2) / 2)
+
+
 def test_the_interval_follows_the_measured_spread() -> None:
     spec = spec_of()
     steady = plan_spec(spec, PlanRequest(workers=(1, 2), profile=profile_of(spec)))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from trainers.algorithms.hybrid.config import HybridConfig
-from trainers.algorithms.hybrid.model_parallel import layer_slices, shapes
+from trainers.algorithms.hybrid.slices import layer_slices, shapes
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
 from trainers.models.networks.krizhevsky import OneTowerAlexNet
@@ -185,22 +185,26 @@ def test_how_many_activities_are_exchanged() -> None:
     assert exchanged(head, ("outputs", "outputs", "outputs")) == 2 * (4096 + 2048)
     assert exchanged(head, ("outputs", "outputs", "inputs")) == 2 * 4096 + 2 * 1000
     assert exchanged(head, ("outputs", "inputs", "outputs")) == 4 * 2048
+    assert exchanged(head, ("outputs", "outputs", "inputs"), restricted=True) == 2 * 1000
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_the_shares_of_all_workers_are_the_layers(size: int) -> None:
-    head = layers(40, 33, 17, 11)
-    ways = choose_ways(head, paired=True)
-    all_slices = [layer_slices(head, ways, rank, size) for rank in range(size)]
+@pytest.mark.parametrize("blocks", [1, 2, 3, 6])
+def test_the_shares_of_all_workers_are_the_layers(size: int, blocks: int) -> None:
+    """Of a restricted layer, the blocks on its diagonal."""
+    head = layers(40, 30, 18, 11) if blocks > 1 else layers(40, 33, 17, 11)
+    ways = choose_ways(head, paired=True, restricted=blocks > 1)
+    all_slices = [layer_slices(head, ways, rank, size, blocks) for rank in range(size)]
     for i, layer in enumerate(head):
         weight, bias = torch.zeros(layer.outputs, layer.inputs), torch.zeros(layer.outputs)
         for own in all_slices:
             shape = shapes(own)
             for name, whole in zip(layer.parameters, (weight, bias), strict=True):
-                part = own[i].of(name, whole)
+                part = own[i].taken(name, whole)
                 assert part.shape == shape[name]
-                part += 1
-        assert bool((weight == 1).all())
+                own[i].put(name, part + 1, whole)
+        whole = [torch.ones(layer.outputs // blocks, layer.inputs // blocks)] * blocks
+        assert torch.equal(weight, torch.block_diag(*whole) if i == 1 else torch.ones_like(weight))
         assert bool((bias == 1).all())
 
 

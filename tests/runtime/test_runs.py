@@ -128,6 +128,7 @@ def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str
         pytest.param(2, "shared_memory", {"scheme": "c"}, marks=pytest.mark.long),
         (3, "process_group", {"scheme": "bc", "split": "outputs", "fc_batch": "per_turn"}),
         pytest.param(3, "shared_memory", {"scheme": "b"}, marks=pytest.mark.slow),
+        pytest.param(2, "process_group", {"scheme": "b", "connect": {"blocks": 3}}, marks=pytest.mark.long),
     ],
 )
 def test_hybrid_has_the_bits_of_the_local_transport(

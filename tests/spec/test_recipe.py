@@ -91,6 +91,18 @@ def test_what_is_clipped(algorithm: str, which: str) -> None:
     assert all(which in quantity.formula for quantity in found[:2])
 
 
+def test_restricted_layers() -> None:
+    def told(blocks: int, count: int) -> Recipe:
+        connect = {"name": "hybrid", "connect": {"blocks": blocks}}
+        return explain(TrainSpec.model_validate({"algorithm": connect, "workers": count}), 1437)
+
+    assert values(told(4, 2))["connect"] == "4 blocks"
+    assert "1/4 of the weights" in told(4, 2).quantities["connect"].formula
+    assert not any("connect" in warning for warning in told(4, 2).warnings + told(2, 4).warnings)
+    assert any("some have more of them" in warning for warning in told(4, 3).warnings)
+    assert any("more of them share some" in warning for warning in told(2, 3).warnings)
+
+
 def test_all_numbers_of_an_optimizers_formula_are_told() -> None:
     muon = values(explain(TrainSpec.model_validate({"optimizer": "muon"}), 1437))
     told = {"optimizer": "muon", "momentum": 0.95, "nesterov": "true", "newton_schulz": 5, "betas": "0.9, 0.95"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from trainers.algorithms.traits import Traits
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from trainers.algorithms.base import Algorithm, Context
     from trainers.data.partitioned.dataset import Partitioning
@@ -65,6 +65,17 @@ class AlgorithmConfig(BaseModel, ABC):
 
         Raises:
             SpecRejected: Names the field and what would work.
+        """
+
+    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]]) -> None:
+        """Zero the weights that the algorithm takes out of a model.
+
+        Args:
+            model: as `check_model` takes it.
+            versions: values of its parameters by name, or of their optimizer's state; changed in place.
+
+        Raises:
+            SpecRejected: As `check_model`.
         """
 
     def refused(self, field: str, why: str) -> ValidationError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,11 +19,9 @@ from trainers.optim.buffers import Buffers, State
 class LocalSteps:
     """Parameters x and optimizer state of each virtual worker of this worker, which nobody else updates."""
 
-    def __init__(self, context: Context, every: int | None, device: torch.device, after: int = 0) -> None:
-        """every: steps of a round; None: only the end of an epoch ends one, as it does any other. after: epochs before
-        which each step is a round."""
+    def __init__(self, context: Context, every: Callable[[int], int | None], device: torch.device) -> None:
+        """every: steps of a round, by epoch; None: only the end of the epoch ends one, as it does any other."""
         assert context.collectives is not None
-        self.after = after
         self.context, self.collectives, self.every = context, context.collectives, every
         self.names = ("x", *context.optimizer.state_names)
         self.numel = context.replica.layout.numel
@@ -65,8 +65,8 @@ class LocalSteps:
 
     def ends_round(self, work: Work) -> bool:
         """Whether the step that was just made is the last of a round."""
-        every = self._every(work)
-        return work.ends_epoch or (every is not None and self._steps_before(work) + 1 == every)
+        every = self.every(work.epoch)
+        return work.ends_epoch or (every is not None and self.steps_before(work) + 1 == every)
 
     def examples_of(self, work: Work, steps: int) -> tuple[dict[int, int], int]:
         """By virtual worker of this worker, and of all, in the last so many steps of the epoch, this one included.
@@ -78,14 +78,15 @@ class LocalSteps:
         trained = {m.virtual_rank: before * n + (len(m.batch) if m.batch else 0) for m in work.minibatches}
         return trained, before * n * self.context.num_virtual + work.total_examples
 
+    def steps_before(self, work: Work) -> int:
+        """Steps of the round before this one."""
+        step, every = self.steps_of(work), self.every(work.epoch)
+        return step if every is None else step % every
+
     def steps_of(self, work: Work) -> int:
         """Steps of the epoch before this one."""
         first = work.minibatches[0]
         return (first.index - first.virtual_rank) // self.context.num_virtual
-
-    def _every(self, work: Work) -> int | None:
-        """Steps of a round in this epoch."""
-        return 1 if work.epoch < self.after else self.every
 
     def _restore(self) -> None:
         """Start each virtual worker from its own vectors in the checkpoint, or from the common ones if it has none."""
@@ -106,13 +107,8 @@ class LocalSteps:
 
     def _count(self, work: Work) -> None:
         """Count the examples of each virtual worker in this round."""
-        self.trained, self.all_trained = self.examples_of(work, self._steps_before(work) + 1)
+        self.trained, self.all_trained = self.examples_of(work, self.steps_before(work) + 1)
         self.diverged = True
-
-    def _steps_before(self, work: Work) -> int:
-        """Steps of the round before this one."""
-        step, every = self.steps_of(work), self._every(work)
-        return step if every is None else step % every
 
     def _version(self, rows: Tensor) -> Buffers:
         """x and optimizer state of one virtual worker, in its rows (names, P)."""

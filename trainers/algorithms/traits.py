@@ -35,6 +35,8 @@ class Traits:
     """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
     steps_alone: bool = False
     """Synchronous: whether each virtual worker makes several updates of its own between two averages."""
+    averaged_each_step: int = 1
+    """Where they do: how many virtual workers average after each step all the same, so that it is one of them all."""
     own_replicas: bool = False
     """Whether each virtual worker has parameters and optimizer state of its own."""
     common_vectors: int = 0
@@ -88,5 +90,5 @@ class Traits:
         """Minibatches whose mean gradient makes one update of parameters, whoever's they are. Where only the nodes
         decide that, as if there were one."""
         if self.steps_alone:
-            return 1
+            return self.averaged_each_step
         return self.quorum(num_virtual) or self.group or num_virtual

@@ -12,7 +12,7 @@ from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
-from trainers.models.split import choose_ways, exchanged, split_model
+from trainers.models.split import exchanged, split_model
 from trainers.spec import TrainSpec
 
 
@@ -33,7 +33,7 @@ def count_workload(spec: TrainSpec) -> Workload:
             "for it; plan algorithm: sync"
         )
     with user_code.on_path(spec.code):
-        return work.model_copy(update=head_of(spec.model, images, paired=spec.algorithm.split == "pairs"))
+        return work.model_copy(update=head_of(spec.model, images, spec.algorithm))
 
 
 def workload_of(counted: ModelCost, num_states: int) -> Workload:
@@ -57,7 +57,7 @@ def workload_of(counted: ModelCost, num_states: int) -> Workload:
     )
 
 
-def head_of(model: ModelSpec, images: Images, paired: bool) -> dict[str, Any]:
+def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str, Any]:
     """The fields of a workload that tell what hybrid parallelism divides.
 
     Raises:
@@ -66,9 +66,11 @@ def head_of(model: ModelSpec, images: Images, paired: bool) -> dict[str, Any]:
     module = build_model(model, images.classes, images.shape, seed=0)
     replace_dropout(module, seed=0)  # as in a run: this dropout may be divided too
     head = split_model(module).head
-    ways = choose_ways(head, paired)
+    if config.connect is not None:
+        config.connect.check_head(head)
+    ways, restricted = config.ways(head), config.connect is not None
     return {
         "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
-        "head_exchanged": exchanged(head, ways),
-        "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways),
+        "head_exchanged": exchanged(head, ways, restricted),
+        "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways, restricted),
     }

@@ -60,7 +60,9 @@ def _counted(spec: TrainSpec) -> dict[str, Any]:
     """What else decides about the layers and variables; only hybrid counts by its own options."""
     config = spec.algorithm
     groups = [group.model_dump(mode="json") for group in spec.optimizer.groups]
-    split = config.split if isinstance(config, HybridConfig) else None
+    split: str | None = config.split if isinstance(config, HybridConfig) else None
+    if isinstance(config, HybridConfig) and config.connect is not None:
+        split = f"{config.split} of {config.blocks} blocks"
     return {"task": spec.task.model_dump(mode="json"), "loss": spec.loss, "code": spec.code, "groups": groups,
             "split": split}  # fmt: skip
 

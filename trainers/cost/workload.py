@@ -79,6 +79,15 @@ class Workload(Figures):
         """Those of the head's matrices."""
         return sum(layer.inputs * layer.outputs for layer in self.head)
 
+    @property
+    def between(self) -> tuple[HeadLayer, ...]:
+        """The layers of the head between the first and the last, whose connectivity may be restricted."""
+        return self.head[1:-1]
+
+    def left_out(self, blocks: int) -> int:
+        """Parameters that the head lacks where the layers between are restricted to so many blocks."""
+        return sum(layer.inputs * layer.outputs * (blocks - 1) // blocks for layer in self.between)
+
 
 @dataclass(frozen=True)
 class Pace:

@@ -91,26 +91,33 @@ def split_model(model: nn.Module) -> Split:
     return Split(fx.GraphModule(model, graph), head)
 
 
-def choose_ways(head: Sequence[FullyConnected], paired: bool) -> tuple[Way, ...]:
+def choose_ways(head: Sequence[FullyConnected], paired: bool, restricted: bool = False) -> tuple[Way, ...]:
     """How each layer of a head is divided.
 
     paired: whether a layer that is divided by outputs may be followed by one divided by inputs, which then needs no
         exchange in between; of all such choices the one that exchanges the fewest activities is taken. Otherwise all
         layers are divided by outputs.
+    restricted: whether the units of the layers between the first and the last see those of their own block only. All
+        layers but the last are then divided by outputs.
     """
     ways: tuple[Way, ...] = ("outputs", "inputs") if paired else ("outputs",)
     every = itertools.product(ways, repeat=len(head))
     allowed = [ways for ways in every if ("inputs", "inputs") not in itertools.pairwise(("inputs", *ways))]
-    return min(allowed, key=lambda ways: (exchanged(head, ways), -ways.count("inputs")))
+    if restricted:
+        allowed = [ways for ways in allowed if "inputs" not in ways[:-1]]
+    return min(allowed, key=lambda ways: (exchanged(head, ways, restricted), -ways.count("inputs")))
 
 
-def exchanged(head: Sequence[FullyConnected], ways: Sequence[Way]) -> int:
+def exchanged(head: Sequence[FullyConnected], ways: Sequence[Way], restricted: bool = False) -> int:
     """Activities and gradients of activities per example that K workers exchange between the layers of the head.
 
-    Each worker sends (K - 1)/K of them, for 1/K of the examples that it computes.
+    Each worker sends (K - 1)/K of them, for 1/K of the examples that it computes. restricted: as for `choose_ways`;
+    what workers of one block exchange is not counted.
     """
     total = 0
-    for layer, way, following in zip(head, ways, [*ways[1:], None], strict=True):
+    for i, (layer, way, following) in enumerate(zip(head, ways, [*ways[1:], None], strict=True)):
+        if restricted and i + 2 < len(head):
+            continue
         if way == "inputs":  # an all-reduce of the partial sums, and of the gradient where a layer follows
             total += layer.outputs * (2 if following is None else 4)
         elif following == "outputs":  # an all-gather, and a reduce-scatter of the gradient

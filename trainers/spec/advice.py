@@ -4,6 +4,7 @@ import math
 
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.easgd.config import EasgdConfig
+from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.data.names import RECORDS
 from trainers.data.order import Order
@@ -28,7 +29,7 @@ FAR = 8
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec)]
+    division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec), *_blocks(spec)]
     found = [
         *_length(spec, num_examples),
         *_schedule(spec, num_examples),
@@ -107,6 +108,21 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
             "away when it comes; leave it out for 0.5"
         )
     return found
+
+
+def _blocks(spec: TrainSpec) -> list[str]:
+    """Blocks of units that workers share out unequally."""
+    config, count = spec.algorithm, spec.workers.count
+    if not isinstance(config, HybridConfig) or config.connect is None:
+        return []
+    more, fewer = max(count, config.blocks), min(count, config.blocks)
+    if more % fewer == 0:
+        return []
+    shares = "some have more of them than others" if count == fewer else "more of them share some than others"
+    return [
+        f"algorithm.connect.blocks: {count} workers share {config.blocks} blocks, so {shares}, and the others wait; "
+        f"give a multiple of {count}"
+    ]
 
 
 def _order(spec: TrainSpec) -> list[str]:

@@ -17,7 +17,6 @@ from trainers.optim.optimizers.config import OptimizerSpec
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.advice import advice
-from trainers.spec.judgement import judgement
 from trainers.spec.memory import (
     bytes_a_parameter,
     gradient_bytes,
@@ -28,7 +27,7 @@ from trainers.spec.memory import (
     sum_bytes,
 )
 from trainers.spec.quantity import Explained, Quantity
-from trainers.spec.variation import variation
+from trainers.spec.told.parts import parts
 
 SCALING = {"none": "", "sqrt": "paper 1, section 5", "linear": "paper 4, section 2.1"}
 WARMUPS = {"constant": "paper 4, section 2.2", "gradual": "paper 4, section 2.2", "linear": "Vaswani et al. 2017, 5.3"}
@@ -81,8 +80,7 @@ def explain(spec: TrainSpec, num_examples: int) -> Recipe:
     if spec.data.limit is not None:
         num_examples = min(num_examples, spec.data.limit)
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    varied, judged = variation(spec.data, spec.task), judgement(spec)
-    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | varied | judged | _length(spec, order)
+    quantities = _batch(spec) | _update(spec) | _course(spec) | _model(spec) | parts(spec) | _length(spec, order)
     return Recipe(quantities=quantities, phases=_phases(spec, order), warnings=advice(spec, num_examples))
 
 
@@ -92,6 +90,8 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
     if traits.steps_alone or traits.outer is not None:
         between = "averages of parameters" if traits.is_synchronous else "pushes of what they changed"
         formula = f"n: each worker makes steps of its own between two {between}"
+        if traits.averaged_each_step > 1:
+            formula = f"g n = {traits.averaged_each_step} x {n}: a group averages after each step"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
     elif traits.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
@@ -219,9 +219,7 @@ def _averages(spec: TrainSpec) -> dict[str, Quantity]:
     algorithm = spec.algorithm
     if not isinstance(algorithm, ParallelSgdConfig):
         return {}
-    after, formula, source = algorithm.local_after, "steps between two averages; an epoch's end ends them", "Stich 2019"
-    if after:
-        formula, source = f"1 until epoch {after}, then so many {formula}", "Lin et al. 2020, post-local SGD"
+    formula, source = algorithm.averages
     return {"average_every": Quantity(value=algorithm.average_every, formula=formula, source=source)}
 
 

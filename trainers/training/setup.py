@@ -87,7 +87,7 @@ class Setup:
         """
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
-            return self.blank(), Position()
+            return self._begun(self.blank()), Position()
         found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
@@ -101,7 +101,12 @@ class Setup:
             here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
         scale = LossScale(position.loss_scale, position.scaled_updates)
-        return Start(Buffers(params, state), position.examples, position.learning_rate, scale), position
+        return self._begun(Start(Buffers(params, state), position.examples, position.learning_rate, scale)), position
+
+    def _begun(self, start: Start) -> Start:
+        """The same without the weights that the algorithm takes out of the model."""
+        self.spec.algorithm.leave_out(self.replica.model, map(self.layout.named, start.buffers.vectors))
+        return start
 
     def take_frozen(self) -> None:
         """Give the parameters that are not trained the values that they have in the spec's checkpoint.

@@ -1,7 +1,7 @@
 """Local SGD written out: what `parallel_sgd` and `diloco` must equal; and runs of it in parts."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -30,13 +30,17 @@ Meet = Callable[[list[nn.Module], list[torch.optim.Optimizer], list[float]], Non
 
 
 def averaged(
-    run: Run, every: int | None, written: WrittenLoss | None = None, meet: Meet | None = None, after: int = 0
+    run: Run,
+    every: int | None,
+    written: WrittenLoss | None = None,
+    meet: Meet | None = None,
+    before: Sequence[int] = (),
 ) -> Tensor:
     """Local SGD in plain PyTorch: a model and an optimiser for each virtual worker, which meet every H steps and at the
     end of each epoch, each counted by the examples that it has seen since.
 
     written: the loss; by default the cross entropy of images with labels. meet: by default they average parameters and
-    momentum. after: epochs before which they meet after every step.
+    momentum. before: the steps of a round in the first epochs, one number for each; by default as in the others.
     """
     meet = meet or average
     written = written or (lambda model, batch: (F.cross_entropy(model(batch.images), batch.labels), 1))
@@ -64,7 +68,7 @@ def averaged(
             optimizers[rank].step()
             since[rank] += len(batch)
         seen, steps = seen + work.total_examples, steps + 1
-        if work.ends_epoch or work.epoch < after or steps == every:
+        if work.ends_epoch or steps == (before[work.epoch] if work.epoch < len(before) else every):
             shares, since, steps = [n / sum(since) for n in since], [0] * num_virtual, 0
             meet(models, optimizers, shares)
     return run.layout.flatten({name: p.detach() for name, p in models[0].named_parameters()})

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from tests.equivalence.harness import Outcome, Run, digits_spec, run_all_reduce, serial
-from tests.equivalence.local.local_sgd import all_works, averaged, in_parts, same
+from tests.equivalence.local.local_sgd import Meet, all_works, average, averaged, in_parts, same
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.local import local_collectives
 from trainers.data.batches import Batch
 from trainers.data.datasets import open_dataset
@@ -106,7 +108,7 @@ def test_post_local_sgd_is_sync_until_the_switch_and_then_local_sgd_written_out(
     options = algorithm(average_every=every, start="sorted", local_after=1)
     run = Run(spec(3, 2, options, epochs=3, **fields))
     found = run_all_reduce(run).params
-    written = averaged(run, None if every == "round" else int(every), after=1)
+    written = averaged(run, None if every == "round" else int(every), before=[1])
     torch.testing.assert_close(found, written, **NEAR)
     assert not torch.allclose(found, averaged(run, 1), **NEAR)
     assert run.spec.update_batch == 21
@@ -205,6 +207,75 @@ def test_bytes_that_moved_are_told_apart_from_the_parameters() -> None:
     assert parameters["none"] < parameters["exchange"] < parameters["full"] < parameters["none"] + 5_000
 
 
+@pytest.mark.parametrize(("growth", "steps"), [("linear", [1, 3]), ("exponential", [1, 2]), ("none", [1, 1])])
+def test_steps_between_averages_grow_by_epoch_and_are_local_sgd_written_out(growth: str, steps: list[int]) -> None:
+    fields = {"optimizer": {"name": "momentum", "lr": 0.03, "weight_decay": 0.001}, "epochs": 3}
+    run = Run(spec(3, 2, algorithm(average_every=5, local_after=2, growth=growth), **fields))
+    assert [run.spec.algorithm.every(epoch) for epoch in range(4)] == [*steps, 5, 5]
+    found = run_all_reduce(run).params
+    torch.testing.assert_close(found, averaged(run, 5, before=steps), **NEAR)
+    assert not torch.allclose(found, averaged(run, 5, before=[1, 4]), **NEAR)
+    told = explain(run.spec, 203).quantities["average_every"].formula
+    assert told.startswith(
+        "1 until epoch 2" if growth == "none" else f"from 1, {growth}ly more by epoch, until epoch 2"
+    )
+
+
+def in_groups(size: int, within: int, every: int) -> Meet:
+    """After each of ten steps an epoch: all average, or each group by itself."""
+    step = 0
+
+    def meet(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], shares: list[float]) -> None:
+        nonlocal step
+        step += 1
+        if step % 10 == 0:  # the only uneven one: who counts by how much in it
+            since = 9 - 9 // every * every
+            counts = [7 * since + share * 14 for share in shares]
+            average(models, optimizers, [count / sum(counts) for count in counts])
+            step = 0
+        elif step % every == 0:
+            average(models, optimizers, shares)
+        elif step % within == 0:
+            for first in range(0, len(models), size):
+                part = slice(first, first + size)
+                average(models[part], optimizers[part], [1 / size] * size)
+
+    return meet
+
+
+@pytest.mark.parametrize(("within", "every"), [(2, 6), (1, 4)])
+def test_averages_within_groups_are_hierarchical_local_sgd_written_out(within: int, every: int) -> None:
+    """Groups of two of four virtual workers, on three workers: one group is whole on one of them."""
+    fields = {
+        "optimizer": {"name": "momentum", "lr": 0.03, "weight_decay": 0.001},
+        "data": {"name": "digits", "limit": 266},
+    }
+    options = algorithm(average_every=every, group=2, within=within, start="sorted")
+    run = Run(spec(4, 3, options, **fields))
+    assert [sum(work.sizes) for work in all_works(run)][8:10] == [28, 14]
+    found = run_all_reduce(run).params
+    torch.testing.assert_close(found, averaged(run, 1, meet=in_groups(2, within, every)), **NEAR)
+    assert not torch.allclose(found, averaged(run, every), **NEAR)
+    assert run.spec.update_batch == (14 if within == 1 else 7)
+
+
+def test_averages_within_groups_have_the_same_bits_on_any_number_of_workers_and_go_on() -> None:
+    options = algorithm(average_every=6, group=3, within=2, start="sorted")
+    fields = {"optimizer": {"name": "momentum", "lr": 0.02}, "epochs": 3, "batch": 8}
+    one, *others = (run_all_reduce(Run(spec(6, count, options, **fields))).buffers for count in (1, 2, 4))
+    assert all(same(one, other) for other in others)
+    run = Run(spec(6, 2, options, **fields))
+    steps = run.order.steps
+    assert same(in_parts(run, [steps + 3, 2 * steps - 1], [2, 4, 3]), one)
+
+
+def test_steps_grow_to_powers() -> None:
+    config = ParallelSgdConfig(average_every=1000, local_after=3, growth="exponential")
+    assert [config.every(epoch) for epoch in range(5)] == [1, 10, 100, 1000, 1000]
+    config = ParallelSgdConfig(average_every=16, local_after=4, growth="exponential")
+    assert [config.every(epoch) for epoch in range(5)] == [1, 2, 4, 8, 16]
+
+
 # -- going on ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +326,12 @@ def test_without_the_shuffle_a_sorted_start_does_worse() -> None:
         ({"average_every": "epoch"}, "average_every", "or round"),
         ({"average_every": True}, "average_every", "or round"),
         ({"average_every": 1, "local_after": 2}, "local_after", "leave it out"),
+        ({"growth": "linear", "average_every": 4}, "growth", "in how many epochs"),
+        ({"growth": "linear", "local_after": 2}, "growth", "give average_every a number"),
+        ({"average_every": 8, "group": 2}, "within", "go together"),
+        ({"average_every": 8, "within": 2}, "within", "go together"),
+        ({"average_every": 8, "group": 2, "within": 8}, "within", "give fewer steps than that"),
+        ({"average_every": 8, "group": 2, "within": 2}, "group", "2 virtual workers do not form several groups of 2"),
         ({"shuffle": "exchange", "samples": 5}, "samples", "set shuffle to full"),
         ({"shuffle": "half"}, "shuffle", "there are none, exchange, full"),
     ],

@@ -76,6 +76,24 @@ class Struck(Looks):
         return self.fc2(torch.relu(self.fc1(self.drop(x))))
 
 
+class Deeper(Looks):
+    """Three fully connected layers, all of whose units but the last's can be divided into blocks."""
+
+    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+        super().__init__(plan, pause_s)
+        self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(4 * 16, 32), nn.Linear(32, 24), nn.Linear(24, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look()
+        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+
+
+def deeper(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return Deeper(num_classes, in_channels, plan, pause_s)
+
+
 def struck(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
     return Struck(num_classes, in_channels, plan, pause_s)
 

@@ -39,7 +39,7 @@ class Diloco(Algorithm):
         self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
         self.average.begin(start.params)
         self.outer = OuterStep(config.outer, start, self.average.newest.device)
-        self.local = LocalSteps(context, config.average_every, self.average.newest.device)
+        self.local = LocalSteps(context, lambda _: config.average_every, self.average.newest.device)
         self.sum = context.compressed_sum()
 
     def step(self, work: Work) -> StepReport:

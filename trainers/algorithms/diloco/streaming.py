@@ -41,7 +41,7 @@ class StreamingDiloco(Algorithm):
         self.parts = context.replica.layout.fragments(config.fragments)
         start, device = context.start.buffers, self.collectives.device
         self.outer = OuterStep(config.outer, start, device)
-        self.local = LocalSteps(context, config.average_every, device)
+        self.local = LocalSteps(context, lambda _: config.average_every, device)
         self.average = AverageBeside(self.collectives, context.num_virtual)
         self.travelling: dict[int, Handle[Tensor]] = {}  # by fragment
         self.settled = set(range(len(self.parts)))  # fragments of which all took theta after the last step

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.hybrid.connect import ConnectSpec
 from trainers.algorithms.traits import Traits
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from trainers.algorithms.base import Algorithm, Context
+    from trainers.models.split import FullyConnected, Way
 
 
 UPDATED_IN_TURNS = (
@@ -34,9 +37,9 @@ UPDATED_MORE_OFTEN = (
 
 class HybridConfig(AlgorithmConfig):
     """Data-parallel convolutions, model-parallel fully connected layers. Computes what `sync` does, to float tolerance,
-    unless `fc_batch` says otherwise."""
+    unless `fc_batch` or `connect` say otherwise."""
 
-    source: ClassVar[str] = "paper 1 (3, 4, 4.1, 4.2, 8)"
+    source: ClassVar[str] = "paper 1 (3, 4, 4.1, 4.2, 5.1, 8)"
 
     name: Literal["hybrid"] = "hybrid"
     """The name of the algorithm in a spec."""
@@ -60,6 +63,9 @@ class HybridConfig(AlgorithmConfig):
     """`whole`: the fully connected layers are updated once per step. `per_turn`: after every turn (section 4.2), with
     the step's learning rate times the fraction of the examples in the turn, so that the turns of a step move the
     weights as far as one update would."""
+
+    connect: ConnectSpec | None = None
+    """What the units of a fully connected layer see of the one below, with `blocks`; null: all of it."""
 
     @field_validator("group")
     @classmethod
@@ -90,7 +96,7 @@ class HybridConfig(AlgorithmConfig):
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected
-        from trainers.models.split import choose_ways, split_model
+        from trainers.models.split import split_model
 
         head = split_model(model).head
         divided = {name for layer in head for name in layer.parameters}
@@ -105,12 +111,36 @@ class HybridConfig(AlgorithmConfig):
                 "optimizer.groups: with all layers below the fully connected ones frozen, hybrid has nothing to train "
                 "by data parallelism; use algorithm sync"
             )
-        for layer, way in zip(head, choose_ways(head, self.split == "pairs"), strict=True):
+        if self.connect is not None:
+            self.connect.check_head(head)
+        for layer, way in zip(head, self.ways(head), strict=True):
             if way == "outputs" and layer.outputs < num_workers:
                 raise SpecRejected(
                     f"workers.count: {num_workers} workers cannot share the {layer.outputs} outputs of {layer.name}; "
                     f"use at most {layer.outputs}, or algorithm sync"
                 )
+
+    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]]) -> None:
+        if self.connect is None:
+            return
+        from trainers.algorithms.hybrid.slices import restrict
+        from trainers.models.split import split_model
+
+        head = split_model(model).head
+        self.connect.check_head(head)
+        for named in versions:
+            restrict(head, self.connect.blocks, named)
+
+    @property
+    def blocks(self) -> int:
+        """Of the layers between the first fully connected one and the last; 1 where their units see all others."""
+        return 1 if self.connect is None else self.connect.blocks
+
+    def ways(self, head: Sequence[FullyConnected]) -> tuple[Way, ...]:
+        """How each of the fully connected layers is divided among the workers."""
+        from trainers.models.split import choose_ways
+
+        return choose_ways(head, self.split == "pairs", restricted=self.connect is not None)
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.algorithms.base import Context
-from trainers.collectives.reduction_tree import block
+from trainers.algorithms.hybrid.slices import LayerSlice, shapes
 from trainers.models.layout import lay_out_vectors
 from trainers.models.losses import LabelLoss, loss_of_shard
-from trainers.models.split import FullyConnected, Way
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.gradient_norm import block_squares, total
@@ -41,53 +40,6 @@ class TurnInput:
     epoch: int
     own: slice
     """The rows that hold this worker's own examples."""
-
-
-@dataclass(frozen=True)
-class LayerSlice:
-    """The part of a layer that one worker has."""
-
-    layer: FullyConnected
-    way: Way
-    cuts: tuple[slice, ...]
-    """How the outputs or inputs are divided, by worker."""
-    rank: int
-
-    @property
-    def mine(self) -> slice:
-        return self.cuts[self.rank]
-
-    def of(self, name: str, parameter: Tensor) -> Tensor:
-        """This worker's part of one of the layer's parameters, a view.
-
-        If the layer is divided by inputs, only the first worker has the bias, and adds it to its partial sum.
-        """
-        if self.way == "outputs":
-            return parameter[self.mine]
-        if name == f"{self.layer.name}.bias":
-            return parameter if self.rank == 0 else parameter[:0]
-        return parameter[:, self.mine]
-
-
-def layer_slices(head: Sequence[FullyConnected], ways: Sequence[Way], rank: int, size: int) -> list[LayerSlice]:
-    """The slice of each layer that worker `rank` of `size` has, as nearly equal as possible."""
-    found = []
-    for layer, way in zip(head, ways, strict=True):
-        width = layer.outputs if way == "outputs" else layer.inputs
-        cuts = tuple(slice(*block(width, k, size)) for k in range(size))
-        found.append(LayerSlice(layer, way, cuts, rank))
-    return found
-
-
-def shapes(own: Sequence[LayerSlice]) -> dict[str, tuple[int, ...]]:
-    """The shape of this worker's part of each parameter, by name."""
-    found = {}
-    for part in own:
-        layer = part.layer
-        for name in layer.parameters:
-            full = (layer.outputs, layer.inputs) if name.endswith(".weight") else (layer.outputs,)
-            found[name] = tuple(part.of(name, torch.empty(full, device="meta")).shape)
-    return found
 
 
 class ModelParallelLayers:
@@ -181,8 +133,7 @@ class ModelParallelLayers:
         elementwise layers after it. Of a divided tensor this worker has only its part."""
         passed = []
         for i, part in enumerate(self.slices):
-            weight, bias = self._parameters(part)
-            z = self.replica.products.outputs(x, weight, bias)
+            z = self._outputs(part, x)
             if part.way == "inputs":
                 z = self._all_reduce(z)
             with torch.enable_grad():
@@ -190,7 +141,7 @@ class ModelParallelLayers:
                 for elementwise in part.layer.after:
                     a = elementwise(a, self._first(part))
             passed.append((x, z, a))
-            x = self._all_gather_columns(part, a.detach()) if self._needs_gather(i) else a.detach()
+            x = self._all_gather_columns(part, a.detach(), peers) if (peers := self._peers(i)) else a.detach()
         return passed
 
     def _backward(self, passed: list[tuple[Tensor, Tensor, Tensor]], da: Tensor) -> Tensor:
@@ -198,20 +149,41 @@ class ModelParallelLayers:
         for i, part in reversed(list(enumerate(self.slices))):
             x, z, a = passed[i]
             last = i == len(self.slices) - 1
-            if self._needs_gather(i):
-                da = self._reduce_scatter_columns(part, da)
+            if peers := self._peers(i):
+                da = self._reduce_scatter_columns(part, da, peers)
             elif part.way == "inputs" and not last:
                 da = self._all_reduce(da)
             (dz,) = torch.autograd.grad(a, z, da) if part.layer.after else (da,)
             self._accumulate(part, x, dz)
-            da = self.replica.products.input_gradient(dz, self.params[f"{part.layer.name}.weight"])
+            da = self._input_gradient(part, dz)
         self.is_used = False
         return da
+
+    def _outputs(self, part: LayerSlice, x: Tensor) -> Tensor:
+        """A layer's outputs, (B, own outputs), or its partial sums of all of them, from the inputs at hand."""
+        weight, bias = self.params[f"{part.layer.name}.weight"], self.params.get(f"{part.layer.name}.bias")
+        bias = bias if bias is not None and bias.numel() else None
+        multiply = self.replica.products.outputs
+        if len(part.pieces) == 1:
+            return multiply(x, weight, bias)
+        found = [
+            multiply(x[:, piece.columns], weight[piece.rows], None if bias is None else bias[piece.rows])
+            for piece in part.pieces
+        ]
+        return torch.cat(found, 1)
+
+    def _input_gradient(self, part: LayerSlice, dz: Tensor) -> Tensor:
+        """This worker's contribution to the gradient of the inputs at hand, from that of its outputs."""
+        weight, multiply = self.params[f"{part.layer.name}.weight"], self.replica.products.input_gradient
+        found = [multiply(_columns(dz, piece.rows), weight[piece.rows]) for piece in part.pieces]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def _accumulate(self, part: LayerSlice, x: Tensor, dz: Tensor) -> None:
         """Add a layer's gradient to the flat gradient vector; the product is written there directly."""
         weight, bias = self.gradients[f"{part.layer.name}.weight"], self.gradients.get(f"{part.layer.name}.bias")
-        self.replica.products.weight_gradient(dz, x, weight, add=not self.is_used)
+        for piece in part.pieces:
+            dy, seen = _columns(dz, piece.rows), _columns(x, piece.columns)
+            self.replica.products.weight_gradient(dy, seen, weight[piece.rows], add=not self.is_used)
         if bias is not None and bias.numel():
             bias.mul_(0 if self.is_used else 1).add_(dz.sum(0))
 
@@ -225,23 +197,29 @@ class ModelParallelLayers:
 
     # -- communication --------------------------------------------------------------------------------------------
 
-    def _needs_gather(self, index: int) -> bool:
-        """Whether a layer is divided by outputs and the one after it needs all of them on every worker."""
-        following = self.slices[index + 1 : index + 2]
-        return self.slices[index].way == "outputs" and any(part.way == "outputs" for part in following)
+    def _peers(self, index: int) -> range:
+        """The workers among which the outputs of a layer travel, because those of the next one see them; empty where
+        each has what it needs."""
+        following = next(iter(self.slices[index + 1 : index + 2]), None)
+        if self.slices[index].way == "inputs" or following is None or following.way == "inputs":
+            return range(0)
+        return range(0) if following.blocks >= self.collectives.size else following.peers
 
-    def _all_gather_columns(self, part: LayerSlice, a: Tensor) -> Tensor:
-        """All columns, (B, outputs), from the (B, own outputs) of each worker."""
-        received = [a.new_empty(len(a), cut.stop - cut.start) for cut in part.cuts]
-        self.collectives.all_to_all([a] * len(received), received).wait()
-        return torch.cat(received, 1)
+    def _all_gather_columns(self, part: LayerSlice, a: Tensor, peers: range) -> Tensor:
+        """The columns that all peers have, (B, units), from the (B, own outputs) of each of them."""
+        widths = [cut.stop - cut.start if k in peers else 0 for k, cut in enumerate(part.cuts)]
+        received = [a.new_empty(len(a), width) for width in widths]
+        self.collectives.all_to_all([a if k in peers else a[:, :0] for k in range(len(widths))], received).wait()
+        return torch.cat([received[k] for k in peers], 1)
 
-    def _reduce_scatter_columns(self, part: LayerSlice, da: Tensor) -> Tensor:
-        """This worker's columns of (B, outputs), summed over the workers in the order of their ranks."""
-        received = [da.new_empty(len(da), part.mine.stop - part.mine.start) for _ in part.cuts]
-        self.collectives.all_to_all([da[:, cut] for cut in part.cuts], received).wait()
-        total = received[0]
-        for contribution in received[1:]:
+    def _reduce_scatter_columns(self, part: LayerSlice, da: Tensor, peers: range) -> Tensor:
+        """This worker's columns of (B, units), summed over the peers in the order of their ranks."""
+        first, own = part.cuts[peers.start].start, part.mine.stop - part.mine.start
+        received = [da.new_empty(len(da), own if k in peers else 0) for k in range(len(part.cuts))]
+        spans = [(cut.start - first, cut.stop - first) if k in peers else (0, 0) for k, cut in enumerate(part.cuts)]
+        self.collectives.all_to_all([da[:, a:b] for a, b in spans], received).wait()
+        total, *others = (received[k] for k in peers)
+        for contribution in others:
             total.add_(contribution)
         return total
 
@@ -278,10 +256,6 @@ class ModelParallelLayers:
     def _factor(self, name: str, correction: float) -> float:
         return correction if name in self.rule.rate_names else 1.0
 
-    def _parameters(self, part: LayerSlice) -> tuple[Tensor, Tensor | None]:
-        bias = self.params.get(f"{part.layer.name}.bias")
-        return self.params[f"{part.layer.name}.weight"], bias if bias is not None and bias.numel() else None
-
     def _first(self, part: LayerSlice) -> int:
         """Index of the first of a layer's outputs that this worker has."""
         return part.mine.start if part.way == "outputs" else 0
@@ -292,7 +266,7 @@ class ModelParallelLayers:
 
         def cut(vector: Tensor) -> Tensor:
             named = layout.named(vector)
-            parts = {name: part.of(name, named[name]) for part in self.slices for name in part.layer.parameters}
+            parts = {name: part.taken(name, named[name]) for part in self.slices for name in part.layer.parameters}
             return self.layout.flatten(parts).to(device)
 
         return Buffers(cut(model.params), {name: cut(vector) for name, vector in model.state.items()})
@@ -313,9 +287,14 @@ class ModelParallelLayers:
         named, parts = self.replica.layout.named(into), self.layouts[rank].named(vector)
         for part in self.all_slices[rank]:
             for name in part.layer.parameters:
-                part.of(name, named[name]).copy_(parts[name])
+                part.put(name, parts[name], named[name])
 
 
 def _unsqueeze(figures: Tensor) -> Tensor:
     """The figures (f, B) of a single worker, (1, f, B)."""
     return figures[None]
+
+
+def _columns(x: Tensor, columns: slice) -> Tensor:
+    """Some of the columns of x; x itself if these are all."""
+    return x if columns.stop - columns.start == x.shape[1] else x[:, columns]

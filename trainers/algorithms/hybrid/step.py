@@ -11,10 +11,11 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.hybrid.activation_exchange import ActivationExchange, LabelsAndIds, PartGradients, plan_turns
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.hybrid.data_parallel import DataParallelLayers
-from trainers.algorithms.hybrid.model_parallel import ModelParallelLayers, layer_slices
+from trainers.algorithms.hybrid.model_parallel import ModelParallelLayers
+from trainers.algorithms.hybrid.slices import layer_slices
 from trainers.links.handle import Handle
 from trainers.models.objective import Total
-from trainers.models.split import choose_ways, split_model
+from trainers.models.split import split_model
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient
 from trainers.optim.scaling import momentum_correction
@@ -37,9 +38,9 @@ class Hybrid(Algorithm):
         assert context.collectives is not None
         self.config, self.collectives, self.replica = config, context.collectives, context.replica
         split = split_model(context.replica.model)
-        ways, size = choose_ways(split.head, config.split == "pairs"), context.collectives.size
+        ways, size = config.ways(split.head), context.collectives.size
         self.data_parallel = DataParallelLayers(context, split)
-        slices = [layer_slices(split.head, ways, rank, size) for rank in range(size)]
+        slices = [layer_slices(split.head, ways, rank, size, config.blocks) for rank in range(size)]
         self.model_parallel = ModelParallelLayers(context, slices)
         self.width = split.head[0].inputs
         self.schedule, self.examples = context.schedule, context.start.examples

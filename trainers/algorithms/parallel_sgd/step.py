@@ -2,7 +2,8 @@
 
 Sources: paper 2, section 5.1.1, algorithms 1 and 2; Zinkevich et al. 2010, "Parallelized stochastic gradient descent"
 (one average); Stich 2019, "Local SGD converges fast and communicates little" (one every H steps); Lin et al. 2020,
-"Don't use large mini-batches, use local SGD" (post-local SGD: one every step until t', then one every H).
+"Don't use large mini-batches, use local SGD" (post-local SGD: one every step until t', then one every H; H may grow
+until then; hierarchical local SGD: averages within groups of workers more often than among all).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
-from trainers.collectives.average import Average
+from trainers.collectives.average import Average, GroupAverages
 from trainers.optim.buffers import Buffers
 from trainers.spans import span
 
@@ -36,8 +37,10 @@ class ParallelSgd(Algorithm):
             row.copy_(vector)
         self.average = Average(context.collectives, context.num_virtual, first.numel())
         self.average.begin(first.flatten())
-        every = None if config.average_every == "round" else config.average_every
-        self.local = LocalSteps(context, every, self.average.newest.device, config.local_after)
+        self.local = LocalSteps(context, config.every, self.average.newest.device)
+        self.within, self.groups = config.within, None
+        if config.group is not None:
+            self.groups = GroupAverages(context.collectives, context.num_virtual, config.group, first.numel())
 
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
@@ -46,6 +49,9 @@ class ParallelSgd(Algorithm):
                 self._make_average()
                 self.local.own.copy_(self.average.newest.view(1, -1, self.numel).expand_as(self.local.own))
             self.local.begin_round()
+        elif self.groups is not None and self.within and not (self.local.steps_before(work) + 1) % self.within:
+            with span("average"):
+                self._average_within(self.groups)
         return report
 
     def gather_state(self) -> Buffers:
@@ -58,6 +64,17 @@ class ParallelSgd(Algorithm):
 
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
+
+    def _average_within(self, groups: GroupAverages) -> None:
+        """Within each group, whose members have trained equally many: only the last step of an epoch is uneven."""
+        first, own = self.local.ranks.start, self.local.own
+
+        def member(rank: int, into: Tensor) -> None:
+            into.copy_(own[rank - first].flatten())
+
+        for ranks, mean in groups.of(member):
+            here = own[max(ranks.start - first, 0) : ranks.stop - first]
+            here.copy_(mean.view(1, -1, self.numel).expand_as(here))
 
     def _make_average(self) -> None:
         def weighted(rank: int, into: Tensor) -> None:

@@ -1,5 +1,7 @@
 """A step of hybrid parallelism: turns through the divided layers, then the sum of the others' gradients (paper 1)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from trainers.algorithms.hybrid.config import HybridConfig
@@ -20,6 +22,9 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     Of V turns the activities of the next one and the gradients of the last one travel while this one computes. The
     exchange between the layers of the head is waited for; it meets the hidden ones on the same link, and both get half
     of it. A turn lasts as long as computing and that, or as the link needs for all of it, whichever is longer.
+
+    Of layers that are restricted to g blocks, the passes are taken to last 1/g of the whole ones', and only workers
+    that share a block exchange their units: h (W - g)/g of them an example, each way, for W > g workers.
     """
     w, n = fleet.workers.astype(float), float(spec.batch.per_worker)
     turns = np.ones(len(w)) if config.scheme == "a" else fleet.virtual.astype(float)
@@ -29,8 +34,13 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     first = work.head[0].inputs
     hidden = lane.seconds(1.0, (w - 1) * examples / senders * first * FLOAT_BYTES)
     between = fleet.lane()
-    waited = between.seconds(work.head_exchanges, (w - 1) / w * examples * work.head_exchanged * FLOAT_BYTES)
-    computing = pace.passes_s * work.head_share * examples / n / w * fleet.crowding
+    g, shares = config.blocks, np.maximum(w - config.blocks, 0.0)
+    within = 2 * sum(layer.inputs for layer in work.between) * shares / g / w if g > 1 else np.zeros(len(w))
+    exchanged = (w - 1) / w * work.head_exchanged + within
+    times = work.head_exchanges + (2 * len(work.between) * (within > 0))
+    waited = between.seconds(times, examples * exchanged * FLOAT_BYTES)
+    saved = 2 * 3 * work.left_out(g) / max(1, work.forward_flops + work.backward_flops)
+    computing = pace.passes_s * (work.head_share - saved) * examples / n / w * fleet.crowding
     meets = np.where(turns > 1, np.minimum(waited, hidden), 0.0)
     turn = computing + waited + meets
     turn = np.where(turns > 1, np.maximum(turn, hidden + waited), turn)
@@ -41,11 +51,12 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
         "activities",
         np.where(alone, 0.0, np.maximum(everything, seen)),
         np.where(alone, 0.0, np.maximum(everything - seen, 0.0)),
-        turns * (w - 1) / w * examples * (first * 2 + work.head_exchanged) * FLOAT_BYTES,
+        turns * examples * ((w - 1) / w * first * 2 + exchanged) * FLOAT_BYTES,
     )
     backbone = canonical("gradients", fleet, work.num_bytes - FLOAT_BYTES * work.head_parameters)
+    fewer = replace(pace, forward_s=pace.forward_s * (1 - saved), backward_s=pace.backward_s * (1 - saved))
     return synchronous(
-        fleet, pace, spec.batch.per_worker, (activities, backbone), _update_s(config, work, pace, w, turns)
+        fleet, fewer, spec.batch.per_worker, (activities, backbone), _update_s(config, work, pace, w, turns)
     )
 
 
@@ -62,5 +73,6 @@ def _senders(config: HybridConfig, fleet: Fleet) -> Floats:
 def _update_s(config: HybridConfig, work: Workload, pace: Pace, w: Floats, turns: Floats) -> Floats:
     """Each worker updates its slice of the head, `per_turn` in every turn, and 1/W of the other parameters."""
     head = work.head_parameters / max(1, work.parameters)
+    divided = head - work.left_out(config.blocks) / max(1, work.parameters)
     times = turns if config.fc_batch == "per_turn" else np.ones(len(w))
-    return pace.update_s * (1 - head + head * times) / w
+    return pace.update_s * (1 - head + divided * times) / w

@@ -76,9 +76,18 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
     """Each virtual worker updates by itself; parameters and optimizer state are averaged every H steps. Of `round`, H
     is taken to be so large that the average costs nothing."""
     every = math.inf if config.average_every == "round" else float(config.average_every)
-    average = canonical("averages", fleet, (1 + work.num_states) * work.num_bytes, every)
+    num_bytes = (1 + work.num_states) * work.num_bytes
+    exchanges = [canonical("averages", fleet, num_bytes, every)]
+    meetings = every
+    if config.group is not None and config.within is not None:
+        # All groups at once, each on as few switches as it needs; the average of all stands for one of a group.
+        members = np.ceil(config.group * fleet.workers / fleet.virtual).astype(np.int64)
+        group = replace(fleet, workers=members, virtual=np.full(len(members), config.group))
+        often = 1 / (1 / config.within - 1 / every)
+        exchanges.append(canonical("averages within groups", group, num_bytes, often))
+        meetings = float(config.within)
     updates = pace.update_s * fleet.minibatches
-    return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
+    return synchronous(fleet, pace, spec.batch.per_worker, tuple(exchanges), updates, every=meetings)
 
 
 def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:

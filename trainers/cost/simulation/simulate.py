@@ -71,7 +71,7 @@ def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: S
         case DilocoConfig():
             every = max(1, config.average_every // config.fragments)
         case ParallelSgdConfig():
-            every = STEPS if config.average_every == "round" else config.average_every
+            every = config.within or (STEPS if config.average_every == "round" else config.average_every)
         case AdmmConfig(form="consensus"):
             every = config.steps or ADMM_STEPS
     return by_rounds.Rounds(

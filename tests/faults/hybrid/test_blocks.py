@@ -1,0 +1,49 @@
+"""`hybrid` with restricted connectivity, whose blocks move with the workers."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.faults.test_workers import DATA, ended_well, fault, has_trained, hurry, resized, spec
+from tests.runtime.runs import start
+from trainers import ClusterInfo, TrainSpec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.timeout(300)
+def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> None:
+    """As many workers as blocks, fewer, and more."""
+    plan = tmp_path / "plan"
+
+    def train(pause_s: float) -> TrainSpec:
+        return spec(
+            plan,
+            model={"name": "faulty:deeper", "kwargs": {"plan": str(plan), "pause_s": pause_s}},
+            algorithm={"name": "hybrid", "connect": {"blocks": 2}},
+            data=DATA,
+            workers={"count": 2, "virtual": 5},
+            optimizer={"name": "momentum", "lr": 0.002, "weight_decay": 0.001},
+            clip={"norm": 0.5},
+        )
+
+    clean = ended_well(start("faults-blocks-clean", train(0), tmp_path / "clean"), 40)
+    watched = start("faults-blocks", train(0.05), tmp_path)
+    has_trained(watched)
+    os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
+    fault(watched)
+    resized(watched, 2)  # somebody took its place
+    for workers in (1, 3):
+        watched.run.scale(workers)
+        resized(watched, workers)
+        has_trained(watched)
+    hurry(plan)
+    found = ended_well(watched, 40)
+    assert not [line for line in watched.of("log") if "back to the last checkpoint" in line["message"]]
+    for name, value in clean.items():
+        torch.testing.assert_close(found[name], value, rtol=0.01, atol=0.001)
+    for left_out in (found["fc2.weight"][:12, 16:], found["fc2.weight, as it is"][12:, :16]):
+        assert not left_out.any()

@@ -1,0 +1,17 @@
+"""What the units of fully connected layers see of each other: a part of the recipe."""
+
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.spec.quantity import Quantity
+from trainers.spec.train import TrainSpec
+
+
+def connectivity(spec: TrainSpec) -> dict[str, Quantity]:
+    """The numbers of restricted connectivity, where a spec has it."""
+    config = spec.algorithm
+    if not isinstance(config, HybridConfig) or config.connect is None:
+        return {}
+    formula = (
+        f"of a fully connected layer between the first and the last, 1/{config.blocks} of the weights: a unit sees its "
+        f"own block below; nothing travels between these layers of up to {config.blocks} workers"
+    )
+    return {"connect": Quantity(value=f"{config.blocks} blocks", formula=formula, source="paper 1, sections 5.1 and 8")}
