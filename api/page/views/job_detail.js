@@ -15,6 +15,7 @@ import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
 import { DEFAULT } from "../lib/project_choice.js";
 import { verbs } from "../parts/verbs.js";
+import { usagePanel } from "../usage/actor_usage.js";
 import { latencyPanel } from "../usage/latency.js";
 
 const DRAW_EVERY_MS = 400;
@@ -101,6 +102,7 @@ class JobPage {
     this.log = logPanel();
     this.predicted = predictedPanel(signal);
     this.latency = latencyPanel();
+    this.usage = usagePanel(id);
     this.happened = el("ol", { class: "happened" });
     this.axis = this.#axisChoice();
     this.charts = PLOTS.map((plot) => this.#chart(plot));
@@ -133,6 +135,7 @@ class JobPage {
       ),
       this.predicted.element,
       this.latency.element,
+      this.usage.element,
       this.traced,
       el(
         "div",
@@ -145,7 +148,7 @@ class JobPage {
     );
     signal.addEventListener("abort", () => {
       this.traces.close();
-      this.latency.close();
+      for (const panel of [this.latency, this.usage]) panel.close();
       for (const { chart } of this.charts) chart.close();
     });
   }
@@ -236,6 +239,7 @@ class JobPage {
 
   #take(event) {
     this.curves.add(event);
+    this.usage.add(event);
     this.log.add(event);
     if (event.type === "step") for (const panel of [this.predicted, this.latency]) panel.add(event);
     if (event.type === "result") this.predicted.end(event.data);
@@ -304,7 +308,7 @@ class JobPage {
     }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
-    for (const panel of [this.predicted, this.latency]) panel.draw();
+    for (const panel of [this.predicted, this.latency, this.usage]) panel.draw();
     this.#showProgress();
   }
 
