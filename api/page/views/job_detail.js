@@ -246,10 +246,8 @@ class JobPage {
     if (event.type === "state") this.#lookSoon();
     if (event.type === "checkpoint") this.checkpoints.add(event);
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
-    if (event.type === "trace") {
-      this.traces.add(event);
-      this.traced.hidden = false;
-    }
+    if (event.type === "trace") this.traces.add(event);
+    if (event.type === "trace") this.traced.hidden = false;
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
     this.#tellMarks();
   }
