@@ -61,12 +61,17 @@ class Task:
         }
 
 
-def task_of(data: DataName, text: Path | None = None, target: float | None = None) -> Task:
-    """text: for language models; where there is none, the guide of this repository."""
+def write_guide(path: Path) -> None:
+    """A text that everyone has: the pages of this repository's guide, one after the other."""
+    pages = sorted((REPOSITORY / "docs").rglob("*.md"))
+    path.write_text("\n".join(page.read_text() for page in pages))
+
+
+def task_of(data: DataName, text: Path, target: float | None = None) -> Task:
+    """text: a file, or a folder of such, for language models."""
     if data == "digits":
-        return Task("digits", target or 0.95, "test_accuracy", batch=16, examples=40_000, lr=0.002)
-    root = str((text or REPOSITORY / "docs").resolve())
-    return Task("text", target or 2.4, "test_loss", batch=8, examples=40_000, lr=0.004, root=root)
+        return Task("digits", target or 0.97, "test_accuracy", batch=16, examples=120_000, lr=0.002)
+    return Task("text", target or 2.4, "test_loss", batch=8, examples=40_000, lr=0.004, root=str(text.resolve()))
 
 
 @dataclass(frozen=True)

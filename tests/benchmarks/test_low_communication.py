@@ -14,7 +14,7 @@ from benchmarks.low_communication.race import Finish, Found, watch
 from benchmarks.measurement.processes import MeasurementError
 from trainers.events import Event, EventType
 
-TASK = task_of("digits", target=0.9)
+TASK = task_of("digits", Path(), target=0.9)
 LIMIT_S = 100.0
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_fails_or_is_not_evaluated_is_not_measured(end: tuple[str, st
 
 
 def test_less_loss_is_better_and_less_accuracy_worse() -> None:
-    text = task_of("text", target=2.0)
+    text = task_of("text", Path(), target=2.0)
     assert [text.is_reached(loss) for loss in (1.9, 2.0, 2.1)] == [True, True, False]
     assert [TASK.is_reached(share) for share in (0.95, 0.9, 0.89)] == [True, True, False]
     assert (text.best([3.0, 2.5]), TASK.best([0.3, 0.2])) == (2.5, 0.3)
@@ -71,7 +71,7 @@ def test_less_loss_is_better_and_less_accuracy_worse() -> None:
 @pytest.mark.parametrize("name", CONTENDERS)
 @pytest.mark.parametrize("data", ["digits", "text"])
 def test_every_contender_is_a_spec_that_is_evaluated_at_the_same_examples(name: str, data: Any) -> None:
-    task, workers = task_of(data), 4
+    task, workers = task_of(data, Path()), 4
     spec = contenders.spec_of(name, task, workers, seed=3)
     pushed = CONTENDERS[name].pushed_steps
     minibatches = workers if pushed is None else pushed  # of an update
@@ -80,9 +80,9 @@ def test_every_contender_is_a_spec_that_is_evaluated_at_the_same_examples(name: 
     assert spec.seed == 3
 
 
-def test_the_text_is_that_of_the_guide_unless_one_is_named(tmp_path: Path) -> None:
-    assert (Path(task_of("text").root) / "index.md").is_file()
-    assert task_of("text", tmp_path).root == str(tmp_path)
+def test_without_a_text_the_guide_is_one(tmp_path: Path) -> None:
+    contenders.write_guide(tmp_path / "guide.txt")
+    assert "# diloco: long rounds of local steps" in (tmp_path / "guide.txt").read_text()
 
 
 def test_the_digits_of_the_test_are_not_trained() -> None:
