@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from api.cli.app import build
 from api.cli.context import BAD_INPUT, CliContext, ServeOptions
 from deploy.settings import Settings, config_file, guide_dir
+from deploy.sign_in import oidc_config, way_in
 from deploy.tokens import database, has_token, no_token, opened_tokens
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         ManagerConfig,
         Role,
         Sender,
+        SignIn,
         SweepManager,
         Tokens,
         Webhooks,
@@ -102,8 +104,9 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         start_head,
     )
 
-    demands = is_exposed(options.host) or options.require_token
-    if demands and not has_token(settings, options.state_dir):
+    provider = oidc_config(settings)
+    demands = is_exposed(options.host) or options.require_token or provider is not None
+    if demands and provider is None and not has_token(settings, options.state_dir):
         raise no_token(options)
     try:
         allowed = networks(options.webhook_allow)
@@ -125,13 +128,15 @@ def serve(settings: Settings, options: ServeOptions) -> None:
             sweeps = SweepManager(manager, options.state_dir / "sweeps", Path.cwd())
             streams = Streams()
             sender = Sender(Webhooks(store.engine, sweeps.folder), allowed)
-            access = Access(Tokens(store.engine), demands, Role(options.code_role))
+            tokens = Tokens(store.engine)
+            sign_in = None if provider is None else SignIn(provider, tokens)
+            access = Access(tokens, demands, Role(options.code_role), sign_in)
             app = AppConfig(streams, access, guide_dir(settings))
             server = Server(create_app(manager, sweeps, cluster, app, sender), streams)
             host, port = listening.getsockname()[:2]
             print(f"Millrace serves on http://{f'[{host}]' if ':' in host else host}:{port}  (API: /docs)")
             if demands:
-                print("Every caller shows a token: `millrace token create` makes one")
+                print("Every caller shows a token: `millrace token create` makes one" + way_in(provider))
             print(f"Ray dashboard: {cluster.dashboard_url}  (if it asks for a token: `ray get-auth-token`)", flush=True)
             server.run(sockets=[listening])
         finally:

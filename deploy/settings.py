@@ -107,6 +107,48 @@ class Settings(BaseSettings):
     audit_entries: int = Field(default=100_000, ge=1)
     """How many changes the audit keeps, and how many refusals."""
 
+    public_url: str = ""
+    """Where browsers find `millrace serve`, such as `https://millrace.example.org`. Sign-in needs it."""
+
+    oidc_issuer: str = ""
+    """The OpenID Connect provider through which people sign in to `millrace serve`, a URL; left out: there is none."""
+
+    oidc_client_id: str = ""
+    """The service's name there."""
+
+    oidc_client_secret: SecretStr = SecretStr("")
+    """Its secret there."""
+
+    oidc_client_secret_file: Path | None = None
+    """The file that has the secret, instead."""
+
+    oidc_name: str = ""
+    """What people call the provider, as in "Sign in with ..."; left out: the host of its URL."""
+
+    oidc_scopes: list[str] = ["openid", "profile", "email"]
+    """What is asked of it."""
+
+    oidc_user_claim: str = "preferred_username"
+    """The claim that is the user's name, or a path to it with dots."""
+
+    oidc_groups_claim: str = "groups"
+    """The claim that lists the user's groups, likewise."""
+
+    oidc_roles: dict[Literal["viewer", "user", "admin"], list[str]] = {}
+    """The groups that have a role, such as `{"admin": ["ml-admins"], "user": ["*"]}`; `*` stands for everybody."""
+
+    oidc_projects: dict[str, list[str]] = {}
+    """The groups whose people may submit into a project, such as `{"vision": ["vision-team"]}`."""
+
+    oidc_audiences: list[str] = []
+    """The audiences whose tokens the REST API takes; left out: the client id."""
+
+    oidc_session_s: float = Field(default=28_800, gt=0, le=30 * 86_400)
+    """Seconds that a sign-in lasts; no token of the provider is taken that is older."""
+
+    oidc_ca_file: Path | None = None
+    """Certificates of authorities, PEM, by which the provider's is checked; left out: the well-known ones."""
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.claims.picture import claim_picture as claim_picture
     from service.claims.verdict import ClaimReport as ClaimReport
     from service.claims.verdict import claim_report as claim_report
+    from service.database.accounts import Accounts as Accounts
     from service.database.audit import Act as Act
     from service.database.audit import Audit as Audit
     from service.database.audit import AuditEntry as AuditEntry
@@ -55,8 +56,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import ProjectExists as ProjectExists
     from service.errors import ProjectKept as ProjectKept
     from service.errors import ProjectNotFound as ProjectNotFound
+    from service.errors import ProviderUnreachable as ProviderUnreachable
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError
+    from service.errors import SignInRefused as SignInRefused
     from service.errors import SpecInvalid as SpecInvalid
     from service.errors import SpecUnreadable as SpecUnreadable
     from service.errors import StateConflict as StateConflict
@@ -96,6 +99,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.jobs.service_metrics import ServiceMetrics as ServiceMetrics
     from service.jobs.views import JobView as JobView
     from service.jobs.views import Page as Page
+    from service.oidc.config import OidcConfig as OidcConfig
+    from service.oidc.sign_in import BEGUN_S as BEGUN_S
+    from service.oidc.sign_in import Caller as Caller
+    from service.oidc.sign_in import SignIn as SignIn
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml

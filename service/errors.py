@@ -16,6 +16,8 @@ ServiceError
 ├── StateConflict        the job's state does not allow it
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
+├── SignInRefused        who comes from the sign-in provider may not come in; carries which of a few reasons it is
+├── ProviderUnreachable  the sign-in provider does not answer, or not as one
 ├── VersionNotFound      no model of this name and version is registered
 ├── NotExportable        a model cannot be written in the format
 ├── ExportBroken         the process that writes a model in a format has failed
@@ -120,6 +122,20 @@ class StateConflict(ServiceError):
 
 class TokenRefused(ServiceError):
     """There is no such token, or none can be made for that name."""
+
+
+class SignInRefused(ServiceError):
+    """Who comes from the sign-in provider, or with a token of it, may not come in."""
+
+    def __init__(self, why: str, message: str, user: str = "") -> None:
+        """why: For the page: `denied`, `expired`, `token`, `name`, `role` or `taken`. user: If it is known."""
+        super().__init__(message)
+        self.why = why
+        self.user = user
+
+
+class ProviderUnreachable(ServiceError):
+    """The sign-in provider does not answer, or not as one."""
 
 
 class WebhookNotFound(ServiceError):

@@ -29,6 +29,7 @@ from api.http.routes import (
     projects,
     registry,
     scaling,
+    sign_in,
     sweeps,
     traces,
     verbs,
@@ -147,6 +148,7 @@ def create_app(
 def _add_team(app: FastAPI, access: Access, manager: JobManager) -> None:
     """Who calls, what projects share, and who did what."""
     app.include_router(me.router(access), prefix="/v1")
+    app.include_router(sign_in.router(access, manager.store.audit), prefix="/v1")
     app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
 

@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http.auth import READING
+from api.http.cookies import READING
 from service import Act, Audit, Requester
 
 CHANGED = frozenset({201, 202, 204})

@@ -13,25 +13,31 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.http.cookies import READING, Cookies
 from api.http.problems import ProblemError, answer
 from service import (
     FOR_THE_SERVICE,
     LOCAL,
+    Caller,
     FieldError,
     Identity,
     JobSummary,
     ModelVersion,
     Projects,
+    ProviderUnreachable,
     Requester,
     Role,
+    SignIn,
+    SignInRefused,
     SweepSummary,
     Tokens,
 )
 
 MAX_BODY_BYTES = 1_000_000  # of any request; a spec has a smaller bound of its own
 BODY_WITHIN_S = 30.0
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/docs", "/favicon.ico", "/guide", "/healthz", "/openapi.json", "/readyz"})
+SIGN_IN = frozenset({"/v1/sign-in", "/v1/sign-in/begin", "/v1/sign-in/callback"})
+"""For whoever is not in yet."""
 OPEN_BELOW = ("/docs/", "/guide/", "/page/", "/static/")
 """Static files, which say nothing of any job. What the page shows, it asks for with its reader's token."""
 ADMIN = ("/v1/audit", "/v1/webhooks")
@@ -60,6 +66,8 @@ class Access:
     """Whether every caller shows a token. If not, who shows none is this machine's own user, who may do everything."""
     code_role: Role = Role.admin
     """The least role whose jobs may run code of their own."""
+    sign_in: SignIn | None = None
+    """The provider through which one may sign in instead."""
 
 
 LOCAL_ONLY = Access()
@@ -68,7 +76,7 @@ LOCAL_ONLY = Access()
 
 def demanded(method: str, path: str) -> Role | None:
     """The least role for a request; none: anybody. A route that is added is closed until it is named here."""
-    if method in READING and (path in OPEN or path.startswith(OPEN_BELOW)):
+    if method in READING and (path in OPEN or path in SIGN_IN or path.startswith(OPEN_BELOW)):
         return None
     is_open = method in READING or (method == "PATCH" and path.startswith("/v1/projects/"))
     closed = ADMIN if is_open else (*ADMIN, *ADMIN_CHANGES)
@@ -95,7 +103,9 @@ def check_code(request: Request, access: Access, found: list[FieldError]) -> Non
 def check_member(request: Request, projects: Projects, name: str) -> None:
     """Raise ProblemError if the caller may not submit into a project. Whether there is one is for others to find."""
     project, identity = projects.known.get(name), caller(request)
-    if project is not None and not project.admits(identity.user) and not identity.role.covers(Role.admin):
+    if project is None or name in identity.projects or identity.role.covers(Role.admin):
+        return
+    if not project.admits(identity.user):
         detail = f"{identity.user} is no member of project {name}"
         errors = [FieldError(pointer="/project", message=detail)]
         whom = " or ".join([*project.admins, "an admin"])
@@ -140,6 +150,7 @@ class Guard:
         self.app = app
         self.access = access
         self.threads = ThreadPoolExecutor(DOORMEN, thread_name_prefix="tokens")
+        self.cookies = None if access.sign_in is None else Cookies(access.sign_in.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
@@ -163,28 +174,58 @@ class Guard:
         if length.isdigit() and int(length[:18]) > MAX_BODY_BYTES:
             raise ProblemError(413, f"the body has {length} bytes; at most {MAX_BODY_BYTES} are taken")
         role = demanded(method, path)
-        identity = await self._identify(headers, is_open=role is None)
+        identity = await self._identify(scope, headers, is_open=role is None)
         scope["state"]["identity"] = _requester(identity, scope)
+        if identity.session and self.cookies is not None:
+            self.cookies.refuse_forged(method, headers)
         if role is not None and not identity.role.covers(role):
-            detail = f"this demands the role {role}, the token of {identity.user} has the role {identity.role}"
+            what = "sign-in" if identity.session else "token"
+            detail = f"this demands the role {role}, the {what} of {identity.user} has the role {identity.role}"
             raise ProblemError(403, detail, remedy=f"ask an admin for `millrace token create --role {role}`")
 
-    async def _identify(self, headers: Headers, is_open: bool) -> Identity:
+    async def _identify(self, scope: Scope, headers: Headers, is_open: bool) -> Identity:
         scheme, _, text = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.access.tokens is not None:
-            loop, identify = asyncio.get_running_loop(), self.access.tokens.identify
-            identity = await loop.run_in_executor(self.threads, identify, text.strip())
-            if identity is None:
-                raise _unknown("the token is not known here, or has ended", 'Bearer error="invalid_token"')
-            return identity
+            return await self._bearer(text.strip(), scope)
         if scheme:
             raise _unknown("only `Authorization: Bearer TOKEN` is known here", "Bearer")
         if not self.access.is_required:
             refuse_foreign(headers)
             return LOCAL
-        if is_open:
+        if is_open:  # whoever comes; a session that has ended is in nobody's way here
             return Identity(user="", role=Role.viewer)
+        if self.cookies is not None and (cookie := self.cookies.value(headers, self.cookies.session)):
+            return await self._session(cookie)
         raise _unknown("this server asks for a token", "Bearer")
+
+    async def _bearer(self, text: str, scope: Scope) -> Identity:
+        """Whose token it is: one of ours, or one of the provider's, which alone has dots in it."""
+        assert self.access.tokens is not None
+        loop, sign_in = asyncio.get_running_loop(), self.access.sign_in
+        try:
+            if sign_in is not None and text.count(".") == 2:
+                caller = Caller(address_of(scope), scope["state"]["request_id"])
+                key = await sign_in.provider.key_of(text)
+                return await loop.run_in_executor(self.threads, sign_in.identify, text, key, caller)
+        except SignInRefused as error:
+            if error.why == "token":
+                raise _unknown(str(error), 'Bearer error="invalid_token"') from None
+            raise ProblemError(403, str(error), remedy="ask an admin") from None
+        except ProviderUnreachable as error:
+            remedy = "try again in a minute, or send a token of this service"
+            raise ProblemError(503, str(error), remedy=remedy, headers={"Retry-After": "10"}) from None
+        identity = await loop.run_in_executor(self.threads, self.access.tokens.identify, text)
+        if identity is None:
+            raise _unknown("the token is not known here, or has ended", 'Bearer error="invalid_token"')
+        return identity
+
+    async def _session(self, cookie: str) -> Identity:
+        assert self.access.tokens is not None
+        loop, identify = asyncio.get_running_loop(), self.access.tokens.identify
+        identity = await loop.run_in_executor(self.threads, identify, cookie, "session")
+        if identity is None:
+            raise _unknown("the session has ended; sign in again", "Bearer")
+        return identity
 
 
 def hardened(send: Send) -> Send:
@@ -240,14 +281,12 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
 
 def _requester(identity: Identity, scope: Scope) -> Requester:
     """With the address that the server told: the client's, or what a proxy on this machine says of it."""
-    address = (scope.get("client") or ("",))[0]
-    return Requester(
-        user=identity.user,
-        role=identity.role,
-        token=identity.token,
-        address=str(address)[:ADDRESS_CHARACTERS],
-        request_id=scope["state"]["request_id"],
-    )
+    return Requester(**dict(identity), address=address_of(scope), request_id=scope["state"]["request_id"])
+
+
+def address_of(scope: Scope) -> str:
+    """The client's, as far as it is kept."""
+    return str((scope.get("client") or ("",))[0])[:ADDRESS_CHARACTERS]
 
 
 def _is_data(path: str) -> bool:

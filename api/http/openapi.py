@@ -7,6 +7,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 
 from api.http.auth import Access, demanded
+from api.http.cookies import Cookies
 from api.http.problems import answers
 
 PARAMETER = re.compile(r"\{(\w+)\}")
@@ -18,6 +19,8 @@ SCHEMES = {
     }
 }
 
+SESSION = "What a browser has after `/v1/sign-in/begin`. Changes with it come from the page of this service alone."
+
 
 def name_of(route: APIRoute) -> str:
     """The operation's id: where it is and what it is called, such as `jobs-submit`."""
@@ -26,11 +29,16 @@ def name_of(route: APIRoute) -> str:
 
 def completed(schema: dict[str, Any], access: Access) -> dict[str, Any]:
     """The same schema with security, problems and links."""
-    schema["components"]["securitySchemes"] = SCHEMES
+    schemes: dict[str, Any] = dict(SCHEMES)
+    if access.sign_in is not None:
+        name = Cookies(access.sign_in.config).session
+        schemes["session"] = {"type": "apiKey", "in": "cookie", "name": name, "description": SESSION}
+    schema["components"]["securitySchemes"] = schemes
     for path, method, operation in list(_operations(schema)):
         _add_problems(path, operation)
         if (role := demanded(method.upper(), path)) is not None:
-            operation["security"] = [{"token": []}] if access.is_required else [{}, {"token": []}]
+            ways: list[dict[str, list[str]]] = [{name: []} for name in schemes]
+            operation["security"] = ways if access.is_required else [{}, *ways]
             operation["responses"].update({str(status): part for status, part in answers(401, 403).items()})
             operation["x-role"] = str(role)
     _add_links(schema)

@@ -27,8 +27,10 @@ from service import (
     ProjectExists,
     ProjectKept,
     ProjectNotFound,
+    ProviderUnreachable,
     SeriesNotFound,
     ServiceError,
+    SignInRefused,
     SpecInvalid,
     SpecUnreadable,
     StateConflict,
@@ -63,6 +65,8 @@ STATUS: dict[type[ServiceError], int] = {
     ProjectKept: 409,
     StateConflict: 409,
     TokenRefused: 422,
+    SignInRefused: 403,
+    ProviderUnreachable: 503,
     WebhookNotFound: 404,
     WebhookRefused: 422,
     TooManyWaiting: 429,
@@ -103,6 +107,8 @@ REMEDY: dict[type[ServiceError], str] = {
     StorageUnreachable: "try again later; whoever runs the service finds out with `millrace doctor`",
     CopyDamaged: "put an undamaged copy in its place, or begin the job anew",
     WebhookNotFound: "take an id from GET /v1/webhooks",
+    SignInRefused: "begin anew at /v1/sign-in/begin; if it stays, whoever runs the service finds why in its log",
+    ProviderUnreachable: "try again in a minute, or send a token of this service",
     StateConflict: "look at `state` of the job or sweep; the message names the states that allow it",
 }
 REMEDIES: dict[int, str] = {

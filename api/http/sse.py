@@ -59,15 +59,17 @@ def stream(
 ) -> StreamingResponse:
     """Answer with the events as they come, those that are wanted only, with pings while none do."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    chunks = _chunks(caller(request).token, batches, streams, wanted)
+    by = caller(request)
+    left_s = streams.longest_s if by.expires is None else min(streams.longest_s, by.expires - time.time())
+    chunks = _chunks(by.token, batches, streams, wanted, left_s)
     return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _chunks(
-    token: str | None, batches: AsyncIterator[list[Event]], streams: Streams, wanted: Wanted
+    token: str | None, batches: AsyncIterator[list[Event]], streams: Streams, wanted: Wanted, longest_s: float
 ) -> AsyncIterator[bytes]:
     yield RETRY
-    until_s = time.monotonic() + streams.longest_s
+    until_s = time.monotonic() + longest_s
     coming: asyncio.Future[list[Event]] | None = None
     with streams.standing.ended(token) as ended:
         closing = asyncio.ensure_future(_either(streams.closing, ended))

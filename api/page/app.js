@@ -8,6 +8,7 @@ import { jobsView } from "./views/job_list.js";
 import { modelsView } from "./views/models.js";
 import { planView } from "./views/plan.js";
 import { showAccount } from "./lib/account.js";
+import { comeBack, whyNot } from "./lib/sign_in.js";
 import { heading, refusal, trouble } from "./parts/widgets.js";
 import { submitView } from "./views/submit.js";
 import { sweepView } from "./views/sweep_detail.js";
@@ -35,7 +36,7 @@ const VIEWS = [
 ];
 const KEYS = [
   ["j  s  o  m  c  p  n", "Jobs, Sweeps, Compare, Models, Cluster, Plan, New"],
-  ["↓  ↑", "the next or the last row of a list"],
+  ["↓  ↑", "the next or the previous row of a list"],
   ["Enter", "open the row"],
   ["Space", "take the row into the comparison"],
   ["/", "to the filter"],
@@ -134,7 +135,9 @@ document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
+comeBack();
 showAccount(document.getElementById("account")).catch(() => {}); // the view says what is amiss
 window.addEventListener("hashchange", show);
 document.addEventListener("keydown", pressed);
 show(null);
+if (whyNot()) refusal(whyNot());

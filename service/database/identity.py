@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Role(StrEnum):
@@ -29,7 +29,13 @@ class Identity(BaseModel):
     user: str
     role: Role
     token: str | None = None
-    """The id of the token that was shown; null where none was."""
+    """The id of the token or the session that was shown; null where none was, or a token of the sign-in provider."""
+    session: bool = Field(default=False, exclude=True)
+    """Whether it is a browser's session, which began with a sign-in. This and the rest no log needs."""
+    projects: tuple[str, ...] = Field(default=(), exclude=True)
+    """Projects into which the groups at the sign-in provider let the user submit, besides those that name the user."""
+    expires: float | None = Field(default=None, exclude=True)
+    """When what was shown ends by itself, in seconds since 1970; null: not."""
 
 
 class Requester(Identity):

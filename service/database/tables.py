@@ -106,6 +106,20 @@ class TokenRow(Base):
     created: Mapped[float]
     expires: Mapped[float | None]
     revoked: Mapped[float | None]
+    kind: Mapped[str] = mapped_column(String(8), server_default="token")
+    """`token`, or `session`: what a browser shows after a sign-in, in a cookie and nowhere else."""
+    projects: Mapped[list[str] | None] = mapped_column(JSON)
+    """Into which the groups of a session's user let them submit."""
+
+
+class AccountRow(Base):
+    """Which account of the sign-in provider has a user's name."""
+
+    __tablename__ = "accounts"
+    user: Mapped[str] = mapped_column(String(64), primary_key=True)
+    issuer: Mapped[str] = mapped_column(String(500))
+    subject: Mapped[str] = mapped_column(String(255))
+    created: Mapped[float]
 
 
 class WebhookRow(Base):

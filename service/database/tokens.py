@@ -1,4 +1,4 @@
-"""Who may come in: bearer tokens with a role. The database holds their hashes only."""
+"""Who may come in: bearer tokens with a role, and browsers' sessions. The database holds their hashes only."""
 
 import hashlib
 import hmac
@@ -6,10 +6,10 @@ import re
 import secrets
 import time
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import CursorResult, Engine, select, update
+from sqlalchemy import CursorResult, Engine, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.database.audit import Act, insert_entry, operator
@@ -18,9 +18,12 @@ from service.database.tables import TokenRow
 from service.errors import TokenRefused
 from service.ids import DIGITS
 
-PREFIX = "mlr"  # so that scanners for leaked secrets know one when they see it
+Kind = Literal["token", "session"]
+PREFIXES: dict[Kind, str] = {"token": "mlr", "session": "mls"}  # so that scanners for leaked secrets know one
 SECRET_BYTES = 32  # so many random bytes need no slow hash
 USER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")
+KEPT_S = 30 * 86_400.0
+"""How long a session is listed once it has ended."""
 NOBODY = hashlib.sha256(b"").hexdigest()
 
 
@@ -36,6 +39,8 @@ class Token(BaseModel):
     """Seconds since 1970."""
     expires: float | None
     revoked: float | None
+    kind: Kind = "token"
+    """`session`: what a browser shows after a sign-in."""
 
     @property
     def works(self) -> bool:
@@ -54,25 +59,24 @@ class Tokens:
         """A new token, and its text, which is shown this once. Raises TokenRefused for a name that will not do."""
         if not USER.match(user):
             raise TokenRefused(f"{user!r} is no user's name: use letters, digits, dots, dashes, @; at most 63")
-        now = time.time()
-        identity = "".join(secrets.choice(DIGITS) for _ in range(8))
-        secret = secrets.token_urlsafe(SECRET_BYTES)
-        row = TokenRow(
-            id=identity,
-            user=user,
-            role=role,
-            digest=_digest(secret),
-            created=now,
-            expires=None if lifetime_s is None else now + lifetime_s,
-            revoked=None,
-        )
-        act = Act(
-            action="token.create", target=identity, details={"user": user, "role": role, "lifetime_s": lifetime_s}
-        )
+        row, text = _made("token", user, role, lifetime_s)
+        act = Act(action="token.create", target=row.id, details={"user": user, "role": role, "lifetime_s": lifetime_s})
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             session.add(row)
             insert_entry(session.connection(), operator(), act)
-        return Token.model_validate(row), f"{PREFIX}_{identity}_{secret}"
+        return Token.model_validate(row), text
+
+    def begin_session(self, by: Requester, lifetime_s: float) -> tuple[Token, str]:
+        """A session for whoever has signed in, and the text of its cookie. Those that ended long ago are forgotten."""
+        row, text = _made("session", by.user, by.role, lifetime_s)
+        row.projects = [*by.projects]
+        act = Act(action="session.begin", target=row.id, status=201, details={"lifetime_s": lifetime_s})
+        old = delete(TokenRow).where(TokenRow.kind == "session", TokenRow.expires < time.time() - KEPT_S)
+        with Session(self.writing, expire_on_commit=False) as session, session.begin():
+            session.execute(old)
+            session.add(row)
+            insert_entry(session.connection(), by.model_copy(update={"token": row.id}), act)
+        return Token.model_validate(row), text
 
     def list(self) -> "list[Token]":
         """All that ever were, newest first."""
@@ -92,21 +96,29 @@ class Tokens:
             if row is None:
                 raise TokenRefused(f"there is no token {token_id!r}; `millrace token list` shows those that there are")
             if cast(CursorResult[Any], revoked).rowcount:  # and not long ago
-                act = Act(action="token.revoke", target=token_id, details={"user": row.user, "role": row.role})
+                action = "token.revoke" if row.kind == "token" else "session.end"
+                act = Act(action=action, target=token_id, details={"user": row.user, "role": row.role})
                 insert_entry(session.connection(), by or operator(), act)
             return Token.model_validate(row)
 
-    def identify(self, text: str) -> Identity | None:
-        """Whose token it is; none where it is no token, or one that has ended."""
+    def identify(self, text: str, kind: Kind = "token") -> Identity | None:
+        """Whose token, or session, it is; none where it is no such one, or one that has ended."""
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         with Session(self.engine) as session:
-            row = session.get(TokenRow, token_id) if prefix == PREFIX and token_id.isalnum() else None
+            row = session.get(TokenRow, token_id) if prefix == PREFIXES[kind] and token_id.isalnum() else None
             # Compared in constant time, and also where there is nothing to compare with.
             same = hmac.compare_digest(_digest(secret), NOBODY if row is None else row.digest)
-            if row is None or not same or not secret or not Token.model_validate(row).works:
+            if row is None or not same or not secret or row.kind != kind or not Token.model_validate(row).works:
                 return None
-            return Identity(user=row.user, role=Role(row.role), token=row.id)
+            return Identity(
+                user=row.user,
+                role=Role(row.role),
+                token=row.id,
+                session=kind == "session",
+                projects=tuple(row.projects or ()),
+                expires=row.expires,
+            )
 
     def ended(self, token_ids: Collection[str]) -> set[str]:
         """Those of these tokens that open the door no more."""
@@ -115,8 +127,20 @@ class Tokens:
             return set(token_ids) - {row.id for row in rows if Token.model_validate(row).works}
 
     def any(self) -> bool:
-        """Whether any opens the door now."""
-        return any(token.works for token in self.list())
+        """Whether any token opens the door now. A session does not count: it ends by itself."""
+        return any(token.works for token in self.list() if token.kind == "token")
+
+
+def _made(kind: Kind, user: str, role: Role, lifetime_s: float | None) -> tuple[TokenRow, str]:
+    """A new row, and the text that it is the hash of."""
+    now = time.time()
+    identity = "".join(secrets.choice(DIGITS) for _ in range(8))
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    expires = None if lifetime_s is None else now + lifetime_s
+    row = TokenRow(
+        id=identity, user=user, role=role, digest=_digest(secret), created=now, expires=expires, revoked=None, kind=kind
+    )
+    return row, f"{PREFIXES[kind]}_{identity}_{secret}"
 
 
 def _digest(secret: str) -> str:

@@ -25,6 +25,7 @@ from service import (
     Quotas,
     Role,
     Sender,
+    SignIn,
     Store,
     SweepManager,
     Tokens,
@@ -111,6 +112,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         quotas: Quotas = NO_QUOTAS,
         longest_s: float = 900.0,
         mirror: Mirror | None = None,
+        sign_in: Callable[[str, Tokens], SignIn] | None = None,
         **access: Any,
     ) -> Service:
         listening = bind("127.0.0.1", port)
@@ -120,6 +122,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         manager = build_manager(store, runs, config, mirror)
         sweeps = SweepManager(manager, tmp_path / "sweeps", tmp_path, poll_s=0.01)
         streams, tokens = Streams(ping_s, longest_s), Tokens(store.engine)
+        if sign_in is not None:
+            access |= {"is_required": True, "sign_in": sign_in(url, tokens)}
         allowed = networks((allow,)) if allow else ()
         hooks, look_every_s = Webhooks(store.engine, sweeps.folder), 0.02 if allow else 0.5
         sender = Sender(hooks, allowed, look_every_s, retry_after_s=(0.01,) * 3)

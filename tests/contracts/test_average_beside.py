@@ -88,3 +88,17 @@ def test_groups_average_by_themselves_with_the_same_bits(groups: Groups, size: i
             a, b, c = (leaf(first + k, 10.0 ** (first + k)) for k in range(3))
             assert torch.equal(mean, ((a + b) + c) / 3)
             assert not torch.equal(mean, (a + (b + c)) / 3)
+
+
+def test_what_a_group_on_one_node_averages_stays_there(tmp_path: Path) -> None:
+    def body(collectives: Collectives) -> tuple[int, int]:
+        GroupAverages(collectives, 4, 2, NUMEL).of(lambda rank, into: into.copy_(leaf(rank)))
+        collectives.barrier().wait()
+        counted = collectives.meter.counted
+        return counted.sent_bytes, counted.crossed_bytes
+
+    with rendezvous_for("hierarchical") as rendezvous:
+        sent = Groups("hierarchical", tmp_path / "near", rendezvous, nodes=(0, 0, 1, 1)).run(4, body)
+        assert sent == [(4 * NUMEL, 0)] * 4  # half of a part, and half of the mean
+        apart = Groups("hierarchical", tmp_path / "apart", rendezvous, nodes=(0, 1, 1, 0)).run(4, body)
+        assert all(crossed == bytes_ for bytes_, crossed in apart)

@@ -26,6 +26,9 @@ class Probe:
     def process(self) -> tuple[int, int, bool, str]:
         return os.getpid(), os.getppid(), "torch" in sys.modules, os.environ["OMP_NUM_THREADS"]
 
+    def has(self, module: str) -> bool:
+        return module in sys.modules
+
     def address(self) -> str:
         return fork_server._address()
 
@@ -57,6 +60,23 @@ def test_actors_are_forked_from_one_server_that_has_torch(cluster: ClusterInfo) 
     assert first[1] in servers()
     assert first[2], "torch is there before anybody asks for it"
     assert second[2]
+
+
+def test_only_those_who_need_torchvision_find_it(cluster: ClusterInfo) -> None:
+    """Its import takes as long as that of torch."""
+    for vision in (False, True, False):
+        probe = Probe.options(runtime_env=fork_server.environment(None, 1, vision)).remote()
+        has_torch, has_torchvision = ray.get([probe.has.remote("torch"), probe.has.remote("torchvision.models")])
+        ray.kill(probe)
+        assert has_torch
+        assert has_torchvision == vision
+
+
+def test_a_ray_of_ones_own_finds_its_server_at_work(cluster: ClusterInfo) -> None:
+    """It was started first: the server of this driver is a child of that child of ours."""
+    server = parent(probed(1)[1])
+    assert server in servers()
+    assert parent(server) == os.getpid()
 
 
 def parent(pid: int) -> int:

@@ -20,6 +20,8 @@ DATASETS: dict[str, str] = {
 TABLES = ("csv", "parquet")
 RECORDS = ("text", *TABLES)
 """Sets that are no images."""
+TORCHVISION = ("mnist", "fashion_mnist", "cifar10", "cifar100", "imagenet", "image_folder")
+"""Sets that torchvision reads."""
 SAVED = ("hf", "webdataset", "ray")
 """Sets that other libraries have written or hold, of images or of anything else."""
 

@@ -169,8 +169,8 @@ class Replica:
         return Total()
 
     def _backward_into(self, loss: Tensor, scale: float, into: Tensor, on_ready: Callable[[str], None] | None) -> None:
-        gradient = None if scale == 1 else torch.full_like(loss, scale)  # torch has a shorter way of its own for 1
-        self.backward(loss, gradient, self._views(into), on_ready)
+        # Not as the gradient to begin from: for any but none torch imports SymPy, which takes half a second.
+        self.backward(loss if scale == 1 else loss * scale, None, self._views(into), on_ready)
 
     def forward(self, part: Callable[[Tensor], Tensor], batch: Batch, virtual_rank: int = 0) -> Tensor:
         """The output of `part`, which is the model or its first layers, for the inputs of a minibatch."""

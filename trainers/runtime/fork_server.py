@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIBRARIES = ("numpy", "pydantic", "safetensors", "torch", "torchvision.models", "trainers.spec")
+LIBRARIES = ("numpy", "pydantic", "safetensors", "torch", "trainers.spec")
 RAY = (
     "ray._private.node", "ray.actor",
     "trainers.runtime.coordinator", "trainers.runtime.actors.evaluator", "trainers.runtime.actors.shard",
@@ -46,14 +46,14 @@ HASTE_S = 0.2
 POLL_S = 0.02
 IDLE_S = 600.0
 """A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
-HASTY, SERVE = "--hasty", "--serve"
+HASTY, VISION, SERVE = "--hasty", "--vision", "--serve"
 COMMAND = [sys.executable, "-P", os.path.abspath(__file__), SERVE]
 HELLO, FORKED = b"h", b"f"
 LENGTH = struct.Struct("<q")
 PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
 
 
-def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | None:
+def environment(more: dict[str, Any] | None, threads: int, vision: bool = False) -> dict[str, Any] | None:
     """The runtime environment of an actor that starts warm, with whatever `more` asks for.
 
     Only where all nodes of the cluster are on this machine, because it names this interpreter.
@@ -61,6 +61,7 @@ def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | N
     Args:
         threads: Of torch, which the server has imported for one thread: others start cold. 0 for an actor that needs
             no torch, and so does not wait for a server that is still importing it.
+        vision: Whether it needs torchvision, whose import takes as long as torch's. Others do not wait for it.
     """
     import ray
 
@@ -69,7 +70,8 @@ def environment(more: dict[str, Any] | None, threads: int) -> dict[str, Any] | N
         return more
     command = [sys.executable]
     if threads <= 1:
-        command += ["-S", "-P", str(Path(__file__).resolve()), *([] if threads else [HASTY])]
+        options = [*([] if threads else [HASTY]), *([VISION] if vision else [])]
+        command += ["-S", "-P", str(Path(__file__).resolve()), *options]
     return {**(more or {}), "py_executable": shlex.join(command)}
 
 
@@ -92,16 +94,18 @@ def early() -> Iterator[None]:
 # -- the process that Ray starts --------------------------------------------------------------------------------------
 
 
-def start(arguments: list[str], hasty: bool) -> None:
+def start(arguments: list[str]) -> None:
     """Have the driver's server fork the worker, and end; otherwise become it."""
+    options = [arguments.pop(0) for _ in arguments[:2] if arguments[0] in (HASTY, VISION)]
+    hasty, vision = HASTY in options, VISION in options
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
-            _ask(line, dict(os.environ), (), HASTE_S if hasty else None)
+            _ask(line, [dict(os.environ), vision], (), HASTE_S if hasty else None)
 
     try:
         server = _address()
-        with _connected(_drivers(server), start_drivers) as line:
+        with _connected(_drivers(server, vision), start_drivers) as line:
             _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
             if line.recv(1) == FORKED:
                 return
@@ -157,9 +161,10 @@ def _servers_own(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name != "PYTHONPATH"} | one
 
 
-def _drivers(server: str) -> str:
-    """The address of a driver's own server; those of two Rays may have the same number."""
-    return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}"
+def _drivers(server: str, vision: bool) -> str:
+    """The address of a driver's own server, one with torchvision or one without. Two Rays may number their drivers
+    alike."""
+    return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}{VISION if vision else ''}"
 
 
 def _address() -> str:
@@ -191,8 +196,9 @@ def serve() -> list[str] | None:
     if driver is None:
         return None
     driver.line.close()
-    _live_in(_servers_own(driver.what))  # what Ray reads, below
-    worker = _asked(_drivers(address), RAY, IDLE_S)
+    variables, vision = driver.what
+    _live_in(_servers_own(variables))  # what Ray reads, below
+    worker = _asked(_drivers(address, vision), (*RAY, *(["torchvision.models"] if vision else [])), IDLE_S)
     return None if worker is None else _become(worker)
 
 
@@ -287,5 +293,4 @@ if __name__ == "__main__":
             sys.argv = given
             runpy.run_path(given[0], run_name="__main__")
     else:
-        hasty = sys.argv[1] == HASTY
-        start(sys.argv[2 if hasty else 1 :], hasty)
+        start(sys.argv[1:])

@@ -10,9 +10,11 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.cost.workload import Workload
+from trainers.data.names import TORCHVISION
 from trainers.data.reading import OPENING
 from trainers.errors import SpecRejected, TraceRefused
 from trainers.events import StopReason
+from trainers.models.names import torchvision_names
 from trainers.runtime import fork_server
 from trainers.runtime.actor_handles import kill_run
 from trainers.runtime.cluster import NAMESPACE, ensure_own_ray, kill_own_ray, own_ray_has_ended
@@ -214,7 +216,14 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
     code = package_code(Path(spec.code)) if spec.code is not None else None
     if objects:
         code = (code or {}) | {"py_modules": package_objects(objects)}
-    return fork_server.environment(code, spec.workers.threads)
+    return fork_server.environment(code, spec.workers.threads, vision=_needs_torchvision(spec))
+
+
+def _needs_torchvision(spec: TrainSpec) -> bool:
+    """Whether torchvision makes the model, or reads or varies the images. A guess: who needs it imports it."""
+    data = spec.data
+    varied = data.varied_by or data.random_crop or data.horizontal_flip or data.random_resized_crop or data.resize
+    return spec.model.name in (*torchvision_names(), "resnet_cifar") or bool(varied) or data.name in TORCHVISION
 
 
 def _count(spec: TrainSpec) -> Workload:

@@ -16,7 +16,7 @@ from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
 from api.cli.display import id_column, wide_console
 from api.client.client import Client
-from service import AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
+from service import Accounts, AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
 DAY_S = 86_400.0
 
@@ -56,9 +56,11 @@ def print_tokens(context: CliContext, state_dir: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"tokens": [token.model_dump(mode="json") for token in found]}))
         return
-    table = Table(id_column("token", (token.id for token in found)), "user", "role", "created", "works", box=None)
+    ids = id_column("token", (token.id for token in found))
+    table = Table(ids, "user", "role", "kind", "created", "works", box=None)
     for token in found:
-        table.add_row(*(Text(cell) for cell in (token.id, token.user, token.role, _day(token.created), _works(token))))
+        cells = (token.id, token.user, token.role, token.kind, _day(token.created), _works(token))
+        table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
 
 
@@ -66,7 +68,17 @@ def revoke_token(context: CliContext, state_dir: Path, token_id: str, as_json: b
     """End one."""
     with _opened(context, state_dir) as tokens:
         token = tokens.revoke(token_id)
-    typer.echo(token.model_dump_json() if as_json else f"Token {token.id} of {token.user} is revoked.")
+    typer.echo(
+        token.model_dump_json() if as_json else f"{token.kind.capitalize()} {token.id} of {token.user} is revoked."
+    )
+
+
+def release_name(context: CliContext, state_dir: Path, user: str, as_json: bool) -> None:
+    """Take a name from the account of the sign-in provider that has it."""
+    with _opened(context, state_dir) as tokens:
+        Accounts(tokens.engine).release(user)
+    said = f"The name {user} is free. Sessions that have it go on: `millrace token list` shows them."
+    typer.echo(json.dumps({"user": user, "released": True}) if as_json else said)
 
 
 def create_webhook(client: Client, url: str, states: list[str], as_json: bool) -> None:

@@ -43,7 +43,7 @@ def _add_tokens(app: typer.Typer, context: CliContext) -> None:
 
     @group.command("list")
     def list_tokens(state_dir: StateDir = context.state_dir, output: OutputOption = Output.text) -> None:
-        """List tokens, newest first; their secrets cannot be shown again."""
+        """List tokens and sessions, newest first; their secrets cannot be shown again."""
         from api.cli.actions.admin import print_tokens
 
         print_tokens(context, state_dir, output is Output.json)
@@ -54,10 +54,21 @@ def _add_tokens(app: typer.Typer, context: CliContext) -> None:
         state_dir: StateDir = context.state_dir,
         output: OutputOption = Output.text,
     ) -> None:
-        """End a token at once, also for a service that runs."""
+        """End a token, or a browser's session, at once, also for a service that runs."""
         from api.cli.actions.admin import revoke_token
 
         revoke_token(context, state_dir, token, output is Output.json)
+
+    @group.command()
+    def release(
+        user: Annotated[str, typer.Argument(metavar="USER", help="Whose name it is.", show_default=False)],
+        state_dir: StateDir = context.state_dir,
+        output: OutputOption = Output.text,
+    ) -> None:
+        """Let the next account of the sign-in provider that comes with a name have it."""
+        from api.cli.actions.admin import release_name
+
+        release_name(context, state_dir, user, output is Output.json)
 
 
 def _add_webhooks(app: typer.Typer, context: CliContext) -> None:

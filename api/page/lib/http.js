@@ -1,6 +1,7 @@
 // Talks to the service: REST with problems as errors, and event streams that are taken up again where they broke.
 
 import { dialog, el } from "./dom.js";
+import { signInLink, ways, whyNot } from "./sign_in.js";
 import { ENDED } from "./states.js";
 
 const AGAIN_MS = 1000;
@@ -32,6 +33,12 @@ export async function api(path, { method = "GET", body, type, headers = {}, sign
   }
   const answer = await ask(path, options);
   return answer.status === 204 ? null : answer.json();
+}
+
+/** Who looks at the page; null where nobody has signed in. Does not ask for a token. */
+export async function who() {
+  const answer = await send("v1/me", { headers: { Accept: "application/json" } });
+  return answer.ok ? answer.json() : null;
 }
 
 /** POST with nothing or an object in the body. */
@@ -182,13 +189,16 @@ function askForToken() {
 }
 
 async function tokenDialog() {
-  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
+  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", placeholder: "token" });
   const keep = el("input", { type: "checkbox" });
+  const link = signInLink(await ways(), "main", forgetToken);
   const content = [
+    whyNot() && el("p", { class: "trouble", role: "alert" }, whyNot()),
+    link && el("div", { class: "buttons" }, link),
     el(
       "p",
       {},
-      "This service wants a token. An administrator makes one with ",
+      link ? "Or show a token. An administrator makes one with " : "This service wants a token. An administrator makes one with ",
       el("code", {}, "millrace token create"),
       ".",
     ),
@@ -201,6 +211,6 @@ async function tokenDialog() {
     return true;
   };
   if (!(await dialog("Sign in", content, [{ label: "Sign in", action: save }]))) {
-    throw new Problem(401, { detail: "The service wants a token; reload the page to give one." });
+    throw new Problem(401, { detail: "The service wants to know who you are; reload the page to sign in." });
   }
 }

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.local_runs import LocalRun
+from trainers.algorithms.diloco.config import ARRIVING
 from trainers.spec import TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 
@@ -27,11 +28,13 @@ DETERMINISTIC = [
     for algorithm in ("sync", "parallel_sgd", "admm")
     if (name, algorithm) != ("detection", "parallel_sgd")  # refused: examples that are read one by one
 ] + [("detection", "diloco")]
+STREAMING = {"name": "diloco", "average_every": 3, "fragments": 2, "delay": 2}
+"""After the second of three steps the sum of the first fragment is under way."""
 
 
-@pytest.mark.parametrize(("name", "algorithm"), DETERMINISTIC)
+@pytest.mark.parametrize(("name", "algorithm"), [*DETERMINISTIC, ("regression", STREAMING)])
 def test_the_bits_are_those_of_a_run_that_was_not_stopped(
-    name: str, algorithm: str, specs: dict, tmp_path: Path
+    name: str, algorithm: object, specs: dict, tmp_path: Path
 ) -> None:
     whole = LocalRun(spec(specs[name], 1, algorithm=algorithm), tmp_path / "whole")
     last = read_checkpoint(whole.train())
@@ -39,6 +42,8 @@ def test_the_bits_are_those_of_a_run_that_was_not_stopped(
     begin = {"resume": str(half.train())}
     rest = LocalRun(spec(specs[name], 3, algorithm=algorithm, checkpoint=begin), tmp_path / "rest")
     found = read_checkpoint(rest.train())
+    if algorithm == STREAMING:
+        assert any(value.any() for value in read_checkpoint(Path(begin["resume"])).optimizer[ARRIVING].values())
     assert half.trained[0] > 0
     assert rest.trained[0] > 0
     assert half.trained + rest.trained == whole.trained

@@ -1,0 +1,1 @@
+"""Sign-in through an OpenID Connect provider: its keys, its tokens, and who they say comes."""

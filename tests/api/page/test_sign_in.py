@@ -1,0 +1,89 @@
+"""Sign-in through a provider in a real browser: the way there and back, and what other pages cannot do with it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.api.conftest import Service
+from tests.api.page.conftest import Visit, visitors
+from tests.api.page.test_everywhere import WCAG_AA
+from tests.api.sign_in.provider import Provider, providing
+
+POST = """async (url) => {
+    const headers = { "Content-Type": "text/plain" };
+    const options = { method: "POST", credentials: "include", headers, body: '{"name": "x"}' };
+    return (await fetch(url, { ...options, mode: "MODE" }).catch(() => ({ status: -1 }))).status;
+}"""
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with providing() as one:
+        yield one
+
+
+@pytest.fixture
+def guarded(serve: Callable[..., Service], provider: Provider) -> Service:
+    return serve(sign_in=provider.sign_in)
+
+
+@pytest.fixture
+def visitor(browser: Browser, guarded: Service, provider: Provider) -> Iterator[Visit]:
+    with visitors(browser, guarded.url) as enter:
+        one = enter()
+        yield one
+        one.complaints = [text for text in one.complaints if "CORS policy" not in text]  # as it ought to be
+        one.asked = [url for url in one.asked if not url.startswith(f"{provider.url}/")]
+
+
+def jobs(service: Service) -> list[Any]:
+    found: list[Any] = service.http.get("/v1/jobs", headers=service.bearer("viewer")).json()["jobs"]
+    return found
+
+
+def sign_in(page: Page) -> None:
+    page.get_by_role("dialog", name="Sign in").get_by_role("link", name="Sign in with Example").click()
+    expect(page.get_by_role("button", name="Sign out ann")).to_be_visible()
+
+
+def test_one_signs_in_where_one_was_and_signs_out(visitor: Visit, guarded: Service, provider: Provider) -> None:
+    page = visitor.go("jobs?state=RUNNING")
+    expect(page.locator("#account").get_by_role("link", name="Sign in with Example")).to_be_attached()
+    expect(page.get_by_role("dialog").get_by_role("link")).to_be_visible()
+    assert Axe().run(page, options=WCAG_AA).response["violations"] == []
+    sign_in(page)
+    assert page.url == f"{guarded.url}/#/jobs?state=RUNNING"
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
+    page.goto(f"{guarded.url}/#/new")
+    page.get_by_role("textbox", name="Spec").fill("name: mine")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("mine")
+    (job,) = jobs(guarded)
+    assert job["user"] == "ann"
+
+    # A page of the same site, though of another origin: SameSite alone would let it post.
+    page.goto(f"{provider.url}/jwks")
+    for mode in ("no-cors", "cors"):
+        assert page.evaluate(POST.replace("MODE", mode), f"{guarded.url}/v1/jobs") <= 0
+    assert len(jobs(guarded)) == 1
+
+    page.goto(f"{guarded.url}/#/jobs")
+    page.get_by_role("button", name="Sign out ann").click()
+    page.get_by_role("dialog", name="Sign out?").get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("dialog", name="Sign in").get_by_role("link", name="Sign in with Example")).to_be_visible()
+    assert page.context.cookies() == []
+
+
+def test_one_who_is_not_let_in_is_told_why(visitor: Visit, provider: Provider) -> None:
+    provider.claims = {"groups": ["others"]}
+    page = visitor.go("cluster")
+    page.get_by_role("dialog").get_by_role("link", name="Sign in with Example").click()
+    expect(page.get_by_role("dialog", name="Sign in")).to_contain_text("none of the groups")
+    assert page.url.endswith("/#/cluster")
+    provider.claims = {}
+    sign_in(page)
+    expect(page.locator("#refusal")).to_be_hidden()
