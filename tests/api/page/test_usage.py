@@ -29,6 +29,8 @@ def test_percentiles_are_those_of_the_command_line(visit: Enter) -> None:
     xs, fetches, pushes = one.module("lib/latency.js", "m.histogram(a[0])", [{"3": 2, "7": 5}, {"5": 1}])
     assert xs == pytest.approx([2 ** (i / 4) for i in range(3, 9)])  # where each begins, microseconds
     assert (fetches, pushes) == ([2, 0, 0, 0, 5, 0], [0, 0, 1, 0, 0, 0])
+    assert one.module("lib/latency.js", "m.decades(80, 4000)") == [100, 200, 500, 1000, 2000]
+    assert one.module("lib/latency.js", "m.decades(80, 100000)") == [100, 1000, 10000, 100000]
 
 
 def test_fetches_and_pushes_have_percentiles_and_a_histogram(service: Service, visit: Enter) -> None:
