@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), help="some of the contenders")
     add("--group", type=int, default=2, help="workers of each of the two groups (default 2)")
     add("--seconds", type=float, default=300.0, help="after which a run has not reached the target (default 300)")
-    add("--target", type=float, help="accuracy of the digits (default 0.97), or loss of the text (default 2.4)")
+    add("--target", type=float, help="accuracy of the digits (default 0.97), or loss of the text (default 2.7)")
     add("--text", type=Path, help="a file or folder of text; left out, this repository's guide")
     add("--report", action="store_true", help="write benchmarks/results/<today>-low-communication.md and .json")
     return parser

@@ -32,7 +32,7 @@ class Task:
     examples: int
     """After which a run ends that has not reached the target."""
     lr: float
-    """Of AdamW, for the contenders that RATES does not name."""
+    """Of AdamW, for everyone."""
     root: str = "."
     """Of the text: a file, or a folder of them."""
 
@@ -71,7 +71,7 @@ def task_of(data: DataName, text: Path, target: float | None = None) -> Task:
     """text: a file, or a folder of such, for language models."""
     if data == "digits":
         return Task("digits", target or 0.97, "test_accuracy", batch=16, examples=120_000, lr=0.002)
-    return Task("text", target or 2.4, "test_loss", batch=8, examples=40_000, lr=0.004, root=str(text.resolve()))
+    return Task("text", target or 2.7, "test_loss", batch=8, examples=120_000, lr=0.004, root=str(text.resolve()))
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,6 @@ CONTENDERS: dict[str, Contender] = {
         {"name": "downpour", "push": "delta", "steps": ROUND, "max_staleness": 2}, pushed_steps=ROUND
     ),
 }
-RATES: dict[tuple[str, str], float] = {}
-"""Of AdamW by contender and data, where it is not the task's."""
 
 
 def spec_of(name: str, task: Task, workers: int, seed: int) -> TrainSpec:
@@ -116,7 +114,7 @@ def spec_of(name: str, task: Task, workers: int, seed: int) -> TrainSpec:
             "algorithm": contender.algorithm,
             "compress": contender.compress,
             "batch": task.batch,
-            "optimizer": {"name": "adamw", "lr": RATES.get((name, task.data), task.lr)},
+            "optimizer": {"name": "adamw", "lr": task.lr},
             "ps": {"shards": GROUPS, "replicas": 1},
             "evaluate": {"every_epochs": 0, "every_steps": contender.updates(workers)},
             "checkpoint": {"every_epochs": 0},
