@@ -68,6 +68,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report
 	$(BIN)/python -m benchmarks.links --report
+	$(BIN)/python -m benchmarks.low_communication --report
 	$(BIN)/python -m benchmarks.sweeps --report
 	$(BIN)/python -m benchmarks.service --report
 	$(BIN)/python -m benchmarks.page --report

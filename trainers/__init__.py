@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.events import Result as Result
     from trainers.events import State as State
     from trainers.events import StopReason as StopReason
+    from trainers.events import Usage as Usage
     from trainers.events import adds_to_work as adds_to_work
     from trainers.events import error_median as error_median
     from trainers.events import headline_of as headline_of

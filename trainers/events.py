@@ -21,6 +21,7 @@ an actor's code has printed `actor` (`worker/2`), `stream` (`stdout`, `stderr`) 
 | `fault` | `actor`, `why`; `examples` |
 | `trace` | a `worker` (its number) records `asked` steps, and has `steps` so far; once it is over `file` and `bytes`,
 its name in `traces` of the run's folder, or `why` there is none, or fewer steps than asked |
+| `usage` | a `Usage`: what each actor used of its machine since the last one |
 | `epoch_audit` | `epoch`, of its examples how many were `trained`, `lost`, `duplicated`; minibatches `dropped` so far |
 | `result` | a `Result`; stands just before the terminal `state` of a run that succeeded |
 
@@ -57,6 +58,7 @@ EventType = Literal[
     "resize",
     "fault",
     "trace",
+    "usage",
     "epoch_audit",
     "result",
     "trial",
@@ -165,6 +167,30 @@ class Metrics(StepCounters):
     where back-propagation is not asynchronous."""
     dropped: int = 0
     """Minibatches so far whose gradients came too late for their step; their examples were trained in another."""
+
+
+class Usage(BaseModel):
+    """What the actors of a run used of their machines. Each list has a value for each actor, in their order."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    seconds: float
+    """Since the event before, over which it is told."""
+    actors: list[str]
+    """Names within the run: `worker/0`, `shard/1`, `evaluator`, `coordinator`."""
+    cpu_cores: list[float]
+    """CPU seconds a second, of all threads of the process and not of processes that it has started."""
+    memory_mb: list[float]
+    """The most that was resident, with what is shared, in 10^6 bytes."""
+    sent_kb_per_s: list[float]
+    """Over TCP connections of the process, in 10^3 bytes. What goes through memory that is shared, or through Ray's
+    object store, does not count."""
+    received_kb_per_s: list[float]
+    """Likewise."""
+    gpu_share: list[float | None] = []
+    """0 to 1: the time in which the actor's GPU computed, whoever had it compute; empty where no actor tells it."""
+    gpu_memory_mb: list[float | None] = []
+    """The most that the process had taken from its GPU, in 10^6 bytes."""
 
 
 class BestModel(BaseModel):

@@ -36,7 +36,7 @@ const VIEWS = [
 ];
 const KEYS = [
   ["j  s  o  m  c  p  n", "Jobs, Sweeps, Compare, Models, Cluster, Plan, New"],
-  ["↓  ↑", "the next or the last row of a list"],
+  ["↓  ↑", "the next or the previous row of a list"],
   ["Enter", "open the row"],
   ["Space", "take the row into the comparison"],
   ["/", "to the filter"],

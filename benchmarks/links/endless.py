@@ -67,7 +67,7 @@ def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, M
 
 def run(work: Workload, spec: TrainSpec, name: str) -> Rate:
     """What `measured` sees of it. name: of the run."""
-    with _started(spec, name) as (_, folder):
+    with started(spec, name) as (_, folder):
         return analyse(list(measured(follow(folder, RUN_S), work)))
 
 
@@ -77,7 +77,7 @@ def trace(work: Workload, spec: TrainSpec, name: str, steps: int) -> list[dict[s
     Raises:
         MeasurementError: There is none; with the reason.
     """
-    with _started(spec, name) as (run, folder):
+    with started(spec, name) as (run, folder):
         events = follow(folder, RUN_S)
         next(measured(events, work))
         run.trace(steps)
@@ -92,7 +92,7 @@ def trace(work: Workload, spec: TrainSpec, name: str, steps: int) -> list[dict[s
 
 
 @contextmanager
-def _started(spec: TrainSpec, name: str) -> Iterator[tuple[Any, Path]]:
+def started(spec: TrainSpec, name: str) -> Iterator[tuple[Any, Path]]:
     """A run and its folder; it ends with this."""
     folder = Path(tempfile.mkdtemp(prefix="millrace-bench-"))
     try:

@@ -5,6 +5,7 @@ A process that has entered a namespace stays in it, with all that it starts; so 
 """
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -77,17 +78,23 @@ def enter(name: str) -> None:
             raise MeasurementError(f"cannot enter the namespace {name}: {os.strerror(ctypes.get_errno())}")
 
 
+def sent_bytes(name: str) -> int:
+    """That a node has put on its cable since it has one, with headers; what the bucket dropped is not among them."""
+    link = _tell("ip", "-n", name, "-s", "-j", "link", "show", "dev", CABLE)
+    return int(json.loads(link)[0]["stats64"]["tx"]["bytes"])
+
+
 @contextmanager
-def nodes(mbit_per_s: float, count: int = 2) -> Iterator[tuple[str, ...]]:
-    """A Ray of so many nodes of one CPU each with links between them; their namespaces. This process is on the first
-    node, and connected."""
+def nodes(mbit_per_s: float, count: int = 2, cpus: int = 1) -> Iterator[tuple[str, ...]]:
+    """A Ray of so many nodes of so many CPUs each with links between them; their namespaces. This process is on the
+    first node, and connected."""
     with network(mbit_per_s, count) as names:
         enter(names[0])
         folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # short, since the paths of sockets are
         os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is in the namespaces
         before = descendants(os.getpid())
         try:
-            _bring_up(folder, names)
+            _bring_up(folder, names, cpus)
             yield names
         finally:
             trainers.detach()
@@ -95,20 +102,21 @@ def nodes(mbit_per_s: float, count: int = 2) -> Iterator[tuple[str, ...]]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _bring_up(folder: Path, names: Sequence[str]) -> None:
-    head = _start(folder, names[0], ADDRESSES[0], *HEAD, f"--temp-dir={folder}")
+def _bring_up(folder: Path, names: Sequence[str], cpus: int) -> None:
+    room = f"--num-cpus={cpus}"
+    head = _start(folder, names[0], ADDRESSES[0], room, *HEAD, f"--temp-dir={folder}")
     _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
     to_head = f"--address={ADDRESSES[0]}:{PORT}"
-    others = [_start(folder, name, at, to_head) for name, at in zip(names[1:], ADDRESSES[1:], strict=False)]
+    others = [_start(folder, name, at, room, to_head) for name, at in zip(names[1:], ADDRESSES[1:], strict=False)]
     trainers.attach(f"{ADDRESSES[0]}:{PORT}")
     for other in others:
-        _wait(other, folder, lambda: trainers.total_resources().cpus >= len(names))
+        _wait(other, folder, lambda: trainers.total_resources().cpus >= cpus * len(names))
 
 
 def _start(folder: Path, namespace: str, address: str, *options: str) -> "subprocess.Popen[bytes]":
     """A node of Ray in a namespace, as a child."""
     where = ["ip", "netns", "exec", namespace, sys.executable, "-c", RAY_COMMAND, "start", "--block"]
-    what = [f"--node-ip-address={address}", "--num-cpus=1", *options]
+    what = [f"--node-ip-address={address}", *options]
     env = {**os.environ, **RAY_ENVIRONMENT, "TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
     with (folder / LOG).open("ab") as log:
         return subprocess.Popen(where + what, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -122,7 +130,9 @@ def _wait(node: "subprocess.Popen[bytes]", folder: Path, is_ready: Callable[[], 
         time.sleep(0.2)
 
 
-def _tell(*command: str) -> None:
+def _tell(*command: str) -> str:
+    """What the command prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MeasurementError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

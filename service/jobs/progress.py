@@ -17,6 +17,7 @@ from trainers import (
     Metrics,
     Result,
     State,
+    Usage,
     adds_to_work,
     headline_of,
     is_judged,
@@ -50,6 +51,8 @@ class Progress(BaseModel):
     fetch_latency: LatencyCounts = {}
     """Of all fetches so far, whoever coordinated them."""
     push_latency: LatencyCounts = {}
+    usage: Usage | None = None
+    """What each actor used of its machine, as it was told last."""
     epoch_loss: float | None = None
     """Mean training loss over the last complete epoch."""
     evaluation: dict[str, Any] | None = None
@@ -78,12 +81,12 @@ class Progress(BaseModel):
                 self.metrics, self.metrics_time = Metrics.model_validate(event.data), event.time
                 self.first_step = self.first_step or (event.time, self.metrics.epoch)
                 self._add_latencies(self.metrics)
+            case "usage":
+                self.usage = Usage.model_validate(event.data)
             case "epoch":
                 self.epoch_loss = event.data.get("train_loss")
             case "evaluation":
-                self.evaluation = event.data
-                if self.headline is not None and is_judged(event.data):
-                    self.curve.add(self.headline[1])
+                self._evaluate(event.data)
             case "actors":
                 self.workers = [_name(actor) for actor in event.data.get("workers", [])]
                 self.shards = [_name(actor) for actor in event.data.get("shards", [])]
@@ -117,6 +120,11 @@ class Progress(BaseModel):
         self.losses += status.state is State.QUEUED and status.reason == LOST
         if status.state in (State.QUEUED, State.STARTING):  # its pace is measured anew, and it has no result any more
             self.first_step = self.result = None
+
+    def _evaluate(self, evaluation: dict[str, Any]) -> None:
+        self.evaluation = evaluation
+        if self.headline is not None and is_judged(evaluation):
+            self.curve.add(self.headline[1])
 
     def _add_latencies(self, metrics: Metrics) -> None:
         for told, so_far in zip(_latencies(metrics), _latencies(self), strict=True):

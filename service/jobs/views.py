@@ -9,7 +9,7 @@ from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
 from service.short_spec import short_spec
 from service.spec import JobSpec
-from trainers import Metrics, Result, State, metrics_of, set_of
+from trainers import Metrics, Result, State, Usage, metrics_of, set_of
 
 AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
 
@@ -31,6 +31,8 @@ class JobView(JobSummary):
     """The last report over all workers."""
     evaluation: dict[str, Any] | None
     """The last evaluation."""
+    usage: Usage | None = None
+    """What each actor used of its machine, as it was told last; null where nothing is told yet."""
     workers: int
     """Workers that train now."""
     run_dir: str
@@ -68,6 +70,7 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
         retries=progress.retries,
         metrics=progress.metrics,
         evaluation=progress.evaluation,
+        usage=progress.usage,
         workers=result.workers if job.state in AT_WORK else 0,
         run_dir=str(job.run_dir),
         result=result.model_copy(update={"state": job.state, "message": job.message}),

@@ -97,7 +97,9 @@ def test_a_link_lets_through_no_more_than_its_rate_and_is_gone_afterwards() -> N
             with python(names[0], SEND) as client:
                 assert client.wait() == 0
             received, seconds = server.stdout.readline().split()
+        sent = namespaces.sent_bytes(names[0])
     assert int(received) == 500_000
+    assert 500_000 < sent < 600_000  # with headers
     assert float(seconds) > 0.35  # but for what the bucket held at the beginning; a busy machine takes only longer
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert not set(names) & set(left.split())

@@ -124,7 +124,9 @@ class Run:
         return Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision, compiles=compiles)
 
     def start(self) -> Start:
-        params = self.replica().initial_params()
+        replica = self.replica()
+        params = replica.initial_params()
+        self.spec.algorithm.leave_out(replica.model, [self.layout.named(params)], as_built=True)
         return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def context(self, **exchange: object) -> Context:

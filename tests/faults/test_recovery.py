@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from tests.runtime.control.fakes import FakeLog
 from tests.runtime.runs import gone_soon, spec
 from trainers import ClusterInfo, EventLog, State
 from trainers.collectives.endpoints import SharedMemoryEndpoint
@@ -16,6 +17,7 @@ from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.actors.worker import GROUPS, Worker
 from trainers.runtime.cluster import NAMESPACE, default_cpus
 from trainers.runtime.control.actor_watch import ActorWatch
+from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.control.recovery import find_survivors
 from trainers.runtime.control.run_log import GOES_BACK, STARTS_ANEW, LogSummary, summarise_log
 from trainers.runtime.messages import WorkerStatus
@@ -86,7 +88,7 @@ def test_a_survivor_that_is_stopped_as_soon_as_it_has_answered_is_found_out(clus
     pid = ray.get(worker.prepare.options(concurrency_group="control").remote(chooses=False, tries=False)).place.pid
 
     async def take_over() -> None:
-        watch = ActorWatch(ActorPool("survivor", spec(), None, None), print)
+        watch = ActorWatch(ActorPool("survivor", spec(), None, None), print, UsageLog(FakeLog()))
         found = await find_survivors("survivor", 1, watch)
         assert [one.name for one in found.workers] == [name]
         os.kill(pid, signal.SIGSTOP)

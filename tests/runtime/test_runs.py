@@ -230,6 +230,8 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
     assert last["examples"] == 4 * 1437
     assert last["step"] == sum(last["staleness"].values()) == 4 * -(-1437 // 16)
     assert sum(step["compute_s"] for step in run.of("step")) > 0
+    timed = [sum(sum(step[call].values()) for step in run.of("step")) for call in ("fetch_latency", "push_latency")]
+    assert timed == [sum(step[call] for step in run.of("step")) for call in ("fetches", "pushes")]
     (result,) = run.of("result")
     assert result["test_accuracy"] > 0.8
     assert result["epochs"] == 4
@@ -238,6 +240,11 @@ def test_downpour_tells_all_that_is_promised_and_leaves_nothing(tmp_path: Path, 
     assert len(list((tmp_path / "checkpoints").iterdir())) <= train.checkpoint.keep_last
     (actors,) = run.of("actors")
     assert [worker["name"] for worker in actors["workers"]] == ["log/worker/0", "log/worker/1"]
+    assert (result["fetch_latency"]["count"], result["push_latency"]["count"]) == tuple(timed)
+    assert {"worker/0", "worker/1", "shard/0", "coordinator"} <= {
+        name for used in run.of("usage") for name in used["actors"]
+    }
+    assert all(size > 10 for used in run.of("usage") for size in used["memory_mb"])
     gone_soon("log", [a["pid"] for a in (*actors["workers"], *actors["shards"], actors["coordinator"])])
 
 

@@ -67,12 +67,13 @@ class AlgorithmConfig(BaseModel, ABC):
             SpecRejected: Names the field and what would work.
         """
 
-    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]]) -> None:
-        """Zero the weights that the algorithm takes out of a model.
+    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
+        """Zero the weights that the algorithm takes out of a model, and fit the initial values of the others to it.
 
         Args:
             model: as `check_model` takes it.
             versions: values of its parameters by name, or of their optimizer's state; changed in place.
+            as_built: whether they are initial values that nobody has trained.
 
         Raises:
             SpecRejected: As `check_model`.

@@ -70,6 +70,27 @@ class Printed:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What an actor's process uses of its machine."""
+
+    actor: str
+    """Its name within the run: `worker/2`, `evaluator`."""
+    at_s: float
+    """On a clock of its own that runs evenly."""
+    cpu_s: float
+    """CPU time of all its threads so far; without that of processes that it has started."""
+    memory_bytes: int
+    """Resident, with what it shares with others."""
+    sent_bytes: int = 0
+    """Over its TCP connections, so far."""
+    received_bytes: int = 0
+    gpu_share: float | None = None
+    """0 to 1: of the last moments, that in which its GPU computed; None where it has none, or nobody tells."""
+    gpu_bytes: int | None = None
+    """That it has taken from its GPU."""
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """What an actor answers when it is asked whether it is alive."""
 
@@ -95,6 +116,9 @@ class Heartbeat:
 
     printed: Printed | None = None
     """Since the last heartbeat, if anything."""
+
+    reading: Reading | None = None
+    """What the process uses; not at every heartbeat."""
 
     @property
     def progress(self) -> tuple[int, int, bool]:

@@ -87,7 +87,7 @@ class Setup:
         """
         resume = resume or self.spec.checkpoint.resume
         if resume is None:
-            return self._begun(self.blank()), Position()
+            return self.blank(), Position()
         found = read_checkpoint(self._whole(resume))
         position = self._taken_up(found)
         params = self.layout.flatten(found.model)
@@ -101,12 +101,10 @@ class Setup:
             here = {name: value.to(self.replica.device, copy=True) for name, value in (as_built | buffers).items()}
             self.replica.buffers[rank] = here
         scale = LossScale(position.loss_scale, position.scaled_updates)
-        return self._begun(Start(Buffers(params, state), position.examples, position.learning_rate, scale)), position
-
-    def _begun(self, start: Start) -> Start:
-        """The same without the weights that the algorithm takes out of the model."""
-        self.spec.algorithm.leave_out(self.replica.model, map(self.layout.named, start.buffers.vectors))
-        return start
+        start = Start(Buffers(params, state), position.examples, position.learning_rate, scale)
+        versions = map(self.layout.named, start.buffers.vectors)
+        self.spec.algorithm.leave_out(self.replica.model, versions, as_built=False)
+        return start, position
 
     def take_frozen(self) -> None:
         """Give the parameters that are not trained the values that they have in the spec's checkpoint.
@@ -135,6 +133,8 @@ class Setup:
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+        as_built = self.spec.model.weights is None
+        self.spec.algorithm.leave_out(self.replica.model, [self.layout.named(params)], as_built)
         return Start(Buffers(params, self.optimizer.initial_state(params)))
 
     def following(self, num_virtual: int) -> "Setup":

@@ -73,7 +73,7 @@ export function dialog(title, content, buttons) {
       }
     };
     const row = buttons.map(({ label, action, kind }) => {
-      const button = el("button", { type: "submit", class: kind ?? "" }, label);
+      const button = el("button", { type: "submit", class: kind ?? "main" }, label);
       button.addEventListener("click", (event) => {
         event.preventDefault();
         press(button, action);

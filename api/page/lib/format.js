@@ -34,8 +34,8 @@ export function microseconds(value, step = 0) {
   return `${Number((value / by).toPrecision(step ? 6 : 3))} ${unit}`;
 }
 
-/** A moment, from seconds since 1970. */
-export const moment = (seconds) => WHEN.format(new Date(seconds * 1000));
+/** A moment, from seconds since 1970, on one line. */
+export const moment = (seconds) => WHEN.format(new Date(seconds * 1000)).replaceAll(" ", "\u00a0");
 
 /** Hours, minutes and seconds of a moment. */
 export const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);

@@ -189,7 +189,7 @@ function askForToken() {
 }
 
 async function tokenDialog() {
-  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
+  const field = el("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", placeholder: "token" });
   const keep = el("input", { type: "checkbox" });
   const link = signInLink(await ways(), "main", forgetToken);
   const content = [

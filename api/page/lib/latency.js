@@ -47,6 +47,13 @@ export const secondsText = (value) => (value === null || value === undefined ? "
 /** How many calls were counted. */
 export const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
 
+/** Where an axis from one time to another has its ticks: 1, 10, 100 ..., and of a short one 2 and 5 times that too. */
+export function decades(low, high) {
+  const steps = high / low > 300 ? [1] : [1, 2, 5];
+  const powers = Array.from({ length: 12 }, (_, i) => 10 ** i);
+  return powers.flatMap((power) => steps.map((step) => step * power)).filter((tick) => tick >= low && tick <= high);
+}
+
 /** Columns for uPlot: where each bucket begins, microseconds, and how many calls of each kind are in it. */
 export function histogram(kinds) {
   const known = kinds.flatMap((counts) => Object.keys(counts).map(Number));

@@ -111,7 +111,7 @@ export function sentence({ type, data }) {
     ["left", data.left],
   ].filter(([, names]) => names?.length);
   return [
-    data.batch ? `${data.workers} workers, batch ${data.batch}` : `${data.workers} workers`,
+    `${data.workers} worker${data.workers === 1 ? "" : "s"}${data.batch ? `, batch ${data.batch}` : ""}`,
     ...changes.map(([what, names]) => `${what}: ${names.map(shortName).join(", ")}`),
   ].join("; ");
 }

@@ -13,7 +13,7 @@ export function projectSelect(chosen, none, signal, changed) {
     const all = [...new Set(chosen ? [...names, chosen] : names)];
     select.replaceChildren(
       ...(none ? [el("option", { value: "" }, none)] : []),
-      ...all.map((name) => el("option", { value: name, selected: name === chosen }, name)),
+      ...all.map((name) => el("option", { value: name, selected: name === chosen }, none ? name : `project ${name}`)),
     );
     select.hidden = all.length < 2 && !chosen;
   };

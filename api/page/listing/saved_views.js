@@ -21,7 +21,7 @@ export class SavedViews {
       now = addressOf(this.query);
     const mine = Object.keys(views).find((name) => views[name] === now);
     const options = [["", "all jobs"], ...Object.keys(views).map((name) => [name, name])];
-    if (now && mine === undefined) options.push([null, "not kept"]);
+    if (now && mine === undefined) options.push([null, "unsaved view"]);
     this.choice.replaceChildren(
       ...options.map(([value, text]) =>
         el("option", { value: value ?? "\0", selected: value === (mine ?? (now ? null : "")) }, text),

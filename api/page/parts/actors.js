@@ -43,9 +43,9 @@ function row(actor, base) {
     "tr",
     {},
     el("td", {}, el("code", { title: actor.name }, shortName(actor.name))),
-    el("td", {}, actor.node_ip ?? ""),
-    el("td", {}, actor.pid ?? ""),
-    el("td", {}, base ? place(actor, base) : "–"),
+    el("td", { "data-label": "Node" }, actor.node_ip ?? "–"),
+    el("td", { "data-label": "Process" }, actor.pid ?? "–"),
+    el("td", { "data-label": "Ray's dashboard" }, base ? place(actor, base) : "–"),
   );
 }
 

@@ -33,6 +33,9 @@ export function lineColour(i) {
   return `hsl(${(i * 137.5) % 360} 65% ${dark.matches ? 65 : 42}%)`;
 }
 
+/** The same for a style sheet: it follows the system from the light into the dark. */
+export const lineStyle = (i) => (i < COLOURS ? `var(--line-${i + 1})` : lineColour(i));
+
 /** How the i-th of many lines is dashed, since nobody can tell more than some colours apart. */
 export const lineDash = (i) => DASHES[Math.floor(i / COLOURS) % DASHES.length];
 
@@ -131,7 +134,7 @@ export class Chart {
     };
     const y = {
       ...axis,
-      values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : lines[0].format(tick))),
+      values: (_, ticks) => plain(ticks.map((tick) => (tick === null ? "" : lines[0].format(tick)))),
       size: widest,
       ...(whole ? { incrs: WHOLE } : {}),
     };
@@ -268,9 +271,18 @@ function series({ label, stepped, dots, gaps, tint = null, edge }, i, total) {
     width: edge ? 0 : total > 40 ? 0.8 : 1.5,
     stroke: () => (edge ? "transparent" : lineColour(tint ?? i)),
     dash: tint === null ? undefined : lineDash(tint),
-    points: { show: dots ?? false, size: 6 },
+    points: { show: dots || ((plot, at) => isLone(plot.data[at])), size: 6, fill: () => colour("panel") },
     ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
   };
+}
+
+/** Whether there is one value only, of which no line can be drawn. */
+const isLone = (ys) => ys.filter((y) => y !== null && y !== undefined).length === 1;
+
+/** Percents of ticks without the decimals that none of them needs. */
+function plain(texts) {
+  const isRound = texts.every((text) => text === "" || /\.0+ %$/.test(text));
+  return isRound ? texts.map((text) => text.replace(/\.0+ %$/, " %")) : texts;
 }
 
 function widest(_, labels) {

@@ -54,9 +54,9 @@ export function checkpointsPanel(id) {
         el(
           "tr",
           { "data-step": name },
-          el("td", {}, figure(data.epoch)),
-          el("td", {}, count(data.examples)),
-          el("td", {}, el("code", { title: data.path }, name)),
+          el("td", { "data-label": "Epoch" }, figure(data.epoch)),
+          el("td", { "data-label": "Examples" }, count(data.examples)),
+          el("td", { "data-label": "Folder" }, el("code", { title: data.path }, name)),
           el("td", {}, fetch),
         ),
       );

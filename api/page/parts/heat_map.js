@@ -1,6 +1,5 @@
 // What a sweep compares by method and batch, as a table whose cells are coloured: the figures stay readable, also aloud.
 
-import { colour } from "./chart.js";
 import { el } from "../lib/dom.js";
 import { compared, count, figure } from "../lib/format.js";
 
@@ -61,6 +60,6 @@ function filled(cell, share, tells) {
   const node = el("td", { title }, cell.mean === null ? lost || "–" : `${tells.text(tells.value(cell.mean))}${sign}`);
   if (cell.mean === null) node.className = cell.diverged ? "broken" : "void";
   else
-    node.style.backgroundColor = `color-mix(in oklab, ${colour("hot")} ${Math.round(share * 100)}%, ${colour("cool")})`;
+    node.style.backgroundColor = `color-mix(in oklab, var(--hot) ${Math.round(share * 100)}%, var(--cool))`;
   return node;
 }

@@ -1,7 +1,7 @@
 // Models by name: what a job's model is registered as, and how it is registered and fetched.
 
 import { announce, dialog, el, link } from "../lib/dom.js";
-import { figure } from "../lib/format.js";
+import { metricFormat } from "../lib/format.js";
 import { api, download, post } from "../lib/http.js";
 import { actionButton } from "./widgets.js";
 
@@ -39,13 +39,14 @@ function register(id) {
     return true;
   };
   const text = "It becomes the next version of this name, with a file of its own that stays when the job is removed.";
-  return dialog("Register the model", [el("p", {}, text), name, which, notes], [{ label: "Register", action }]);
+  const fields = [el("label", {}, "Name ", name), el("label", {}, "Which ", which), el("label", {}, "Notes ", notes)];
+  return dialog("Register the model", [el("p", {}, text), ...fields], [{ label: "Register", action }]);
 }
 
 /** The metrics of a version, as text. */
 export const metricsOf = ({ facts }) =>
   Object.entries(facts.metrics)
-    .map(([name, value]) => `${name.replaceAll("_", " ")} ${figure(value)}`)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${metricFormat(name, 2)(value)}`)
     .join(", ");
 
 /** Fetch the file of a version. */

@@ -1,6 +1,6 @@
 // A step as stacked bars: one for each number of workers, its parts as long as they take.
 
-import { lineColour } from "./chart.js";
+import { lineStyle } from "./chart.js";
 import { el } from "../lib/dom.js";
 import { figure } from "../lib/format.js";
 import { table } from "./widgets.js";
@@ -50,7 +50,7 @@ function bar(parts, longest) {
   const pieces = parts.map(([, seconds], i) => {
     const piece = el("span");
     piece.style.width = `${(100 * seconds) / longest}%`;
-    piece.style.background = lineColour(i);
+    piece.style.background = lineStyle(i);
     return piece;
   });
   return el("div", { class: "stack", "aria-hidden": true }, pieces);
@@ -58,6 +58,6 @@ function bar(parts, longest) {
 
 function swatch(i) {
   const mark = el("span", { class: "swatch", "aria-hidden": true });
-  mark.style.background = lineColour(i);
+  mark.style.background = lineStyle(i);
   return mark;
 }

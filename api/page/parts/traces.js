@@ -66,7 +66,7 @@ export function tracesPanel(id) {
     drawWanted();
   }
 
-  return { element: el("div", {}, now, none, list, drawn), add, record, close: () => chart?.close() };
+  return { element: el("div", {}, now, none, list, drawn), add, record, isEmpty: () => !none.hidden, close: () => chart?.close() };
 }
 
 /** What is to be recorded, for a dialog: the fields, and what they say. */

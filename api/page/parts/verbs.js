@@ -82,7 +82,7 @@ function scale(path, job) {
     announce(`Scaling to ${workers.value} workers`);
     return true;
   };
-  return dialog("How many workers?", [el("p", {}, job.if_scaled), workers], [{ label: "Scale", action }]);
+  return dialog("How many workers?", [el("p", {}, job.if_scaled), el("label", {}, "Workers ", workers)], [{ label: "Scale", action }]);
 }
 
 function trace(record) {
@@ -123,5 +123,5 @@ async function fork(path, job) {
   };
   const text =
     "A new job from a checkpoint of this one. What changes in its spec, as YAML; nothing: it goes on as it was.";
-  await dialog(`Fork ${job.name}`, [el("p", {}, text), choice, changes], [{ label: "Fork", action }]);
+  await dialog(`Fork ${job.name}`, [el("p", {}, text), el("label", {}, "Checkpoint ", choice), el("label", {}, "Changes ", changes)], [{ label: "Fork", action }]);
 }

@@ -60,8 +60,8 @@ export function facts(pairs) {
   );
 }
 
-/** Call `fn` now and again after each `ms`, until the signal comes; not while nobody looks. */
-export async function every(ms, signal, fn) {
+/** Call `fn` now and again after each `ms`, until the signal comes; not while nobody looks. What there is not: `isGone`. */
+export async function every(ms, signal, fn, isGone = null) {
   while (!signal.aborted) {
     if (!document.hidden) {
       try {
@@ -69,12 +69,20 @@ export async function every(ms, signal, fn) {
         trouble("");
       } catch (error) {
         if (signal.aborted) return;
+        if (error.status === 404 && isGone) return isGone();
         trouble(error.message);
         if (error.status === 404) return;
       }
     }
     await sleep(ms, signal);
   }
+}
+
+/** In a view's place where there is no `kind` of this id: says so, and leads back to the list at `list`. */
+export function absent(kind, id, list) {
+  document.title = `No such ${kind} · Millrace`;
+  const back = el("a", { href: `#/${list}` }, `All ${list}`);
+  return el("div", {}, heading(`No such ${kind}`), el("p", {}, `There is no ${kind} ${id}, or it has been deleted. `, back));
 }
 
 /** What keeps the page from showing what there is, at its top; nothing where all is well. */

@@ -4,7 +4,7 @@ import { Chart } from "../parts/chart.js";
 import { section, table } from "../parts/widgets.js";
 import { el } from "../lib/dom.js";
 import { count, microseconds } from "../lib/format.js";
-import { histogram, KINDS, quantile, SHARES, total } from "../lib/latency.js";
+import { decades, histogram, KINDS, quantile, SHARES, total } from "../lib/latency.js";
 
 const COLUMNS = ["calls", "number", ...SHARES.map((share) => `p${100 * share}`)];
 const MEANING =
@@ -15,11 +15,13 @@ export function latencyPanel() {
   const totals = Object.fromEntries(Object.keys(KINDS).map((kind) => [kind, {}]));
   const body = el("tbody");
   const numbers = () => Object.values(totals).map(total);
+  const ticks = []; // filled before it is drawn
   const chart = new Chart({
     title: "How long a call took",
     lines: Object.values(KINDS).map((label) => ({ label, format: count, stepped: true })),
     zero: true,
     logX: 10,
+    xSplits: ticks,
     xFormat: (us) => microseconds(us),
     atRest: (i) => `${count(numbers()[i])} in all`,
   });
@@ -51,7 +53,9 @@ export function latencyPanel() {
       if (numbers().every((number) => number === 0)) return;
       element.hidden = false;
       body.replaceChildren(...Object.keys(KINDS).map(row));
-      chart.draw(histogram(Object.values(totals)));
+      const columns = histogram(Object.values(totals));
+      ticks.splice(0, ticks.length, ...decades(columns[0][0], columns[0].at(-1)));
+      chart.draw(columns);
     },
     close: () => chart.close(),
   };

@@ -26,7 +26,7 @@ export function clusterView(main, _, signal) {
     details,
     shared,
     section("Running", table("Running", ["Job", "State", "Progress", "Priority"], running), idle),
-    section("Queue", table("Queue", ["Place", "Job", "Priority", "Waits since", "Starts in", "Why"], waiting), empty),
+    section("Queue", table("Queue", ["Place", "Job", "Priority", "Waiting", "Starts in", "Why"], waiting), empty),
   );
   const refresh = async () => {
     const [cluster, busy, queued, listed, me] = await Promise.all([
@@ -116,7 +116,7 @@ function waitingRow(job) {
     el("td", { "data-label": "Place" }),
     el("td", { class: "named" }, opened(job), el("span", { class: "id" }, job.id)),
     el("td", { "data-label": "Priority" }, String(job.priority)),
-    el("td", { "data-label": "Waits since" }),
+    el("td", { "data-label": "Waiting" }),
     el("td", { "data-label": "Starts in" }),
     el("td", { class: "why" }),
   );

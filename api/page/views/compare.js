@@ -1,6 +1,6 @@
 // Several runs compared: one figure of each on one axis, how they ended, and how their specs differ.
 
-import { Chart, TALL, lineColour, lineDash } from "../parts/chart.js";
+import { Chart, TALL, lineColour, lineDash, lineStyle } from "../parts/chart.js";
 import { CompareBar } from "../parts/compare_bar.js";
 import { RunTable } from "../parts/run_table.js";
 import { picture } from "../parts/picture.js";
@@ -46,7 +46,7 @@ export function compareView(main, { query }, signal) {
   return "Compare";
 }
 
-const nothing = () => el("p", { class: "note" }, "Tick jobs in the list, and press Compare there.");
+const nothing = () => el("p", { class: "note" }, "Tick jobs in the ", el("a", { href: "#/jobs" }, "list"), ", and press Compare there.");
 
 function looksOf(query) {
   const asked = query.get("figure") ?? "",
@@ -143,7 +143,7 @@ class Comparison {
       onZoom: (on) => (this.whole.disabled = !on),
     });
     this.frame.replaceChildren(this.chart.element);
-    this.table.paint((i) => lineColour(this.groups ? this.#groupOf(i) : i));
+    this.table.paint((i) => lineStyle(this.groups ? this.#groupOf(i) : i));
   }
 
   #groupOf(i) {

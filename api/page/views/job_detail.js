@@ -9,12 +9,13 @@ import { checkpointsPanel } from "../parts/checkpoints.js";
 import { logPanel } from "../parts/log.js";
 import { predictedPanel } from "../parts/predicted.js";
 import { tracesPanel } from "../parts/traces.js";
-import { badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
+import { absent, badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { secondsText } from "../lib/latency.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
 import { DEFAULT } from "../lib/project_choice.js";
 import { verbs } from "../parts/verbs.js";
+import { usagePanel } from "../usage/actor_usage.js";
 import { latencyPanel } from "../usage/latency.js";
 
 const DRAW_EVERY_MS = 400;
@@ -94,12 +95,14 @@ class JobPage {
     this.spec = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec" });
     this.whole = el("pre", { tabindex: 0, role: "region", "aria-label": "Spec with every default" });
     this.traces = tracesPanel(id);
+    this.traced = section("Traces", this.traces.element);
     this.verbs = verbs(id, () => this.look(), this.traces.record);
     this.actors = actorsPanel();
     this.checkpoints = checkpointsPanel(id);
     this.log = logPanel();
     this.predicted = predictedPanel(signal);
     this.latency = latencyPanel();
+    this.usage = usagePanel(id);
     this.happened = el("ol", { class: "happened" });
     this.axis = this.#axisChoice();
     this.charts = PLOTS.map((plot) => this.#chart(plot));
@@ -132,7 +135,8 @@ class JobPage {
       ),
       this.predicted.element,
       this.latency.element,
-      section("Traces", this.traces.element),
+      this.usage.element,
+      this.traced,
       el(
         "div",
         { class: "columns" },
@@ -144,7 +148,7 @@ class JobPage {
     );
     signal.addEventListener("abort", () => {
       this.traces.close();
-      this.latency.close();
+      for (const panel of [this.latency, this.usage]) panel.close();
       for (const { chart } of this.charts) chart.close();
     });
   }
@@ -157,6 +161,7 @@ class JobPage {
       this.#lookOn();
     } catch (error) {
       if (this.signal.aborted) return;
+      if (error.status === 404) return this.element.replaceChildren(absent("job", this.id, "jobs"));
       trouble(error.message);
       if (error.status) return;
       await sleep(AGAIN_MS, this.signal);
@@ -177,10 +182,11 @@ class JobPage {
     document.title = `${job.name} ${job.state} · Millrace`;
     setText(this.title, job.name);
     setBadge(this.badge, job.state);
-    setText(this.why, `${job.reason}: ${job.message}`);
+    setText(this.why, job.message);
     this.looked = performance.now();
     setProgress(this.bar, job.progress, job.eta_s);
     this.verbs.update(job);
+    this.traced.hidden = ENDED.includes(job.state) && this.traces.isEmpty(); // none will come any more
     this.#showFacts(job);
     trouble("");
   }
@@ -195,10 +201,11 @@ class JobPage {
     this.facts.replaceChildren(
       facts([
         ["Job", el("code", {}, job.id)],
+        ["Reason", el("code", {}, job.reason)],
         ["Algorithm", job.algorithm],
         ["Model on data", `${job.spec.model.name} on ${job.spec.data.name}`],
         ...(job.spec.task && job.spec.task.name !== "classification" ? [["Task", job.spec.task.name]] : []),
-        ["Workers", `${job.workers} of ${job.spec.workers.count}`],
+        ["Workers", ENDED.includes(job.state) ? String(result.workers) : `${job.workers} of ${job.spec.workers.count}`],
         ["Epochs", this.live.epochs],
         ["Examples", this.live.examples],
         ...(isValidated ? [["On the validation set", this.live.validation]] : []),
@@ -232,6 +239,7 @@ class JobPage {
 
   #take(event) {
     this.curves.add(event);
+    this.usage.add(event);
     this.log.add(event);
     if (event.type === "step") for (const panel of [this.predicted, this.latency]) panel.add(event);
     if (event.type === "result") this.predicted.end(event.data);
@@ -239,6 +247,7 @@ class JobPage {
     if (event.type === "checkpoint") this.checkpoints.add(event);
     if (event.type === "result" && event.data.model_path) this.checkpoints.finish(event.data);
     if (event.type === "trace") this.traces.add(event);
+    if (event.type === "trace") this.traced.hidden = false;
     if (event.type === "actors" || event.type === "resize") this.actors.show(event);
     this.#tellMarks();
   }
@@ -297,7 +306,7 @@ class JobPage {
     }
     if (!this.drawn) performance.mark("first plot");
     this.drawn = true;
-    for (const panel of [this.predicted, this.latency]) panel.draw();
+    for (const panel of [this.predicted, this.latency, this.usage]) panel.draw();
     this.#showProgress();
   }
 

@@ -73,7 +73,7 @@ class JobList {
     this.table.show(rows);
     this.#offer(rows);
     this.none.hidden = rows.length > 0 && !(this.sort && page.next_page_token);
-    const nothing = looksForSome(query) ? "No job is like that." : "No jobs yet. Press n to write one.";
+    const nothing = looksForSome(query) ? "No job is like that." : "No jobs yet. New job, or the key n, leads to where one is written.";
     setText(this.none, rows.length ? `Only the ${rows.length} rows of this page are sorted.` : nothing);
     turnPage(this.older, "#/jobs", query, page.next_page_token);
     this.#tell(page.jobs);

@@ -43,7 +43,7 @@ export function modelsView(main, { query }, signal) {
 
 function row(one, name, look) {
   const fetch = actionButton("Download", "quiet", () => fetchVersion(one));
-  const drop = actionButton("Remove", "danger", async () => {
+  const drop = actionButton("Remove", "danger quiet", async () => {
     const act = () => remove(`v1/registry/${encodeURIComponent(one.id)}`);
     if (!(await confirmed(`Remove ${one.id}?`, "Its file is removed for good, unless another version has it.", "Remove", act)))
       return;

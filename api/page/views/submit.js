@@ -153,7 +153,7 @@ class SpecForm {
     setText(
       this.verdict,
       `Good: ${trials}${job.algorithm.name}, ${job.model.name} on ${job.data.name}, ` +
-        `${job.workers.count} workers, ${job.epochs} epochs.`,
+        `${job.workers.count} worker${job.workers.count === 1 ? "" : "s"}, ${job.epochs} epochs.`,
     );
     setText(this.resolved, JSON.stringify(spec, null, 2));
     if (found.trials === undefined) this.#predict(job, this.latest);

@@ -9,6 +9,7 @@ import { editDialog, labelText } from "../parts/edit_dialog.js";
 import { heatMap, method } from "../parts/heat_map.js";
 import { tuningReport } from "../parts/tuning.js";
 import {
+  absent,
   actionButton,
   badge,
   confirmed,
@@ -29,7 +30,7 @@ const REFRESH_MS = 4000;
 export function sweepView(main, { id }, signal) {
   const page = new SweepPage(id, signal);
   main.append(page.element);
-  every(REFRESH_MS, signal, () => page.refresh());
+  every(REFRESH_MS, signal, () => page.refresh(), () => main.replaceChildren(absent("sweep", id, "sweeps")));
   signal.addEventListener("abort", () => page.close());
   return `Sweep ${id}`;
 }
@@ -89,8 +90,9 @@ class SweepPage {
     document.title = `${sweep.name} ${sweep.state} · Millrace`;
     setText(this.title, sweep.name);
     setBadge(this.badge, sweep.state);
-    setText(this.why, `${sweep.reason}: ${sweep.message}`);
-    setText(this.counts, `Trials ${countsOf(sweep)}`);
+    setText(this.why, sweep.message);
+    this.why.title = sweep.reason;
+    setText(this.counts, countsOf(sweep, " trials"));
     const project = sweep.project === DEFAULT ? "" : `project ${sweep.project}`;
     const marks = [project, labelText(sweep.labels), sweep.archived && "archived"].filter(Boolean);
     setText(this.labels, marks.join(" · "));

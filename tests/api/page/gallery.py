@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Error as BrowserError
 
 from service import Role
 from tests.api.conftest import Service, serving
@@ -23,13 +24,14 @@ from tests.api.page.conftest import Visit, chromium, find_chromium
 from tests.api.page.scene import Scene, job_states
 from tests.api.page.sweep import shown, tuned, without_baseline
 
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
-    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
+LOOKS = ("light", "dark", "phone")
+SCREENS: dict[str, dict[str, Any]] = {
+    "desk": {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"},
     "phone": {"viewport": {"width": 375, "height": 812}, "is_mobile": True, "has_touch": True},
 }
-SETTLED_MS = 700
-"""So long after its last action a view has drawn its charts."""
+SETTLED_MS = 250
+"""So long after what it waited for a view has drawn its charts."""
+PATIENCE_MS = 20_000
 WRONG_SPEC = "name: first\nalgorithm: downpor\nbatch: many\nworkers: 0\nepochs: 3\n"
 
 Act = Callable[[Page], object]
@@ -64,7 +66,6 @@ def views_of(scene: Scene) -> list[View]:
         View("jobs", "jobs"),
         View("jobs-sweep-open", "jobs", open_sweep),
         View("jobs-columns", "jobs", lambda page: page.get_by_text("Columns", exact=True).first.click()),
-        View("jobs-none-like-that", "jobs?state=FAILED&label=no%3Dwhere"),
         *(View(f"job-{state.lower()}", f"jobs/{job}") for state, job in scene.jobs.items()),
         View("job-language-model", f"jobs/{scene.of_text}"),
         View("job-scale", running, press("Scale")),
@@ -96,7 +97,10 @@ def views_of(scene: Scene) -> list[View]:
     ]
 
 
-EMPTY = [View(f"empty-{name}", name) for name in ("jobs", "sweeps", "compare", "models", "cluster")]
+EMPTY = [
+    *(View(f"empty-{name}", name) for name in ("jobs", "sweeps", "compare", "models", "cluster")),
+    View("jobs-none-like-that", "jobs?state=FAILED&label=no%3Dwhere"),
+]
 
 
 def open_sweep(page: Page) -> None:
@@ -123,45 +127,67 @@ def lose_service(page: Page) -> None:
     """It answers nothing any more."""
     page.route("**/v1/**", lambda route: route.abort())
     page.locator("#trouble").filter(has_text="does not answer").wait_for()
+    page.unroute("**/v1/**")  # for the views after it
 
 
 def answer_for_sweeps(one: Visit) -> None:
     """Three sweeps, in the service's place: to run them would take Ray."""
     found = [shown(seeds=1), tuned(), without_baseline()]
-    one.answer("**/v1/sweeps?*", {"sweeps": [sweep for sweep, _ in found], "next_page_token": None})
+    one.answer("**/v1/sweeps?page_size*", {"sweeps": [sweep for sweep, _ in found], "next_page_token": None})
+    one.page.route("**/v1/jobs?label=sweep*", answer_for_trials)
+    line = {"name": "loss", "x": "epoch", "points": [[i / 10, 1 / i] for i in range(1, 20)], "total": 19}
+    one.answer("**/v1/metrics?*0000000000*", {"lines": [line] * 12 + [None]})
     for sweep, report in found:
         one.answer(f"**/v1/sweeps/{sweep['id']}", sweep)
         one.answer(f"**/v1/sweeps/{sweep['id']}/report*", report)
 
 
-class Photographer:
-    """Takes the pictures of one look."""
+def answer_for_trials(route: Route) -> None:
+    """Ended jobs, as trials of the sweep that is opened in the list of jobs."""
+    found = route.fetch(url=f"{route.request.url.partition('?')[0]}?state=SUCCEEDED").json()
+    for number, job in enumerate(found["jobs"]):
+        job |= {"id": f"{number:012d}", "name": f"trial {number}", "labels": {"sweep": "sweep-1"}}
+    route.fulfill(json=found)
 
-    def __init__(self, browser: Browser, folder: Path, look: str) -> None:
+
+class Photographer:
+    """Takes the pictures: in the light and in the dark at one visit of a view, and at another one on a phone."""
+
+    def __init__(self, browser: Browser, folder: Path) -> None:
         self.browser = browser
         self.folder = folder
-        self.look = look
         self.complaints: list[str] = []
 
     def take(self, service: Service, views: list[View], with_sweeps: bool = False) -> None:
         """Visit these views of a service."""
-        for view in views:
-            context = self.browser.new_context(**LOOKS[self.look])
+        for screen, looks in SCREENS.items():
+            context = self.browser.new_context(**looks)
             one = Visit(context.new_page(), service.url)
-            one.page.set_default_timeout(20_000)
+            one.page.set_default_timeout(PATIENCE_MS)
             if with_sweeps:
                 answer_for_sweeps(one)
-            try:
-                page = one.go(view.path)
-                page.locator(view.ready).first.wait_for()
-                page.wait_for_timeout(SETTLED_MS // 2)
-                view.act(page)
-            except Exception as error:  # the picture shows how far it came
-                self.complaints.append(f"{view.name}, {self.look}: {error}")
-            one.page.wait_for_timeout(SETTLED_MS)
-            one.page.screenshot(path=self.folder / f"{view.name}-{self.look}.png", full_page=True)
-            self.complaints += [f"{view.name}, {self.look}: {told}" for told in one.complaints]
+            for view in views:
+                self._visit(one, view, screen)
             context.close()
+
+    def _visit(self, one: Visit, view: View, screen: str) -> None:
+        page = one.page
+        try:
+            page.goto("about:blank")
+            one.go(view.path)
+            page.locator(view.ready).first.wait_for()
+            page.wait_for_timeout(SETTLED_MS)
+            view.act(page)
+        except BrowserError as error:  # the picture shows how far it came
+            self.complaints.append(f"{view.name}, {screen}: {error}")
+        page.wait_for_timeout(SETTLED_MS)
+        whole = page.locator("dialog").count() == 0
+        for look in ("light", "dark") if screen == "desk" else ("phone",):
+            page.emulate_media(color_scheme="dark" if look == "dark" else "light")
+            page.screenshot(path=self.folder / f"{view.name}-{look}.png", full_page=whole)
+        page.emulate_media(color_scheme="light")
+        self.complaints += [f"{view.name}, {screen}: {told}" for told in one.complaints]
+        one.complaints.clear()
 
 
 def write_index(folder: Path, names: list[str]) -> None:
@@ -195,17 +221,14 @@ def main(folder: Path) -> int:
         scene = job_states(service)
         views, signed_out = views_of(scene), [View("signed-out", "jobs", ready="dialog")]
         browser = stack.enter_context(chromium(program))
-        complaints = []
-        for look in LOOKS:
-            taker = Photographer(browser, folder, look)
-            taker.take(service, views, with_sweeps=True)
-            taker.take(alone, EMPTY)
-            taker.take(closed, signed_out)
-            complaints += taker.complaints
+        taker = Photographer(browser, folder)
+        taker.take(service, views, with_sweeps=True)
+        taker.take(alone, EMPTY)
+        taker.take(closed, signed_out)
     write_index(folder, [view.name for view in (*views, *EMPTY, *signed_out)])
-    for complaint in complaints:
+    for complaint in taker.complaints:
         print(complaint, file=sys.stderr)
-    return 1 if complaints else 0
+    return 1 if taker.complaints else 0
 
 
 if __name__ == "__main__":

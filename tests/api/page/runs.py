@@ -11,8 +11,8 @@ HOSTILE = "<img src=x onerror=\"window.broken = 1; alert('broken')\">"
 PLACE = {"node_id": "ab" * 28, "node_ip": "192.0.2.1"}
 
 
-def train(run: FakeRun, epochs: int, an_epoch: int = 10) -> None:
-    """Train so far, with everything that a run tells."""
+def train(run: FakeRun, epochs: int, an_epoch: int = 10, slowly: float = 3.0) -> None:
+    """Train so far, with everything that a run tells. slowly: Epochs in which the loss falls to 1/e."""
     if run.journal.seq < 3:
         run.state(State.RUNNING, "Training", "two workers train")
         workers = [{"name": f"{run.job_id}/worker/{i}", "pid": 100 + i, "actor_id": f"a{i}", **PLACE} for i in range(2)]
@@ -20,7 +20,7 @@ def train(run: FakeRun, epochs: int, an_epoch: int = 10) -> None:
         run.emit("actors", workers=workers, shards=[shard], coordinator={"name": f"{run.job_id}/coordinator", "pid": 9})
     for i in range(1, epochs * an_epoch + 1):
         epoch = i / an_epoch
-        run.emit("step", **step(epoch, i))
+        run.emit("step", **step(epoch, i, slowly))
         if i % an_epoch == 0:
             run.evaluation(epoch, 1 - 0.03 - 0.8 * math.exp(-epoch / 2))
             examples = int(epoch * 1000)
@@ -28,11 +28,11 @@ def train(run: FakeRun, epochs: int, an_epoch: int = 10) -> None:
     run.emit("log", level="warning", message=f"{HOSTILE} is what somebody logs")
 
 
-def step(epoch: float, number: int) -> dict[str, Any]:
+def step(epoch: float, number: int, slowly: float = 3.0) -> dict[str, Any]:
     """The data of a step."""
     return {
         "step": number, "epoch": epoch, "examples": int(epoch * 1000), "examples_per_s": 500.0 + number,
-        "loss": 2.3 * math.exp(-epoch / 3), "learning_rate": 0.1, "workers": 2, "wait_data_s": 0.0,
+        "loss": 2.3 * math.exp(-epoch / slowly), "learning_rate": 0.1, "workers": 2, "wait_data_s": 0.0,
         "wait_communication_s": 0.0, "compute_s": 1.0, "staleness": {"0": number, "2": number // 2},
     }  # fmt: skip
 

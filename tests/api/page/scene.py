@@ -10,7 +10,7 @@ from trainers.events import State
 from trainers.runtime.cluster import Resources
 from trainers.training.export import FINISHED
 
-LOST = "worker/1 on 192.0.2.1 was lost; 1 worker goes on, and a new one is asked for"
+LOST = "was lost with its node 192.0.2.1; 1 worker goes on, and a new one is asked for"
 FAILURE = "worker/0: RuntimeError: the loss is not finite at step 40; lower optimizer.lr, or clip gradients"
 SPEC = {"algorithm": "downpour", "data": "digits", "model": "mlp", "workers": 2, "epochs": 5}
 
@@ -60,19 +60,30 @@ def job_states(service: Service) -> Scene:
 
 def _run(service: Service, run: FakeRun) -> None:
     train(run, 2)
-    run.emit("fault", actor="worker/1", why=LOST, examples=2000)
-    run.emit("resize", workers=1, joined=[], left=["worker/1"], examples=2000)
-    run.emit("resize", workers=2, joined=["worker/2"], left=[], examples=2000)
+    run.emit("fault", actor=f"{run.job_id}/worker/1", why=LOST, examples=2000)
+    run.emit("resize", workers=1, joined=[], left=[f"{run.job_id}/worker/1"], examples=2000)
+    run.emit("resize", workers=2, joined=[f"{run.job_id}/worker/2"], left=[], examples=2000)
 
 
 def _succeed(service: Service, run: FakeRun) -> None:
-    train(run, 5)
+    train(run, 5, slowly=2.0)
     (run.run_dir / FINISHED).write_bytes(f"weights of {run.job_id}".encode())
-    run.succeed()
+    run.emit("result", **_result(run))
+    run.state(State.SUCCEEDED, "Completed", "trained to the end")
+
+
+def _result(run: FakeRun) -> dict[str, object]:
+    metrics = {"accuracy": 0.904, "loss": 0.31}
+    return {
+        "job_id": run.job_id, "state": "SUCCEEDED", "epochs": 5, "examples": 5000, "test_accuracy": 0.904,
+        "test_loss": 0.31, "train_loss": 0.43, "metrics": metrics, "headline": "accuracy", "higher_is_better": True,
+        "examples_per_s": 540.0, "wall_s": 95.0, "algorithm": "downpour", "workers": run.size,
+        "model_path": "model.safetensors", "message": "", "best": None,
+    }  # fmt: skip
 
 
 def _fail(service: Service, run: FakeRun) -> None:
-    train(run, 1)
+    train(run, 1, slowly=9.0)
     run.emit("log", level="error", message=FAILURE)
     run.state(State.FAILED, "TrainingFailed", FAILURE)
 
@@ -84,7 +95,7 @@ def _cancelled(service: Service, run: FakeRun) -> None:
 
 
 def _paused(service: Service, run: FakeRun) -> None:
-    train(run, 3)
+    train(run, 3, slowly=4.0)
     service.client.pause(run.job_id)
     run.state(State.PAUSED, "Paused", "paused after 3000 examples; it goes on from there")
 
@@ -100,7 +111,7 @@ def _pausing(service: Service, run: FakeRun) -> None:
 
 def _recover(service: Service, run: FakeRun) -> None:
     train(run, 1)
-    run.emit("fault", actor="worker/1", why=LOST, examples=1000)
+    run.emit("fault", actor=f"{run.job_id}/worker/1", why=LOST, examples=1000)
     run.state(State.RECOVERING, "WorkerLost", LOST)
 
 

@@ -66,5 +66,7 @@ def tuned() -> tuple[dict[str, Any], str]:
     sweep, _ = shown("SUCCEEDED", seeds=1)
     axes = {"optimizer.lr": [0.01, 0.03, 0.1, 0.3], "optimizer.name": ["momentum", "sgd"], "data.limit": [100, 200]}
     spec = sweep["spec"] | {"axes": axes | {"seed": [0, 1]}}
-    sweep |= {"id": "sweep-2", "name": "tuned", "spec": spec, "results": results}
+    counts = {"total": len(results), "succeeded": len(results)}
+    sweep |= {"id": "sweep-2", "name": "tuned", "spec": spec, "results": results, "trials": counts, "progress": 1.0}
+    sweep |= {"eta_s": None, "reason": "Completed", "message": "all trials have ended"}
     return sweep, tuning_report(found).model_dump_json()

@@ -28,6 +28,7 @@ def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, vis
     page.get_by_role("link", name="how-large").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("how-large")
     expect(page.locator(".answer li").first).to_contain_text("64")
+    expect(page.get_by_text("39 trials: 39 succeeded")).to_be_visible()
     figure = page.get_by_role("figure", name="Test error against batch size")
     expect(figure.locator("canvas")).to_be_visible()
     expect(figure.get_by_role("listitem")).to_have_count(4)
@@ -37,6 +38,9 @@ def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, vis
     ground = "(node) => getComputedStyle(node).backgroundColor"
     linear = heat.get_by_role("row", name="linear, gradual warm-up").get_by_role("cell")
     assert linear.nth(1).evaluate(ground) != linear.nth(3).evaluate(ground)
+    light = linear.nth(1).evaluate(ground)
+    page.emulate_media(color_scheme="dark")  # it follows the system while it is open
+    assert linear.nth(1).evaluate(ground) != light
     trials = page.get_by_role("region", name="Trials").get_by_role("row")
     expect(trials).to_have_count(40)
     expect(trials.nth(1)).to_contain_text(re.compile(r"trial 0.*64.*none.*SUCCEEDED.*100 %.*\d+\.\d\d %"))

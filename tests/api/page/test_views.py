@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import expect
 
-from tests.api.conftest import Service
+from tests.api.conftest import Service, eventually
 from tests.api.page.conftest import Visit
 from tests.api.page.runs import as_stream, step, train, train_on_text
 from trainers.events import State
@@ -75,6 +76,8 @@ def test_one_job_from_its_first_event_to_its_last(service: Service, visit: Enter
     run.succeed()
     expect(page.get_by_text("SUCCEEDED", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    expect(page.locator(".facts")).to_contain_text(re.compile(r"Workers2\D"))
+    expect(page.get_by_role("heading", name="Traces")).to_be_hidden()
     page.get_by_label("over").select_option("seconds")
     expect(loss.locator("canvas")).to_be_visible()
 
@@ -88,7 +91,7 @@ def test_a_language_model_s_job_shows_what_its_task_measures(service: Service, v
     expect(page.get_by_role("figure", name="Gradient norm").locator("canvas")).to_be_visible()
     expect(page.get_by_role("figure", name="Gradient noise scale").locator("canvas")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^loss 1\.5, ?perplexity 4\.48.*bits per byte 2\.1"))).to_be_visible()
-    expect(page.locator(".charts")).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
+    expect(page.locator(".charts").first).not_to_contain_text(re.compile("accuracy|error", re.IGNORECASE))
     page.get_by_role("link", name="Compare with others").click()
     choice = page.get_by_label("Figure")
     expect(choice.get_by_role("option", name="Test bits per byte")).to_be_attached()
@@ -276,3 +279,32 @@ def test_the_page_says_that_the_service_is_gone_and_goes_on_when_it_is_back(
     expect(lines.last).to_contain_text("while you were away")
     expect(lines).to_have_count(4)
     expect(page.locator("#trouble")).to_be_hidden()
+
+
+def test_a_single_value_is_a_point(service: Service, visit: Enter) -> None:
+    """Of one evaluation no line can be drawn."""
+    job = service.client.submit({"name": "first", "epochs": 5})
+    train(service.started(job.id), 1)
+    page = visit().go(f"jobs/{job.id}")
+    canvas = page.get_by_role("figure", name="Test accuracy").locator("canvas")
+    expect(canvas).to_be_visible()
+    drawn = """(canvas) => {
+      const [red, green, blue] = [0x12, 0x66, 0x7a]; // --line-1
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let found = 0;
+      for (let i = 0; i < data.length; i += 4) {
+        const off = Math.abs(data[i] - red) + Math.abs(data[i + 1] - green) + Math.abs(data[i + 2] - blue);
+        if (data[i + 3] && off < 30) found++;
+      }
+      return found;
+    }"""
+    eventually(lambda: canvas.evaluate(drawn) > 5, within_s=20)
+
+
+@pytest.mark.parametrize("kind", ["job", "sweep"])
+def test_what_there_is_not_leads_back(visit: Enter, kind: str) -> None:
+    page = visit().go(f"{kind}s/{kind}-no")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"No such {kind}")
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    page.get_by_role("link", name=f"All {kind}s").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{kind.title()}s")

@@ -31,7 +31,7 @@ def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> N
         )
 
     clean = ended_well(start("faults-blocks-clean", train(0), tmp_path / "clean"), 40)
-    watched = start("faults-blocks", train(0.05), tmp_path)
+    watched = start("faults-blocks", train(0.2), tmp_path)  # it is not to end meanwhile
     has_trained(watched)
     os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
     fault(watched)

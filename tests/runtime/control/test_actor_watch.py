@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.control.fakes import prepared
+from tests.runtime.control.fakes import FakeLog, prepared
 from tests.runtime.runs import spec
 from trainers.elastic.heartbeat import DEAF_S, Heartbeat, HeartbeatHistory
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control import actor_watch
 from trainers.runtime.control.actor_watch import ActorWatch, WatchedActor
+from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.processes import ProcessId
 
 
@@ -24,7 +25,7 @@ def test_an_actor_that_hangs_is_ended_and_the_reason_kept(monkeypatch: pytest.Mo
     worker = WorkerHandle(0, "job/worker/0", "actor") if is_worker else None
     reads = Heartbeat(example=57, reading_s=6)
     one = WatchedActor("actor", "", HeartbeatHistory(0.0, 0.0, beat=reads), worker, process)
-    watch = ActorWatch(pool, print)
+    watch = ActorWatch(pool, print, UsageLog(FakeLog()))
     watch._judge(one)
     watch._judge(one)  # once is enough
     assert ended == [("a", actor_watch.kill, process)]
@@ -35,7 +36,7 @@ def test_an_actor_that_hangs_is_ended_and_the_reason_kept(monkeypatch: pytest.Mo
 
 def test_a_long_start_names_who_does_something_and_not_who_waits_for_it() -> None:
     pool = ActorPool("job", spec(), None, None)
-    watch, now_s = ActorWatch(pool, print), 0.0
+    watch, now_s = ActorWatch(pool, print, UsageLog(FakeLog())), 0.0
     watch.clock.read = lambda: now_s  # type: ignore[method-assign]
     for number, activity, for_s in ((0, "waits for another process of this node", 40), (1, "opens the dataset", 35)):
         worker = WorkerHandle(number, f"job/worker/{number}", f"actor {number}")
@@ -55,7 +56,7 @@ def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pyte
     monkeypatch.setattr(actor_watch, "do_on", lambda *arguments: ended.append(arguments))
     monkeypatch.setattr(actor_watch, "process_of", lambda actor: ("a", 7))
     monkeypatch.setattr(actor_watch, "ask_on", lambda node, function, *arguments: process)
-    watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print), 2 * DEAF_S
+    watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print, UsageLog(FakeLog())), 2 * DEAF_S
     watch.clock.read = lambda: now_s  # type: ignore[method-assign]
     one = WatchedActor("actor", "", HeartbeatHistory(0.0, 0.0), looking=None)
     asyncio.run(watch._find(one))

@@ -120,7 +120,7 @@ class HybridConfig(AlgorithmConfig):
                     f"use at most {layer.outputs}, or algorithm sync"
                 )
 
-    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]]) -> None:
+    def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
         if self.connect is None:
             return
         from trainers.algorithms.hybrid.slices import restrict
@@ -129,7 +129,7 @@ class HybridConfig(AlgorithmConfig):
         head = split_model(model).head
         self.connect.check_head(head)
         for named in versions:
-            restrict(head, self.connect.blocks, named)
+            restrict(head, self.connect.blocks, named, as_built)
 
     @property
     def blocks(self) -> int:

@@ -144,11 +144,19 @@ def shapes(own: Sequence[LayerSlice]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def restrict(head: Sequence[FullyConnected], blocks: int, named: dict[str, Tensor]) -> None:
-    """Zero the weights between the blocks, which the model does not have. named: parameters by name, in place."""
+def restrict(head: Sequence[FullyConnected], blocks: int, named: dict[str, Tensor], as_built: bool) -> None:
+    """Zero the weights between the blocks, which the model does not have.
+
+    Args:
+        head: All its layers.
+        blocks: g, which divides their widths.
+        named: Parameters by name; changed in place.
+        as_built: Whether the other weights are made sqrt(g) times as large, so that a sum over 1/g of the inputs begins
+            with the variance of the whole layer's.
+    """
     for part in layer_slices(head, ["outputs"] * len(head), 0, 1, blocks):
         name = f"{part.layer.name}.weight"
         if part.blocks > 1 and name in named:
-            kept = part.taken(name, named[name]).clone()
+            kept = part.taken(name, named[name]) * (blocks**0.5 if as_built else 1.0)
             named[name].zero_()
             part.put(name, kept, named[name])

@@ -12,6 +12,7 @@ from trainers.data.reading import OPENING
 from trainers.elastic.heartbeat import Heartbeat
 from trainers.runtime.actors.coordinator_watch import CoordinatorWatch
 from trainers.runtime.actors.printed import Printing
+from trainers.runtime.actors.usage import UsageMeter
 from trainers.runtime.memory import memory_kills
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import cleanup, leave
@@ -32,7 +33,8 @@ class BaseActor:
         self.activity, self.active_since_s = "", time.monotonic()
         self.setup: Setup | None = None  # of the actors that have data and a model
         self.watch = None if coordinator_name is None else CoordinatorWatch(coordinator_name)
-        self.printing = Printing(name.partition("/")[2] or name)
+        own_name = name.partition("/")[2] or name
+        self.printing, self.usage = Printing(own_name), UsageMeter(own_name)
         self._own_process()
 
     def process(self) -> ProcessId:
@@ -45,7 +47,8 @@ class BaseActor:
         """Take note that the coordinator is alive, and tell what this actor does."""
         if self.watch is not None:
             self.watch.hear(coordinator)
-        return replace(self.heartbeat(), printed=self.printing.take())
+        device = None if self.setup is None else self.setup.replica.device
+        return replace(self.heartbeat(), printed=self.printing.take(), reading=self.usage.read_if_due(device))
 
     def heartbeat(self) -> Heartbeat:
         """What this actor does."""

@@ -14,6 +14,7 @@ import ray
 from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime, Printed
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
+from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.nodes import ask_on, do_on, process_of
 from trainers.runtime.processes import ProcessId, kill, look_at, process_numbered, this_process
 
@@ -44,10 +45,11 @@ class WatchedActor:
 class ActorWatch:
     """Kept by the coordinator."""
 
-    def __init__(self, pool: ActorPool, hear: Callable[[Printed], None]) -> None:
-        """hear: Takes what actors have printed."""
+    def __init__(self, pool: ActorPool, hear: Callable[[Printed], None], usage: UsageLog) -> None:
+        """hear: Takes what actors have printed; usage: what they use of their machines."""
         self.pool = pool
         self.hear = hear
+        self.usage = usage
         self.clock = OwnTime(2 * BEAT_S)
         self.read_within_s = pool.spec.data.timeout_s
         self.watched: dict[Any, WatchedActor] = {}  # by the actor's handle
@@ -63,6 +65,7 @@ class ActorWatch:
                 self._judge(one)
                 if one.asking is None:
                     one.asking = asyncio.create_task(self._ask(one, here))
+            self.usage.look()
             await asyncio.sleep(BEAT_S)
 
     async def hear_out(self) -> None:
@@ -73,6 +76,7 @@ class ActorWatch:
             asked = [asyncio.create_task(self._ask(one, here)) for one in known]
             await asyncio.wait(asked, timeout=LAST_WORDS_S)
             _cancel(asked)
+        self.usage.tell()
 
     def hurry(self) -> None:
         """The run is to stop: wait for nobody who reads the data for long."""
@@ -146,6 +150,8 @@ class ActorWatch:
             one.history.hear(self.clock.read(), beat)
             if beat.printed is not None:
                 self.hear(beat.printed)
+            if beat.reading is not None:
+                self.usage.hear(beat.reading)
         one.asking = None
 
     async def _look(self, one: WatchedActor, process: ProcessId) -> None:

@@ -10,6 +10,7 @@ from trainers.runtime.control.config import RunConfig
 from trainers.runtime.control.onlookers.callbacks import CallbackCalls
 from trainers.runtime.control.onlookers.predictions import Predictions
 from trainers.runtime.control.onlookers.tracing import Tracing
+from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.control.run_events import EventQueue, StopsEarly, Tasks
 from trainers.runtime.control.run_log import RunLog
 from trainers.runtime.control.shard_group import ShardGroup
@@ -59,7 +60,7 @@ def assemble(config: RunConfig, log: RunLog, pool: ActorPool, topology: Topology
     shards = ShardGroup(pool, standbys, log, events)
     snapshots = Snapshots(pool, config.spec, config.run_dir, log, lambda why: events.put_nowait(StopsEarly(why)))
     schedule = SnapshotSchedule(pool, shards, snapshots)
-    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool, log.printed)
+    callbacks, watch = CallbackCalls(pool, log, events), ActorWatch(pool, log.printed, UsageLog(log))
     tasks = Tasks(events)
     tracing = Tracing(config.run_dir, pool, log, tasks)
     return RunParts(

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainers.elastic.heartbeat import Printed
 from trainers.errors import Fenced
-from trainers.events import EventType, Result, State, at_work_s
+from trainers.events import EventType, Result, State, Usage, at_work_s
 from trainers.runtime.control.ending import Circumstances, RunEnd, after_failure
 from trainers.runtime.event_log import EventLog, EventLogReader, Fence
 from trainers.runtime.messages import ActorLocation
@@ -167,6 +167,11 @@ class RunLog:
         with suppress(OSError, Fenced):
             for data in said:
                 self.write("log", data)
+
+    def usage(self, usage: Usage) -> None:
+        """What the actors use of their machines. No run ends for want of it."""
+        with suppress(OSError, Fenced):
+            self.write("usage", usage.model_dump(mode="json", exclude_defaults=True))
 
     def warning(self, message: str, examples: int, epoch: float) -> None:
         """The run trains on, and its loss says that it should not be left to itself."""
