@@ -13,7 +13,7 @@ COPY service ./service
 COPY api ./api
 COPY deploy ./deploy
 RUN case "$DEVICE" in cuda) ;; cpu) export PIP_EXTRA_INDEX_URL="$CPU_INDEX" ;; *) echo "DEVICE is cuda or cpu" >&2; exit 2 ;; esac \
-    && pip install --no-cache-dir --constraint constraints.txt '.[mlflow,onnx,postgres,s3]'
+    && pip install --no-cache-dir --constraint constraints.txt '.[mlflow,oidc,onnx,postgres,s3]'
 
 # What the service keeps, and the runs: the same folder in every container.
 RUN useradd --create-home --uid 1000 millrace && install --directory --owner millrace --mode 700 /var/lib/millrace

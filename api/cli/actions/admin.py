@@ -161,4 +161,5 @@ def print_me(client: Client, end_token: bool, as_json: bool) -> None:
         typer.echo(json.dumps({**identity.model_dump(mode="json"), "ended": end_token}))
         return
     token = f"with the token {identity.token}" + (", which has ended" if end_token else "")
-    typer.echo(f"{identity.user}, {identity.role}, {token if identity.token else 'without a token'}")
+    other = "without a token" if identity.expires is None else "with a token of the sign-in provider"
+    typer.echo(f"{identity.user}, {identity.role}, {token if identity.token else other}")
