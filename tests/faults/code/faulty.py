@@ -76,17 +76,26 @@ class Struck(Looks):
         return self.fc2(torch.relu(self.fc1(self.drop(x))))
 
 
-class Deeper(Looks):
+@torch.fx.wrap
+def slowed(x: Tensor, plan: str, pause_s: float) -> Tensor:
+    """x, later: `hybrid` traces models, and of what they do keeps calls of such functions."""
+    if torch.is_grad_enabled() and not (Path(plan) / "hurry").exists():
+        time.sleep(pause_s)
+    return x
+
+
+class Deeper(nn.Module):
     """Three fully connected layers, all of whose units but the last's can be divided into blocks."""
 
     def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
-        super().__init__(plan, pause_s)
+        super().__init__()
+        self.plan, self.pause_s = plan, pause_s
         self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm2d(4)
         self.fc1, self.fc2, self.fc3 = nn.Linear(4 * 16, 32), nn.Linear(32, 24), nn.Linear(24, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.look()
-        x = F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+        x = self.norm(self.conv(slowed(x, self.plan, self.pause_s)))
+        x = F.max_pool2d(torch.relu(x), 2).flatten(1)
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
 
 
