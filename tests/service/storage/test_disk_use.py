@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from service.database.job_store import Store, Submission
+from service.projects.project import NewProject
+from service.projects.projects import Projects
 from service.spec import parse_spec
 from service.status import Status
 from service.storage.disk_use import SETTLES_S, DiskUse
@@ -17,6 +19,7 @@ from trainers import State
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     opened = Store.open(sqlite.create_database(tmp_path / "jobs.db"))
+    Projects(opened.engine, opened.writer).create(NewProject(name="vision")).result()
     yield opened
     opened.close()
 
