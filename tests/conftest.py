@@ -102,7 +102,7 @@ def cluster() -> Iterator[ClusterInfo]:
 @pytest.fixture(autouse=True)
 def _no_profiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller under test finds no profiles of this machine's user, with which its run would be compared."""
-    if "control" in request.path.parts:
+    if "control" in request.path.parts and "cluster" not in request.fixturenames:
         monkeypatch.setenv("HOME", "/nonexistent")
 
 

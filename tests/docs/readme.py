@@ -108,11 +108,11 @@ class Place:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    def shell(self, code: str, within_s: float = 100) -> str:
+    def shell(self, code: str, within_s: float = 400) -> str:
         """What the commands print, all of which succeed; one shell, so that its variables last."""
         return self._finished(["bash", "-euo", "pipefail", "-c", self.here(code)], within_s)
 
-    def python(self, code: str, within_s: float = 100) -> str:
+    def python(self, code: str, within_s: float = 400) -> str:
         """What the program prints."""
         return self._finished([sys.executable, "-c", self.here(code)], within_s)
 

@@ -18,7 +18,7 @@ from tests.docs.readme import BLOCKS, ROOT, TEXTS, Place, blocks, serving
 from trainers import ClusterInfo
 from trainers.training.export import described
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # ten times the longest, on two cores that do nothing else
 
 WALKED = {
     "README": {"On the command line", "By curl", "From Python"},
@@ -78,11 +78,10 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "copy")
 
 
-@pytest.mark.timeout(180)
 @needs_curl
 def test_a_job_by_curl(place: Place) -> None:
     with serving(place, "README"):
-        told = place.shell("\n".join(blocks("README", "bash", "By curl")), within_s=150)
+        told = place.shell("\n".join(blocks("README", "bash", "By curl")))
     stream, _, rest = told.partition('"state":"SUCCEEDED"')
     assert_is_a_whole_stream(stream)
     assert '"state":"SUCCEEDED"' in rest
@@ -110,19 +109,17 @@ def test_training_and_loading_from_python(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_python_as_a_program(place: Place) -> None:
-    told = place.python("\n".join((*blocks("README", "python"), *blocks("checkpoints", "python"))), within_s=150)
+    told = place.python("\n".join((*blocks("README", "python"), *blocks("checkpoints", "python"))))
     assert re.search(r"^0\.9\d* is 0\.9", told, re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @needs_curl
 def test_the_quick_start_with_a_server(place: Place) -> None:
     page = "quick-start"
     with serving(place, page):
-        told = place.shell("\n".join(blocks(page, "bash", "With a server, by curl")), within_s=150)
+        told = place.shell("\n".join(blocks(page, "bash", "With a server, by curl")))
         stream, _, rest = told.partition('"state":"SUCCEEDED"')
         assert_is_a_whole_stream(stream)
         assert "STATE SUCCEEDED" in rest  # the log
@@ -130,7 +127,7 @@ def test_the_quick_start_with_a_server(place: Place) -> None:
         (job,) = json.loads(listed)["jobs"]
         assert job["labels"] == {"team": "blue"}
         assert job["state"] in ("CANCELLING", "CANCELLED")
-        told = place.shell("\n".join(blocks(page, "bash", "With a server, on the command line")), within_s=150)
+        told = place.shell("\n".join(blocks(page, "bash", "With a server, on the command line")))
         client = place.python("\n".join(blocks(page, "python", note="with the server")))
     assert "SUCCEEDED: 3 epochs" in told
     assert "STATE CANCELLED" in told
@@ -145,10 +142,9 @@ def test_the_quick_start_trains_as_the_readme_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_runs_without_a_server(place: Place) -> None:
     page, section = "quick-start", "On this machine, without a server"
-    told = place.shell("\n".join(blocks(page, "bash", section)), within_s=150)
+    told = place.shell("\n".join(blocks(page, "bash", section)))
     assert re.search(r"^SUCCEEDED: 20 epochs.* test accuracy 0\.9[5-9]", told, re.MULTILINE)
     shapes = {shape(line) for line in told.splitlines()}
     (excerpt,) = blocks(page, "text", "Install")
@@ -163,9 +159,8 @@ def test_runs_without_a_server(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_going_on_from_a_checkpoint(place: Place) -> None:
-    told = place.shell("\n".join(blocks("checkpoints", "bash", "Go on from a checkpoint")), within_s=150)
+    told = place.shell("\n".join(blocks("checkpoints", "bash", "Go on from a checkpoint")))
     first, second = re.findall(r"^SUCCEEDED: .*", told, re.MULTILINE)
     assert first.startswith("SUCCEEDED: 5 epochs, 7,185 examples")
     assert second.startswith("SUCCEEDED: 20 epochs, 28,740 examples")
@@ -175,10 +170,9 @@ def test_going_on_from_a_checkpoint(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_model_in_other_formats(place: Place) -> None:
     pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    told = place.shell("\n".join(blocks("checkpoints", "bash", "In other formats")), within_s=150)
+    told = place.shell("\n".join(blocks("checkpoints", "bash", "In other formats")))
     assert told.count("Loaded again, its outputs differ by at most") == 2
     assert {"model.pt2", "model.onnx"} <= {path.name for path in (place.folder / "runs" / "finished").iterdir()}
 
@@ -189,7 +183,6 @@ def test_a_task_of_ones_own(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_own_model_and_dataset(place: Place) -> None:
     told = place.shell("\n".join(blocks("data-and-models", "bash")))
     assert re.search(r"^SUCCEEDED: 6 epochs.* test accuracy (1\.0|0\.9[5-9])", told, re.MULTILINE)
@@ -198,9 +191,8 @@ def test_own_model_and_dataset(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_same_bits(place: Place) -> None:
-    told = place.shell("\n".join(blocks("elasticity", "bash")), within_s=150)
+    told = place.shell("\n".join(blocks("elasticity", "bash")))
     assert told.splitlines()[-1] == "the same bits"
 
 
@@ -248,7 +240,6 @@ def test_what_more_workers_would_bring(place: Place) -> None:
     assert (place.folder / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.timeout(420)
 def test_a_sweep_and_its_report(place: Place) -> None:
     told = place.shell("\n".join(blocks("sweeps", "bash")), within_s=400)
     assert "SUCCEEDED" in told
@@ -259,7 +250,6 @@ def test_a_sweep_and_its_report(place: Place) -> None:
     assert variant["answer"][0] in told
 
 
-@pytest.mark.timeout(420)
 def test_a_job_on_several_numbers_of_workers(place: Place) -> None:
     told = place.shell("\n".join(blocks("scaling-tables", "bash")), within_s=400)
     assert "Time to an error of 20.00 %" in told
@@ -274,7 +264,6 @@ def test_a_claim_of_the_papers(place: Place) -> None:
     assert (place.folder / "runs" / "claims" / "shuffle-quick" / "claim.svg").exists()
 
 
-@pytest.mark.timeout(420)
 @needs_curl
 def test_a_service_for_others(place: Place) -> None:
     """Operations, what is kept, and REST: one after the other, on one server."""
@@ -292,7 +281,7 @@ def test_a_service_for_others(place: Place) -> None:
 
 def assert_operations(place: Place) -> None:
     """What its commands print."""
-    told = place.shell("\n".join(blocks("operations", "bash")), within_s=150)
+    told = place.shell("\n".join(blocks("operations", "bash")), within_s=400)
     assert '{"status":"ok"}{"status":"ok"}{"user":"wall","role":"viewer","token":' in told
     assert '"status":401' in told
     assert re.search(r"^SUCCEEDED: 3 epochs", told, re.MULTILINE)
@@ -338,7 +327,7 @@ def assert_registry(place: Place) -> None:
 
 def assert_rest(place: Place) -> None:
     """What its commands and its program print."""
-    told = place.shell("\n".join(blocks("rest", "bash")), within_s=120)
+    told = place.shell("\n".join(blocks("rest", "bash")))
     assert '{"user":"root","role":"admin","token":' in told
     assert '"pointer":"/epochs"' in told
     made = re.findall(r"location: (/v1/jobs/\S+)", told, re.IGNORECASE)
@@ -358,7 +347,7 @@ def assert_rest(place: Place) -> None:
     schema = json.loads(place.shell("curl -sS http://127.0.0.1:8466/openapi.json"))
     assert addresses() == set(schema["paths"])
     assert place.python("\n".join(blocks("webhooks", "python"))).startswith("not from us")
-    told = place.python("\n".join(blocks("rest", "python")), within_s=60)
+    told = place.python("\n".join(blocks("rest", "python")))
     assert "the job needs 99 CPUs" in told
     assert "SUCCEEDED" in told
 
