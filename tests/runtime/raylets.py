@@ -29,6 +29,8 @@ from trainers.models.weights import load_weights
 SYNC = {"name": "sync", "form": "parameter_server"}
 CPUS = 2
 """Of each raylet beside the head, which has none."""
+STATISTICS = ("running_", "num_batches_tracked")
+"""Of the model's batch norm: those of a worker that is lost with its node are lost, too."""
 
 
 def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
@@ -157,7 +159,7 @@ def sync_shard(folder: Path) -> dict[str, Any]:
         found = outcome_of_shards(loses_a_shard(raylets, "sync", SYNC, folder))
         alone = {"workers": {"count": 1, "virtual": 5}, "transport": "shared_memory", "epochs": 30}
         start("one-node", spec(folder / "none", pause_s=0, **alone), folder / "one").end()
-        return found | {"equal": same_bits(folder / "sync", folder / "one", but="running_")}
+        return found | {"equal": same_bits(folder / "sync", folder / "one", but=STATISTICS)}
     finally:
         raylets.close()
 
@@ -166,7 +168,7 @@ def headless_sync(folder: Path) -> dict[str, Any]:
     """`sync` through shards on two of three nodes: the coordinator is killed, then the node of a shard is removed, in
     whose place its copy serves, then the coordinator is killed again. Then the same on one node."""
     found = headless(SYNC, folder)
-    return found | {"equal": same_bits(folder / "run", folder / "one", but="running_")}
+    return found | {"equal": same_bits(folder / "run", folder / "one", but=STATISTICS)}
 
 
 def headless_downpour(folder: Path) -> dict[str, Any]:
@@ -219,7 +221,7 @@ def uncopied(folder: Path) -> dict[str, Any]:
         return outcome(watched) | {
             "goes_on": kept < again["examples"] <= before,
             "workers": [len(actors["workers"]) for actors in watched.of("actors")],
-            "equal": same_bits(folder / "run", folder / "one", but="running_"),
+            "equal": same_bits(folder / "run", folder / "one", but=STATISTICS),
         }
     finally:
         raylets.close()
@@ -278,10 +280,10 @@ def rate(watched: Watched, name: str) -> float:
     return float(sum(step[name] for step in steps) / (steps[-1]["step"] - first["step"]))
 
 
-def same_bits(one: Path, other: Path, but: str = "nothing") -> bool:
-    """Whether two runs have the same bits in all tensors whose names do not tell that they are `but`."""
+def same_bits(one: Path, other: Path, but: tuple[str, ...] = ()) -> bool:
+    """Whether two runs have the same bits in all tensors but those in whose names stands one of `but`."""
     found, wanted = load_weights(one / "model.safetensors"), load_weights(other / "model.safetensors")
-    names = [name for name in wanted if but not in name]
+    names = [name for name in wanted if not any(part in name for part in but)]
     return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in names)
 
 
