@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -156,7 +157,7 @@ def _told(event: dict[str, object]) -> str:
     data = event["data"]
     assert isinstance(data, dict)
     what = data.get("state") or data.get("line") or data.get("message") or ""
-    return f"{event['type']} {str(what)[:60]}".strip()
+    return f"{event['type']} {textwrap.shorten(str(what), 60, placeholder='')}".strip()
 
 
 def timed(arguments: Sequence[str], server: str) -> float:
