@@ -83,7 +83,9 @@ def early() -> Iterator[None]:
     os.environ[EARLY] = os.urandom(16).hex()
     files: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     files["stdin"] = subprocess.PIPE  # closes where this process is killed
-    with subprocess.Popen(COMMAND, env=_servers_own(os.environ), start_new_session=True, **files) as server:
+    variables = _servers_own(os.environ)
+    variables.pop(RAYLET, None)  # of another Ray, where a worker of it starts this one
+    with subprocess.Popen(COMMAND, env=variables, start_new_session=True, **files) as server:
         try:
             yield
         finally:
@@ -96,7 +98,9 @@ def early() -> Iterator[None]:
 
 def start(arguments: list[str]) -> None:
     """Have the driver's server fork the worker, and end; otherwise become it."""
-    options = [arguments.pop(0) for _ in arguments[:2] if arguments[0] in (HASTY, VISION)]
+    options = set()
+    while arguments[0] in (HASTY, VISION):
+        options.add(arguments.pop(0))
     hasty, vision = HASTY in options, VISION in options
 
     def start_drivers() -> None:
