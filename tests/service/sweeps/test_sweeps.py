@@ -14,7 +14,7 @@ from service import TrialStore, TuningReport, report_text
 from service.sweeps.trial_curve import read_curve
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
 from tests.service.sweeps.managed_sweeps import kill_driver, managed, nothing_left, spec, until
-from tests.service.sweeps.sleeping_trial import Sleeping
+from tests.service.sweeps.sleeping_trial import HELD, Sleeping
 from trainers import ClusterInfo, EventLogReader, State, available_resources
 from trainers.runtime.node_folder import where
 
@@ -42,7 +42,7 @@ def test_a_sweep_killed_twice_completes_each_configuration_once_and_is_extended_
 ) -> None:
     async def story() -> None:
         async with managed(tmp_path, trainable) as sweeps:
-            wanted = spec({"batch": [8, 16, 32], "seed": [0, 1, 2, 3]}, {"epochs": 4, "report_every_s": 0.25})
+            wanted = spec({"batch": [8, 16, 32], "seed": [0, 1, 2, HELD[1]]}, {"epochs": 4, "report_every_s": 0.25})
             shown, _ = await sweeps.submit(wanted, "twice")
             again, is_new = await sweeps.submit(wanted, "twice")
             assert (again.id, is_new) == (shown.id, False)
@@ -52,7 +52,14 @@ def test_a_sweep_killed_twice_completes_each_configuration_once_and_is_extended_
             async def some(count: int) -> bool:
                 return await num_done(store) >= count
 
+            async def is_amid() -> bool:
+                """Whether the trial that is held has left a checkpoint."""
+                trains = {row.id: row.job_spec.train for row in store.trials()}
+                held = next(id for id, train in trains.items() if (train.global_batch, train.seed) == HELD)
+                return any((store.run_dir(held) / "checkpoints").glob("[0-9]*"))
+
             await until(lambda: some(3))
+            await until(is_amid)
             kill_driver(shown.id)
             await until(lambda: some(6))
         # The service is gone, the driver goes on by itself; then both are.
