@@ -45,6 +45,8 @@ class StepCounters(BaseModel):
     hears of it when it next waits for the shards: where it computes first, that is in it."""
     shuffled_bytes: int = 0
     """Of `sent_bytes`, those of training examples that moved to another worker."""
+    halo_bytes: int = 0
+    """Of `sent_bytes`, those of rows, and of their gradients, that neighbours see of each other's."""
     crossed_bytes: int = 0
     """Of `sent_bytes`, those that went to workers on other nodes."""
 

@@ -12,7 +12,7 @@
 | `fetch`, `push` | parameters from the shards, gradients to them |
 | `claim` | a step with backup workers asks whether its gradient comes in time |
 | `average`, `consensus` | parameters of the workers are averaged; z and u of ADMM |
-| `turn`, `exchange` | a pass of all workers' examples through divided layers; their activities travel |
+| `turn`, `exchange` | a pass of all workers' examples through divided layers; their activities travel, or rows |
 | `buffers` | running statistics travel between workers |
 | `snapshot` | a version is gathered for an evaluation or a checkpoint, between two steps |
 """

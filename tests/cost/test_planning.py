@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from trainers.cost.clusters.cluster import Cluster, cluster_of, read_cluster
+from trainers.cost.counting import count_workload
 from trainers.cost.plan import Plan, PlanRequest, StepProfile, Timed, worker_counts
 from trainers.cost.planner import plan_spec
 from trainers.cost.profiled import profiled_fields
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
+from trainers.spec.workers import WorkersSpec
 
 SLOW = {"name": "slow", "device": {"name": "d", "flops": "1 GFLOP/s"}, "switches": [{"devices": 2, "count": 8}],
         "links": {"l": {"bandwidth": "10 MB/s", "latency": "1 ms"}}, "inside": "l", "between": "l"}  # fmt: skip
@@ -130,6 +132,21 @@ def test_blocks_leave_out_what_travels_between_the_layers() -> None:
     first, last = 2 * 7 * 64, 2 * 7 * 10  # the backbone's and their gradients; the sums of the logits
     assert activities(connect={"blocks": 12}) == pytest.approx(first + last)
     assert activities(connect={"blocks": 2}) == pytest.approx(first + last + 2 * 120 * (8 - 2) / 2)
+
+
+def test_a_spatial_split_is_planned_with_its_halos() -> None:
+    """Of lenet5 on 8 x 8 digits, two workers, of whose minibatches each has four of eight."""
+    spec = spec_of(model="lenet5", algorithm="spatial", batch=10, workers={"count": 2, "virtual": 8})
+    plan = planned(spec, 1, 2)
+    sent = {e.name: e.sent_bytes / 4 / 80 for e in plan.of(2).exchanges}  # elements an example of the step
+    assert sent["halos"] == 2 * 8 + 2 * 2 * 6 * 4  # two rows, and of the second convolution their gradients
+    assert (sent["images"], sent["maps"]) == (64 / 2 / 2, 2 * 64 / 2 / 2)
+    assert not any(e.total_s for e in plan.of(1).exchanges)
+    work = count_workload(spec)
+    others = 1 - work.row_share
+    assert plan.of(2).computing_s / plan.of(1).computing_s == pytest.approx((1 - others) / 2 + others, rel=0.01)
+    alone = planned(spec.model_copy(update={"workers": WorkersSpec(count=1, virtual=8)}), 1)
+    assert alone.memory_bytes - plan.memory_bytes == 4 * 10 * work.row_activities / 2
 
 
 def test_the_interval_follows_the_measured_spread() -> None:

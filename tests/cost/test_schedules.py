@@ -15,7 +15,7 @@ from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.repairman import corner, response_s
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import slowest
-from trainers.cost.workload import HeadLayer, LayerWork, Pace, Workload
+from trainers.cost.workload import HeadLayer, LayerWork, Pace, RowWork, Workload
 from trainers.spec import TrainSpec
 
 MB = 10**6
@@ -24,8 +24,10 @@ LAYERS = tuple(
     for name, size in (("a", 250_000), ("b", 500_000), ("c", 250_000))
 )
 WORK = Workload(model="m", example="an example", layers=LAYERS, variables=(250_000, 500_000, 250_000), num_states=1)
+ROWS = RowWork(kernel=3, stride=1, padding=1, dilation=1, height=64, width=128)
 HEAD = WORK.model_copy(
     update={"head": (HeadLayer(inputs=500, outputs=1000),), "head_exchanged": 1000, "head_exchanges": 2}
+    | {"row_layers": (ROWS, ROWS), "row_flops": 6 * 10**6, "image": 64 * 64, "maps": 64 * 128}
 )
 
 
@@ -166,7 +168,7 @@ ALGORITHMS: list[Any] = [
     {"name": "mixed", "group": 2}, "hybrid", {"name": "hybrid", "scheme": "b"},
     {"name": "hybrid", "scheme": "bc", "fc_batch": "per_turn"}, {"name": "parallel_sgd", "average_every": 3}, "admm",
     {"name": "diloco", "average_every": 4}, {"name": "diloco", "average_every": 4, "fragments": 2, "delay": 1},
-    {"name": "easgd", "tau": 4},
+    {"name": "easgd", "tau": 4}, "spatial",
     {"name": "downpour", "push": "delta", "steps": 4},
     {"name": "admm", "form": "consensus"},
 ]  # fmt: skip

@@ -197,9 +197,9 @@ def test_every_algorithm_has_a_page_with_all_its_options(name: str) -> None:
 )
 def test_the_tables_of_algorithms_are_complete(page: str, heading: str) -> None:
     assert [re.sub(r"\W*(\w+)`.*", r"\1", row[0]) for row in table(page, heading)] == [
-        "sync", "downpour", "mixed", "hybrid", "parallel_sgd", "diloco", "easgd", "admm"
+        "sync", "downpour", "mixed", "hybrid", "spatial", "parallel_sgd", "diloco", "easgd", "admm"
     ]  # fmt: skip
-    assert len(CONFIGS) == 8
+    assert len(CONFIGS) == 9
 
 
 def test_datasets_and_models_by_name_are_those_that_exist() -> None:

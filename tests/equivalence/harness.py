@@ -139,6 +139,7 @@ class Run:
             seed=self.spec.seed,
             schedule=self.spec.learning_rate(self.dataset.num_train),
             num_virtual=self.spec.workers.num_virtual,
+            inputs=self.dataset.facts.inputs,
             start=self.start(),
             partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
@@ -260,7 +261,7 @@ def run_through_shards(run: Run, seed: int = 0, lease_size: int = 6) -> Outcome:
 def total(members: Iterable[Collectives | ParameterStore]) -> StepCounters:
     """What all of them have sent and received."""
     counted = sum((member.meter.counted for member in members), StepCounters())
-    return StepCounters(**counted.model_dump(include={"sent_bytes", "received_bytes", "shuffled_bytes"}))
+    return StepCounters(**counted.model_dump(include={"sent_bytes", "received_bytes", "shuffled_bytes", "halo_bytes"}))
 
 
 WrittenLoss = Callable[[nn.Module, Batch], tuple[Tensor, float]]

@@ -32,10 +32,11 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"algorithm": {"name": "admm", "form": "consensus", "steps": 3}},
     {"algorithm": {"name": "diloco", "average_every": 3}},
     {"algorithm": "hybrid", "model": "lenet5"},
+    {"algorithm": "spatial", "model": "lenet5"},
 ]
 
 
-@pytest.mark.parametrize("fields", ALGORITHMS, ids=["sync", "parallel_sgd", "admm", "diloco", "hybrid"])
+@pytest.mark.parametrize("fields", ALGORITHMS, ids=["sync", "parallel_sgd", "admm", "diloco", "hybrid", "spatial"])
 def test_versions_are_taken_at_exact_steps_and_leave_no_trace(tmp_path: Path, fields: dict[str, Any]) -> None:
     counts = (1, 2, 3) if fields["algorithm"] == "sync" else (2,)
     plain = LocalRun(within(counts[0], **fields, evaluate={}), tmp_path / "plain")

@@ -29,6 +29,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": {"name": "admm", "form": "consensus", "steps": 3}},
     {"algorithm": {"name": "diloco", "average_every": 2}},
     {"algorithm": "hybrid", "model": "lenet5"},
+    {"algorithm": "spatial", "model": "lenet5"},
 ]
 
 
@@ -49,7 +50,7 @@ def test_the_first_limit_ends_the_run_and_no_step_is_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", SYNCHRONOUS, ids=["sync", "through shards", "parallel_sgd", "admm", "diloco", "hybrid"]
+    "fields", SYNCHRONOUS, ids=["sync", "through shards", "parallel_sgd", "admm", "diloco", "hybrid", "spatial"]
 )
 def test_it_ends_with_the_bits_that_a_longer_run_has_there(tmp_path: Path, fields: dict[str, Any]) -> None:
     longer = LocalRun(run(**fields, checkpoint={"every_epochs": 0}), tmp_path / "longer", limit=9)

@@ -143,6 +143,21 @@ def test_hybrid_has_the_bits_of_the_local_transport(
 
 
 @pytest.mark.parametrize(
+    ("count", "transport"),
+    [(2, "shared_memory"), pytest.param(2, "process_group", marks=pytest.mark.long)],
+)
+def test_spatial_has_the_bits_of_the_local_transport(tmp_path: Path, count: int, transport: str) -> None:
+    """On the same number of workers, which tell what travelled of their halos."""
+    fields = {"algorithm": "spatial", "model": "lenet5", "transport": transport}
+    train = spec(workers={"count": count, "virtual": 5, "max": 2}, **fields)
+    run = finished(f"spatial-{count}-{transport}", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+    conv1, conv2 = 2 * 2 * 8, 2 * 2 * 6 * 4  # two rows each way, of which only the second layer's have gradients
+    assert sum(step["halo_bytes"] for step in run.of("step")) == 4 * 2 * 203 * (conv1 + 2 * conv2)
+
+
+@pytest.mark.parametrize(
     ("count", "shuffle", "transport"),
     [
         pytest.param(2, "full", "shared_memory", marks=pytest.mark.long),

@@ -103,6 +103,15 @@ def test_restricted_layers() -> None:
     assert any("more of them share some" in warning for warning in told(2, 3).warnings)
 
 
+def test_rows_of_images() -> None:
+    for until, told in (({}, "up to the first layer that needs whole examples"), ({"until": "norm1"}, "up to norm1")):
+        spec = TrainSpec.model_validate({"algorithm": {"name": "spatial", **until}, "workers": 3})
+        found = explain(spec, 1437).quantities["rows"]
+        assert (found.value, found.source) == ("in 3 parts", "paper 1 (7), Coates et al. 2013")
+        assert told in found.formula
+    assert "rows" not in explain(TrainSpec(), 1437).quantities
+
+
 def test_all_numbers_of_an_optimizers_formula_are_told() -> None:
     muon = values(explain(TrainSpec.model_validate({"optimizer": "muon"}), 1437))
     told = {"optimizer": "muon", "momentum": 0.95, "nesterov": "true", "newton_schulz": 5, "betas": "0.9, 0.95"}

@@ -29,6 +29,10 @@ WAYS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"name": "hybrid"},
         PASSES | {"exchange", "turn", "sums", "update", "gather", "waiting"},
     ),
+    "spatial": (
+        {"name": "spatial", "until": "pool"},
+        PASSES | {"exchange", "sums", "update", "gather", "waiting"},
+    ),
     "parallel_sgd": (
         {"name": "parallel_sgd", "average_every": 2},
         PASSES | {"update", "average", "sums", "gather", "waiting"},

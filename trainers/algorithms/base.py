@@ -124,6 +124,8 @@ class Context:
     """Examples that each virtual worker trains in an epoch, by virtual rank."""
     collectives: Collectives | None = None
     store: ParameterStore | None = None
+    inputs: tuple[int, ...] = ()
+    """Shape of one example's inputs."""
     per_worker: int = 0
     """n: examples in the minibatch of a virtual worker; the last minibatches of an epoch may have fewer."""
     wire: WireName = "float32"

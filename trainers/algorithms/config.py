@@ -67,6 +67,18 @@ class AlgorithmConfig(BaseModel, ABC):
             SpecRejected: Names the field and what would work.
         """
 
+    def check_inputs(self, model: nn.Module, inputs: tuple[int, ...], num_workers: int) -> None:
+        """Refuse examples that cannot be shared out among workers.
+
+        Args:
+            model: as `check_model` takes it.
+            inputs: shape of one example's inputs.
+            num_workers: the most that the run may come to have.
+
+        Raises:
+            SpecRejected: Names the field and what would work.
+        """
+
     def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
         """Zero the weights that the algorithm takes out of a model, and fit the initial values of the others to it.
 

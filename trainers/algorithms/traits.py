@@ -46,6 +46,9 @@ class Traits:
     holds_examples: bool = False
     """Whether a worker holds only the examples of its own virtual workers, which may move between epochs."""
 
+    divides_examples: bool = False
+    """Whether workers share out each example, so that a whole one may need more memory than any of them has."""
+
     objective: Literal["any", "supervised", "labels"] = "any"
     """Which losses it takes: any; one of what the model makes of the inputs; a plain loss of logits and labels."""
 

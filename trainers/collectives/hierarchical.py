@@ -174,7 +174,7 @@ class HierarchicalCollectives(Collectives):
 
     def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:
         """Through boxes to those of the node, by the process group to the others."""
-        nothing = send[0].reshape(-1)[:0]
+        nothing = send[0].new_empty(0)  # not of the caller's memory, since it is also received into
         away = set(self._elsewhere)
         near = self.inside.all_to_all([send[k] for k in self.here], [receive[k] for k in self.here])
         far = self.between.all_to_all(

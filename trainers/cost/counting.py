@@ -3,11 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
+
 from trainers import user_code
 from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.spatial.config import SpatialConfig
+from trainers.algorithms.spatial.layers import RowLayer, RowModel
 from trainers.cost.figures import Images, ModelCost, images_of
 from trainers.cost.layers import profile_model, profile_spec
-from trainers.cost.workload import HeadLayer, LayerWork, Workload, num_states_of
+from trainers.cost.workload import HeadLayer, LayerWork, RowWork, Workload, num_states_of
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.dropout import replace_dropout
@@ -25,15 +31,17 @@ def count_workload(spec: TrainSpec) -> Workload:
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
     counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
     work = workload_of(counted, num_states_of(spec))
-    if not isinstance(spec.algorithm, HybridConfig):
+    if not isinstance(spec.algorithm, HybridConfig | SpatialConfig):
         return work
     if images is None:
         raise SpecRejected(
-            f"data.name: hybrid is planned for images whose size is known by name, and {spec.data.name} must be read "
-            "for it; plan algorithm: sync"
+            f"data.name: {spec.algorithm.name} is planned for images whose size is known by name, and {spec.data.name} "
+            "must be read for it; plan algorithm: sync"
         )
     with user_code.on_path(spec.code):
-        return work.model_copy(update=head_of(spec.model, images, spec.algorithm))
+        if isinstance(spec.algorithm, HybridConfig):
+            return work.model_copy(update=head_of(spec.model, images, spec.algorithm))
+        return work.model_copy(update=rows_of(spec.model, images, spec.algorithm, counted))
 
 
 def workload_of(counted: ModelCost, num_states: int) -> Workload:
@@ -73,4 +81,41 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
         "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
         "head_exchanged": exchanged(head, ways, restricted),
         "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways, restricted),
+    }
+
+
+def rows_of(model: ModelSpec, images: Images, config: SpatialConfig, counted: ModelCost) -> dict[str, Any]:
+    """The fields of a workload that tell what a spatial split divides.
+
+    Raises:
+        SpecRejected: The model does not begin with convolutions or poolings.
+    """
+    module = build_model(model, images.classes, images.shape, seed=0).to("meta")
+    replace_dropout(module, seed=0)
+    divided = RowModel(module, images.shape[1], config.until)
+    layers = list[RowWork]()
+
+    def whole(layer: RowLayer, x: Tensor) -> Tensor:
+        window = layer.window
+        layers.append(
+            RowWork(
+                kernel=window.kernel,
+                stride=window.stride,
+                padding=window.padding,
+                dilation=window.dilation,
+                height=layer.height,
+                width=x.shape[1] * x.shape[3],
+            )
+        )
+        return layer.compute(F.pad(x, (0, 0, window.padding, window.padding), value=layer.fill))
+
+    maps = divided.rows(torch.zeros(1, *images.shape, device="meta"), whole, lambda norm, height, x: x)
+    names = {str(node.target) for node in divided.by_rows}
+    costs = [layer.cost for layer in counted.layers if layer.name in names]
+    return {
+        "row_layers": tuple(layers),
+        "row_flops": sum(cost.forward_flops + cost.backward_flops for cost in costs),
+        "row_activities": sum(cost.activities for cost in costs),
+        "image": images.shape[0] * images.shape[1] * images.shape[2],
+        "maps": maps.numel(),
     }

@@ -119,7 +119,8 @@ class NeededMemory(Figures):
     """What `held` names, at least, and frozen parameters."""
     held: str
     activations: int
-    """What the layers of a minibatch put out; with `model.checkpoint_activations` not all of it is kept at once."""
+    """What the layers of a minibatch put out, with `spatial` a worker's rows of the convolutions; with
+    `model.checkpoint_activations` not all of it is kept at once."""
 
 
 class ModelCost(Figures):
@@ -169,10 +170,14 @@ def needed_memory(spec: TrainSpec, cost: ModelCost) -> NeededMemory:
     with user_code.on_path(spec.code):  # where only the optimizer's class knows how much it keeps
         vector = bytes_with(spec, len(spec.optimizer.build().state_names))
     trained, number = sum(cost.variables), 2 if spec.precision in ("bfloat16", "float16") else 4
+    activities = cost.whole.activities
+    if spec.algorithm.traits.divides_examples:
+        divided = sum(layer.cost.activities for layer in cost.layers if layer.kind == "convolution")
+        activities -= divided * (spec.workers.count - 1) // spec.workers.count
     return NeededMemory(
         vectors=vector * trained + FLOAT_BYTES * max(0, cost.whole.parameters - trained),
         held=held_by_a_worker(spec),
-        activations=number * cost.whole.activities * spec.batch.per_worker,
+        activations=number * activities * spec.batch.per_worker,
     )
 
 

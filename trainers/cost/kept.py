@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.spatial.config import SpatialConfig
 from trainers.cost.plan import StepProfile
 from trainers.cost.profiled import processor, profiled_fields
 from trainers.cost.workload import Workload, num_states_of
@@ -57,12 +58,14 @@ def _path(spec: TrainSpec) -> Path:
 
 
 def _counted(spec: TrainSpec) -> dict[str, Any]:
-    """What else decides about the layers and variables; only hybrid counts by its own options."""
+    """What else decides about the layers and variables; only hybrid and spatial count by options of their own."""
     config = spec.algorithm
     groups = [group.model_dump(mode="json") for group in spec.optimizer.groups]
     split: str | None = config.split if isinstance(config, HybridConfig) else None
     if isinstance(config, HybridConfig) and config.connect is not None:
         split = f"{config.split} of {config.blocks} blocks"
+    if isinstance(config, SpatialConfig):
+        split = f"rows until {config.until}"
     return {"task": spec.task.model_dump(mode="json"), "loss": spec.loss, "code": spec.code, "groups": groups,
             "split": split}  # fmt: skip
 

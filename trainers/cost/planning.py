@@ -15,6 +15,7 @@ from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
+from trainers.algorithms.spatial.config import SpatialConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import cluster_of_links
@@ -25,6 +26,7 @@ from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.hybrid import hybrid_step
 from trainers.cost.schedules.repairman import corner
 from trainers.cost.schedules.shares import fullest_share
+from trainers.cost.schedules.spatial import spatial_step
 from trainers.cost.schedules.step import Step
 from trainers.cost.schedules.synchronous import admm_step, diloco_step, parallel_sgd_step, sync_step
 from trainers.cost.staleness import staleness_of
@@ -45,6 +47,7 @@ SCHEDULES: dict[type[AlgorithmConfig], Callable[[TrainSpec, Any, Workload, Pace,
     ParallelSgdConfig: parallel_sgd_step,
     DilocoConfig: diloco_step,
     AdmmConfig: admm_step,
+    SpatialConfig: spatial_step,
 }
 """The closed forms of each algorithm."""
 
@@ -166,7 +169,8 @@ def make_plan(
     )
     best, reason, regret = recommended(found)
     vector, traits = bytes_a_parameter(spec), spec.algorithm.traits
-    activities = FLOAT_BYTES * work.activities * spec.batch.per_worker
+    divided = work.row_activities * (spec.workers.count - 1) // spec.workers.count
+    activities = FLOAT_BYTES * (work.activities - divided) * spec.batch.per_worker
     memory = machines.cluster.device.memory
     return Plan(
         model=work.model,
@@ -238,6 +242,8 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
         found.append("ps.replicas: the second copy of each push is not counted")
     if traits.holds_examples and spec.algorithm.name == "parallel_sgd":
         found.append("algorithm: shuffles between rounds, and averages that are made once a round, are not counted")
+    if traits.divides_examples:
+        found.append("algorithm: that rows may not divide evenly, or be too few for so many workers, is not counted")
     if getattr(spec.algorithm, "connect", None) is not None:
         found.append("algorithm.connect: restricted layers are taken to compute 1/blocks as long as whole ones")
     if any(group.frozen for group in spec.optimizer.groups):

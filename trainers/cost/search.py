@@ -17,6 +17,8 @@ NAMES = tuple(
     config.model_fields["name"].default for config in get_args(TrainSpec.model_fields["algorithm"].annotation)
 )
 """Of the algorithms."""
+DIVIDING = ("hybrid", "spatial")
+"""Those that divide the model, or its images."""
 SHARDS = (1, 2, 4, 8, 16)
 BATCHES = (0.5, 1.0, 2.0, 4.0)
 """Times the examples of the spec's minibatch."""
@@ -42,8 +44,8 @@ def _variants(spec: TrainSpec) -> Iterator[TrainSpec]:
     """The spec with each algorithm, by default as far as it is another one, each number of shards, each minibatch."""
     written = spec.model_dump(mode="json")
     for name in NAMES:
-        if name == "hybrid" != spec.algorithm.name:
-            continue  # its head is counted only for a spec that has it
+        if name in DIVIDING and name != spec.algorithm.name:
+            continue  # what they divide is counted only for a spec that has them
         algorithm = written["algorithm"] if name == spec.algorithm.name else {"name": name}
         for share in BATCHES:
             batch = {**written["batch"], "per_worker": max(1, int(share * spec.batch.per_worker))}

@@ -27,6 +27,19 @@ class HeadLayer(Figures):
     outputs: int
 
 
+class RowWork(Figures):
+    """A convolution or a pooling of which `spatial` divides the rows among the workers."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    height: int
+    """Rows of its input."""
+    width: int
+    """Elements of one of them, in all channels."""
+
+
 class Workload(Figures):
     """A model on its data."""
 
@@ -43,6 +56,16 @@ class Workload(Figures):
     """Activities and their gradients of one example that workers exchange between the layers of the head."""
     head_exchanges: int = 0
     """In so many exchanges, each way."""
+    row_layers: tuple[RowWork, ...] = ()
+    """The layers whose rows `spatial` divides; empty for the other algorithms."""
+    row_flops: int = 0
+    """Of one example in these layers, forward and backward."""
+    row_activities: int = 0
+    """Of `activities`, those of these layers."""
+    image: int = 0
+    """Elements of an image of which each worker gets rows."""
+    maps: int = 0
+    """Elements of what comes out of these layers for one example."""
     num_states: int = 0
     """Vectors of the optimizer's state."""
     activities: int = 0
@@ -73,6 +96,11 @@ class Workload(Figures):
         """Of the FLOPs, those of the head; 0 to 1."""
         head = sum(2 * 3 * layer.inputs * layer.outputs for layer in self.head)
         return head / max(1, self.forward_flops + self.backward_flops)
+
+    @property
+    def row_share(self) -> float:
+        """Of the FLOPs, those of the layers whose rows are divided; 0 to 1."""
+        return self.row_flops / max(1, self.forward_flops + self.backward_flops)
 
     @property
     def head_parameters(self) -> int:

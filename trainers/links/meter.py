@@ -42,6 +42,11 @@ class Meter:
         with self._lock:
             self.counted.count(shuffled_bytes=num_bytes)
 
+    def count_halos(self, num_bytes: int) -> None:
+        """Of the bytes sent, those of rows that neighbours see, and of their gradients."""
+        with self._lock:
+            self.counted.count(halo_bytes=num_bytes)
+
     def count_push(self, num_bytes: int) -> None:
         """A push of so many bytes."""
         with self._lock:

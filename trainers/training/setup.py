@@ -214,6 +214,7 @@ class Setup:
             schedule=self.schedule,
             num_virtual=self.order.num_virtual,
             start=start,
+            inputs=self.dataset.facts.inputs,
             partition_sizes=self.order.partition_sizes,
             per_worker=self.order.per_worker,
             wire=self.spec.wire,
@@ -326,8 +327,8 @@ def _check_objective(spec: TrainSpec, task: Task) -> None:
     needs, name = spec.algorithm.traits.objective, spec.algorithm.name
     if needs == "supervised" and not isinstance(task, Supervised):
         raise SpecRejected(
-            f"algorithm: {name} with backprop calls the model itself, and the loss of task {spec.task.name} does too; "
-            "make the task a subclass of trainers.Supervised as well, or leave backprop out"
+            f"algorithm: {name} calls layers itself, and the loss of task {spec.task.name} calls the model; "
+            "make the task a subclass of trainers.Supervised as well, or take sync, or downpour without backprop"
         )
     is_plain = isinstance(task, LabelLoss) and not task.label_smoothing and task.class_weights is None
     if needs == "labels" and not is_plain:
@@ -365,8 +366,12 @@ def check(setup: Setup) -> None:
         SpecRejected: The model does not train on this data, or not with this algorithm.
         UserCodeFailed: A model or a task of the user's raised.
     """
-    setup.spec.algorithm.check_model(setup.replica.model, setup.spec.workers.count)
+    spec, model = setup.spec, setup.replica.model
+    spec.algorithm.check_model(model, spec.workers.count)
+    spec.algorithm.check_inputs(model, setup.dataset.facts.inputs, spec.most_workers)
     setup.begin()
+    if spec.algorithm.traits.divides_examples:
+        return
     params = setup.replica.initial_params()
     compiles = setup.spec.model.compile
     if compiles:

@@ -33,10 +33,11 @@ def clients(count: int, **changes: Any) -> Clients:
         {"name": "sync", "reduction": "fast"},
         {"name": "sync", "form": "parameter_server"},
         "hybrid",
+        "spatial",
     ],
 )
 def test_without_spread_all_that_waits_for_all_is_as_in_the_closed_forms(algorithm: Any) -> None:
-    spec = spec_of(algorithm=algorithm, **({"model": "lenet5"} if algorithm == "hybrid" else {}))
+    spec = spec_of(algorithm=algorithm, **({"model": "lenet5"} if algorithm in ("hybrid", "spatial") else {}))
     for each in planned(spec, 1, 2, 8, simulate=3).candidates:
         assert each.simulated is not None
         assert each.simulated.examples_per_s == pytest.approx(each.examples_per_s, rel=1e-6)

@@ -78,7 +78,7 @@ class Struck(Looks):
 
 @torch.fx.wrap
 def slowed(x: Tensor, plan: str, pause_s: float) -> Tensor:
-    """x, later: `hybrid` traces models, and of what they do keeps calls of such functions."""
+    """x, later: `hybrid` and `spatial` trace models, and of what they do keep calls of such functions."""
     if torch.is_grad_enabled() and not (Path(plan) / "hurry").exists():
         time.sleep(pause_s)
     return x
@@ -97,6 +97,25 @@ class Deeper(nn.Module):
         x = self.norm(self.conv(slowed(x, self.plan, self.pause_s)))
         x = F.max_pool2d(torch.relu(x), 2).flatten(1)
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+
+
+class InRows(nn.Module):
+    """A convolution and a pooling whose rows can be divided, and two fully connected layers."""
+
+    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+        super().__init__()
+        self.plan, self.pause_s = plan, pause_s
+        self.conv, self.norm = nn.Conv2d(in_channels, 4, 3, padding=1), nn.BatchNorm1d(4 * 16)
+        self.drop, self.fc1, self.fc2 = nn.Dropout(0.3), nn.Linear(4 * 16, 32), nn.Linear(32, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.conv(x)), 3, stride=2, padding=1)
+        x = self.norm(slowed(x.flatten(1), self.plan, self.pause_s))
+        return self.fc2(torch.relu(self.fc1(self.drop(x))))
+
+
+def in_rows(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return InRows(num_classes, in_channels, plan, pause_s)
 
 
 def deeper(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:

@@ -133,7 +133,7 @@ class SyncConfig(AlgorithmConfig):
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
-        from trainers.algorithms.sync.all_reduce import SyncAllReduce
+        from trainers.algorithms.all_reduce import AllReduce
         from trainers.algorithms.sync.backup import SyncBackup
         from trainers.algorithms.sync.bucketed import SyncBucketed
         from trainers.algorithms.sync.compressed import SyncCompressed
@@ -147,4 +147,4 @@ class SyncConfig(AlgorithmConfig):
             return SyncParameterServer(context)
         if self.reduction == "fast":
             return SyncBucketed(self, context)
-        return SyncAllReduce(context, self.noise_scale)
+        return AllReduce(context, self.noise_scale)

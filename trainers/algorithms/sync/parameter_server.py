@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.sync.gradients import sum_gradients
+from trainers.algorithms.gradients import sum_gradients
 from trainers.collectives.reduction_tree import Scratch, subtrees
 from trainers.models.objective import Total
 from trainers.parameter_server.protocol import Push

@@ -69,7 +69,7 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
             config.in_flight or IN_FLIGHT,
             pace.backward_s * fleet.crowding,
         )
-    return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * _updated(fleet))
+    return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * updated(fleet))
 
 
 def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
@@ -144,7 +144,7 @@ def message_bytes(compress: CompressSpec, work: Workload) -> float:
     return compress.bytes_an_element * work.num_bytes / FLOAT_BYTES
 
 
-def _updated(fleet: Fleet) -> Floats:
+def updated(fleet: Fleet) -> Floats:
     """The share of the parameters that a worker updates: 1/W where all see one memory, and all of them where not."""
     found: Floats = 1.0 / fleet.most if fleet.memory_is_shared else np.ones(len(fleet.workers))
     return found

@@ -1,7 +1,7 @@
 """Synchronous SGD: every step is one step of serial SGD on the minibatches of all virtual workers together.
 
-Sources: paper 3, section III.B (parameter servers); paper 4, sections 2 and 4 (all-reduce); paper 1, section 4.1
-(every worker reduces and updates 1/K of the parameters); Chen et al. 2016 (backup workers).
+Sources: paper 4, sections 2 and 4 (all-reduce); paper 1, section 4.1 (every worker reduces and updates 1/K of the
+parameters).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.sync.gradients import sum_gradients
+from trainers.algorithms.gradients import sum_gradients
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
 from trainers.collectives.step_noise import StepNoise
@@ -27,7 +27,7 @@ from trainers.optim.update import Contribution, SliceUpdate
 from trainers.spans import span
 
 
-class SyncAllReduce(Algorithm):
+class AllReduce(Algorithm):
     """Reduce-scatter of the gradients, update of this worker's 1/K of the parameters, all-gather of the parameters.
 
     The parameters are double-buffered: an update is written beside the current version, which other workers may still
@@ -36,14 +36,15 @@ class SyncAllReduce(Algorithm):
     node together, update all parameters. So any one worker has all parameters and the optimizer state.
     """
 
-    def __init__(self, context: Context, measures_noise: bool = False) -> None:
+    def __init__(self, context: Context, measures_noise: bool = False, leaves: int | None = None) -> None:
+        """leaves: Gradients that are added; None: one of each virtual worker."""
         assert context.collectives is not None
         self.context = context
         self.replica, self.collectives = context.replica, context.collectives
         start, numel = context.start, context.replica.layout.numel
         if context.optimizer.parameters:
             self.collectives.cut_at([*(parameter.start for parameter in context.optimizer.parameters), numel])
-        self.reduction = Reduction(context.num_virtual, self.collectives.size, numel, context.wire)
+        self.reduction = Reduction(leaves or context.num_virtual, self.collectives.size, numel, context.wire)
         self.parts = self.collectives.parts(self.reduction)
         self.span = self.collectives.span(numel)
         self.updated = self.collectives.persistent_span(numel)

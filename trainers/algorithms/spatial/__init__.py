@@ -1,0 +1,1 @@
+"""Convolutions by rows: each worker has some rows of every image."""
