@@ -184,14 +184,14 @@ class ModelParallelLayers:
         rank, wide = sent.shape[1] // part.blocks, part.layer.inputs // part.blocks
         units, found = list[Tensor](), list[Tensor]()
         for b, piece in zip(part.own_blocks, part.pieces, strict=True):
-            below, own, above = gradient[:, piece.columns].split([b * rank, wide, (part.blocks - 1 - b) * rank], 1)
-            sent[:, : b * rank] += below
-            sent[:, (b + 1) * rank :] += above
-            units.append(seen[:, piece.columns][:, b * rank : b * rank + wide])
-            found.append(own)
+            of_block, own = gradient[:, piece.columns], slice(b * rank, b * rank + wide)
+            sent[:, : b * rank] += of_block[:, : own.start]
+            sent[:, (b + 1) * rank :] += of_block[:, own.stop :]
+            units.append(seen[:, piece.columns][:, own])
+            found.append(of_block[:, own])
         projected = self._reduce_scatter_columns(part.projection, sent, range(self.collectives.size))
         self._accumulate(part.projection, torch.cat(units, 1), projected)
-        return torch.cat(found, 1).add_(self._input_gradient(part.projection, projected))
+        return torch.cat(found, 1) + self._input_gradient(part.projection, projected)
 
     def _outputs(self, part: LayerSlice, x: Tensor) -> Tensor:
         """A layer's outputs, (B, own outputs), or its partial sums of all of them, from the inputs at hand."""
