@@ -3,10 +3,10 @@
 A network of AlexNet's proportions, two convolutions and fully connected layers of 256, 512, 512, 512 and 10, trains
 with `hybrid` on 10,000 images of Fashion-MNIST for 6 epochs on four workers, momentum 0.9, the rate 0.02 for 64
 examples an update, by the cosine. Its two layers between the first and the last are whole, restricted to blocks, or see
-the other blocks through projections of a rank. What travels between the layers is what all workers send an example
-beyond the run with as many blocks as workers, in which nothing does. Whole layers are measured with `split: outputs`,
-as the paper divides them, and with `pairs`, which exchanges less. The model depends on blocks and rank alone, so the
-errors are those of any number of workers.
+the other blocks through projections of a rank. Bytes are what all workers send an example beyond the run with as many
+blocks as workers, in which nothing travels between these layers. Whole layers are measured with `split: outputs`, as
+the paper divides them, where what the last layer sees travels as well, and with `pairs`, which exchanges less. The
+model depends on blocks and rank alone, so the errors are those of any number of workers.
 """
 
 import argparse
@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"rank {rank}": {"connect": {"blocks": WORKERS, "rank": rank}} for rank in RANKS},
 }
 """Options of `hybrid`."""
-HEADER = ("connectivity", "test error, median", "min..max", "above whole, median", "bytes an example between layers")
+HEADER = ("connectivity", "test error, median", "min..max", "above whole, median", f"bytes an example beyond {NOTHING}")
 TIMEOUT_S = 1800.0
 Found = dict[str, float]
 """Of one run: its test error, the bytes that all workers sent, the examples trained."""
@@ -88,8 +88,8 @@ def measure(variant: str, root: Path, seed: int) -> Found:
     return {"error": 1 - result.metrics["accuracy"], "sent_bytes": sent, "examples": result.examples}
 
 
-def between_layers(runs: dict[str, list[Found]], name: str) -> float:
-    """Bytes an example that all workers send each other between the fully connected layers."""
+def bytes_beyond(runs: dict[str, list[Found]], name: str) -> float:
+    """What all workers send each other an example beyond the run in which nothing travels between the layers."""
     each, least = (Spread(tuple(f["sent_bytes"] / f["examples"] for f in runs[of])).median for of in (name, NOTHING))
     return max(0.0, each - least)
 
@@ -106,7 +106,7 @@ def markdown(runs: dict[str, list[Found]], loads: tuple[str, str]) -> str:
         found = errors(runs, name)
         above = Spread(tuple(a - b for a, b in zip(found.values, whole.values, strict=True))).median
         told = (f"{found.median:.2f} %", f"{found.low:.2f}..{found.high:.2f}", f"{above:+.2f}")
-        rows.append((name, *told, f"{between_layers(runs, name):,.0f}"))
+        rows.append((name, *told, f"{bytes_beyond(runs, name):,.0f}"))
     assert __doc__ is not None
     parts = [
         "# What restricted and projected connectivity cost",
@@ -120,7 +120,7 @@ def markdown(runs: dict[str, list[Found]], loads: tuple[str, str]) -> str:
 
 
 def picture(runs: dict[str, list[Found]]) -> Figure:
-    """The test errors over what travels between the layers: a curve over the ranks, and points for all others."""
+    """The test errors over what travels: a curve over the ranks, and points for all others."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
     ranks = [name for name in runs if name.startswith("rank")]
@@ -129,7 +129,7 @@ def picture(runs: dict[str, list[Found]]) -> Figure:
         found = [errors(runs, name) for name in names]
         medians = [each.median for each in found]
         apart = [[each.median - each.low for each in found], [each.high - each.median for each in found]]
-        bytes_ = [between_layers(runs, name) for name in names]
+        bytes_ = [bytes_beyond(runs, name) for name in names]
         axes.errorbar(bytes_, medians, apart, fmt=form, color=colour, capsize=3, label=label)
         for x, y, name in zip(bytes_, medians, names, strict=True):
             axes.annotate(name.removeprefix("rank "), (x, y), (4, 4), textcoords="offset points", fontsize=8)
@@ -137,7 +137,9 @@ def picture(runs: dict[str, list[Found]]) -> Figure:
     draw([NOTHING, *ranks], f"{WORKERS} blocks, by rank", "o-", "#0072B2")
     draw([name for name in runs if name.startswith("whole")], "whole layers", "s", "#D55E00")
     axes.set_xscale("symlog", linthresh=1e3)
-    axes.set(xlabel="bytes an example between the layers, of all workers", ylabel="test error, % (median, all seeds)")
+    axes.set(
+        xlabel=f"bytes an example beyond those of {NOTHING}, of all workers", ylabel="test error, % (median, all seeds)"
+    )
     axes.legend(frameon=False)
     return figure
 
