@@ -147,9 +147,11 @@ async function within(promise, ms, signal) {
 }
 
 async function ask(path, options) {
-  let response = await send(path, options);
+  let shown = token(),
+    response = await send(path, options);
   while (response.status === 401) {
-    await askForToken();
+    if (shown === token()) await askForToken(); // else one was given while this was on its way
+    shown = token();
     response = await send(path, options);
   }
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.api.conftest import Service, eventually
+from tests.api.conftest import Service
 from tests.api.page.conftest import Visit, visitors
 from tests.api.page.test_everywhere import WCAG_AA
 
@@ -66,7 +66,8 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
     assert spec.input_value().startswith("name: first\nproject: vision\n")
     expect(page.get_by_text("Good:")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
-    eventually(lambda: next(service.client.list(project="vision")).name == "first")
+    expect(page.get_by_role("heading", level=1)).to_have_text("first")  # the page goes on to the job by itself
+    assert next(service.client.list(project="vision")).name == "first"
     page = one.go("new?kind=sweep")
     page.get_by_label("Project", exact=True).select_option("vision")
     assert "\njob:\n  project: vision\n" in spec.input_value()
