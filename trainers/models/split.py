@@ -34,15 +34,21 @@ METHODS = ("relu", "sigmoid", "tanh")
 
 
 @dataclass(frozen=True)
-class FullyConnected:
-    """One layer of the head, and the elementwise layers after it: activation, dropout."""
+class Layer:
+    """A layer that workers divide, and the elementwise layers after it that belong to it: activation, dropout."""
 
     name: str
-    """Name of the module; its parameters are `name.weight` (outputs, inputs) and, where it has one, `name.bias`."""
+    """Name of the module; its parameters are `name.weight` and, where it has one, `name.bias`."""
     inputs: int
+    """That an output sees."""
     outputs: int
     has_bias: bool
     after: tuple[Elementwise, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the weights; the outputs come first."""
+        return self.outputs, self.inputs
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -51,10 +57,15 @@ class FullyConnected:
 
 
 @dataclass(frozen=True)
+class FullyConnected(Layer):
+    """One layer of the head."""
+
+
+@dataclass(frozen=True)
 class Split:
     """The two parts of a model; they share its modules."""
 
-    backbone: nn.Module
+    backbone: fx.GraphModule
     """Images (B, C, H, W) to activities (B, inputs of the first layer of the head)."""
     head: tuple[FullyConnected, ...]
     """From the first layer to the last."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainers.collectives.reduction_tree import block
-from trainers.models.split import FullyConnected, Way
+from trainers.models.split import FullyConnected, Layer, Way
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Piece:
 class LayerSlice:
     """The part of a layer that one worker has."""
 
-    layer: FullyConnected
+    layer: Layer
     way: Way
     cuts: tuple[slice, ...]
     """How the outputs or inputs are divided, by worker."""
@@ -139,7 +139,7 @@ def shapes(own: Sequence[LayerSlice]) -> dict[str, tuple[int, ...]]:
     for part in own:
         layer = part.layer
         for name in layer.parameters:
-            full = (layer.outputs, layer.inputs) if name.endswith(".weight") else (layer.outputs,)
+            full = layer.shape if name.endswith(".weight") else (layer.outputs,)
             found[name] = tuple(part.taken(name, torch.empty(full, device="meta")).shape)
     return found
 
