@@ -146,6 +146,16 @@ def test_the_small_twin_of_alexnet_has_a_column_a_worker() -> None:
     assert distance(run_all_reduce(run).params, serial(run, step_batches(run), "mean")) < 1e-5
 
 
+@pytest.mark.parametrize("connect", [{"blocks": 2}, {"blocks": 2, "rank": 3}])
+def test_columns_go_with_restricted_and_projected_layers(connect: dict[str, int]) -> None:
+    """Which the tests of those hold to serial SGD."""
+    fields = {"data": {"name": "digits", "limit": 56}, "epochs": 1}
+    columns, none = (
+        Run(spec(2, 2, {"connect": connect} | more, **fields), two_columns) for more in ({"columns": 2}, {})
+    )
+    assert distance(run_all_reduce(columns).params, run_all_reduce(none).params) < 1e-5
+
+
 def test_workers_see_the_columns_of_all_others_in_shared_memory(tmp_path: Path) -> None:
     """On the real transport; its bits are the local one's, and also a survivor's alone."""
     run = run_of(4, 3, {"scheme": "c"}, epochs=1)

@@ -48,7 +48,9 @@ def test_without_an_outer_step_it_is_local_sgd_with_error_feedback_written_out(w
             replica.gradient(own[rank], batch, gradient, mean=True, virtual_rank=rank)
             own[rank] = torch.sub(own[rank], gradient, alpha=0.05)
         if number % 4 == 0:
-            first, second, third = (memory.send((x - x_r) * (7 / 21)) for memory, x_r in zip(memories, own, strict=True))
+            first, second, third = (
+                memory.send((x - x_r) * (7 / 21)) for memory, x_r in zip(memories, own, strict=True)
+            )
             x = x - (first + (second + third))
             own = [x] * 3
     torch.testing.assert_close(run_all_reduce(run).params, x, **NEAR)

@@ -19,7 +19,7 @@ from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction_tree import block
 from trainers.errors import SpecRejected
 from trainers.models.networks.column_norm import ColumnNorm
-from trainers.models.split import FUNCTIONS, METHODS, MODULES, Layer
+from trainers.models.split import FUNCTIONS, METHODS, MODULES, FullyConnected
 from trainers.spans import span
 
 BY_CHANNEL = (*MODULES, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
@@ -30,15 +30,16 @@ ADDED = (operator.add, operator.iadd, torch.add)
 
 
 @dataclass(frozen=True)
-class Convolution(Layer):
-    """One whose filters are divided."""
+class Convolution(FullyConnected):
+    """One whose filters are divided as the outputs of a fully connected layer are. Its inputs are the channels that a
+    filter sees."""
 
     kernel: tuple[int, ...] = ()
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the weights; the outputs come first."""
-        return self.outputs, self.inputs, *self.kernel
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of its parameters, by name."""
+        return super().shapes | {f"{self.name}.weight": (self.outputs, self.inputs, *self.kernel)}
 
 
 def convolutions_of(backbone: fx.GraphModule, columns: int) -> list[Convolution]:

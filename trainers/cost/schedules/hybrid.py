@@ -20,8 +20,9 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     exchange between the layers of the head is waited for; it meets the hidden ones on the same link, and both get half
     of it. A turn lasts as long as computing and that, or as the link needs for all of it, whichever is longer.
 
-    Of layers that are restricted to g blocks, the passes are taken to last 1/g of the whole ones', and only workers
-    that share a block exchange their units: h (W - g)/g of them an example, each way, for W > g workers.
+    Of layers that are restricted to g blocks, the passes are taken to last as much shorter as they have fewer weights,
+    and only workers that share a block exchange their units: h (W - g)/g of them an example, each way, for W > g
+    workers. With projections of rank r, all gather the g r numbers of these.
     """
     if config.columns is not None:
         return _columns_step(spec, config, work, pace, fleet)
@@ -84,14 +85,16 @@ def _columns_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: P
 
 def _in_head(config: HybridConfig, work: Workload, w: Floats) -> tuple[Floats, Floats]:
     """Activities of one example that a worker sends between the layers of the head, and how many times it does."""
-    g, shares = config.blocks, np.maximum(w - config.blocks, 0.0)
+    g, r, shares = config.blocks, config.rank, np.maximum(w - config.blocks, 0.0)
     within = 2 * sum(layer.inputs for layer in work.between) * shares / g / w if g > 1 else np.zeros(len(w))
-    return (w - 1) / w * work.head_exchanged + within, work.head_exchanges + 2.0 * len(work.between) * (within > 0)
+    projected = 2 * len(work.between) * g * r * (w - 1) / w
+    times = work.head_exchanges + 2 * len(work.between) * ((within > 0) * 1.0 + (projected > 0))
+    return (w - 1) / w * work.head_exchanged + within + projected, times
 
 
 def _saved(config: HybridConfig, work: Workload) -> float:
     """The share of the FLOPs that restricted layers leave out."""
-    return 2 * 3 * work.left_out(config.blocks) / max(1, work.forward_flops + work.backward_flops)
+    return 2 * 3 * work.left_out(config.blocks, config.rank) / max(1, work.forward_flops + work.backward_flops)
 
 
 def _senders(config: HybridConfig, fleet: Fleet) -> Floats:
@@ -107,6 +110,6 @@ def _senders(config: HybridConfig, fleet: Fleet) -> Floats:
 def _update_s(config: HybridConfig, work: Workload, pace: Pace, w: Floats, turns: Floats) -> Floats:
     """Each worker updates its slice of the head, `per_turn` in every turn, and 1/W of the other parameters."""
     head = work.head_parameters / max(1, work.parameters)
-    divided = head - work.left_out(config.blocks) / max(1, work.parameters)
+    divided = head - work.left_out(config.blocks, config.rank) / max(1, work.parameters)
     times = turns if config.fc_batch == "per_turn" else np.ones(len(w))
     return pace.update_s * (1 - head + divided * times) / w
