@@ -142,6 +142,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert averaged.ema.decay == 0.99
     assert read_spec(shown.pop(("precision", "Precision and compilation"))).train.precision == "bfloat16"
     assert read_spec(shown.pop(("precision", "What travels"))).train.wire == "bfloat16"
+    columns = read_spec(shown.pop(("algorithms/hybrid", "Columns"))).train
+    assert (columns.algorithm.model_dump()["columns"], columns.workers.num_virtual) == (2, 2)
     sparse = read_spec(shown.pop(("compression", "Compressed gradients"))).train.compress
     assert sparse is not None
     assert sparse.top_k == 0.01
