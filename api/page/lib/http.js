@@ -44,8 +44,8 @@ export async function who() {
 /** POST with nothing or an object in the body. */
 export const post = (path, body) => api(path, { method: "POST", ...(body === undefined ? {} : { body }) });
 
-/** DELETE; there is nothing in the answer. */
-export const remove = (path) => ask(path, { method: "DELETE", headers: { Accept: "application/json" } });
+/** DELETE; mostly there is nothing in the answer. */
+export const remove = (path) => api(path, { method: "DELETE" });
 
 /** Fetch a file and give it to the browser to keep; a plain link could not carry the token. */
 export async function download(path, name) {

@@ -1,6 +1,6 @@
 """Sign-in through a provider in a real browser: the way there and back, and what other pages cannot do with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,24 +10,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit, visitors
 from tests.api.page.test_everywhere import WCAG_AA
-from tests.api.sign_in.provider import Provider, providing
+from tests.api.sign_in.provider import Provider
 
 POST = """async (url) => {
     const headers = { "Content-Type": "text/plain" };
     const options = { method: "POST", credentials: "include", headers, body: '{"name": "x"}' };
     return (await fetch(url, { ...options, mode: "MODE" }).catch(() => ({ status: -1 }))).status;
 }"""
-
-
-@pytest.fixture
-def provider() -> Iterator[Provider]:
-    with providing() as one:
-        yield one
-
-
-@pytest.fixture
-def guarded(serve: Callable[..., Service], provider: Provider) -> Service:
-    return serve(sign_in=provider.sign_in)
 
 
 @pytest.fixture
