@@ -188,7 +188,7 @@ function figures(plan) {
     ["Examples a second", count(best.examples_per_s)],
     ...(least === null ? [] : [["Nine runs of ten", `${count(least)} to ${count(most)}`]]),
     ["Efficiency", percent(best.efficiency)],
-    ["Regret against the fastest", percent(plan.regret, 1)],
+    ["Slower than the fastest", `by ${percent(plan.regret, 1)}`],
     ["Held back by", best.bottleneck ? `${best.bottleneck}, ${faster}` : "nothing"],
     ...(best.next_bottleneck ? [["Next", best.next_bottleneck]] : []),
     ...(staleness
@@ -212,7 +212,7 @@ function untilTarget({ target, recommended }) {
 }
 
 function options({ options: found }) {
-  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "regret"];
+  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "slower than the fastest by"];
   const frame = table("What else it could be", names);
   frame.querySelector("tbody").append(
     ...found.map((one) =>

@@ -1,7 +1,7 @@
 // Write a spec, see at once what is wrong with it, and submit it.
 
 import { announce, el, setText } from "../lib/dom.js";
-import { count } from "../lib/format.js";
+import { count, pathOf } from "../lib/format.js";
 import { Editor } from "../parts/editor.js";
 import { api, newKey } from "../lib/http.js";
 import { mayPlan, planOf } from "../lib/planning.js";
@@ -192,8 +192,8 @@ class SpecForm {
           line
             ? el("button", { type: "button", class: "quiet", onclick: () => this.editor.go(line) }, `line ${line}`)
             : null,
-          pointer ? el("code", {}, pointer) : null,
-          el("span", {}, message),
+          pointer ? el("code", {}, pathOf(pointer)) : null,
+          el("span", {}, `${message}.`.replace(/([.?!])\.$/, "$1")),
         ),
       ),
     );

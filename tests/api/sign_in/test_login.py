@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -273,24 +272,14 @@ def test_nothing_goes_to_the_command_line_unless_somebody_agrees(
 
 def test_a_command_line_takes_its_own_answer_alone() -> None:
     loopback = Loopback()
-    answers: list[int] = []
-
-    def others() -> None:
-        url = f"http://127.0.0.1:{loopback.terminal.port}/"
-        for told in (
-            {},
-            {"code": "evil"},
-            {"code": "evil", "state": new_secret()},
-            {"code": "own", "state": loopback.state},
-        ):
-            answers.append(httpx2.get(url, params=told, trust_env=False).status_code)
-
-    browser = threading.Thread(target=others)
-    browser.start()
-    assert loopback.wait(60.0) == "own"
-    browser.join()
+    url = f"http://127.0.0.1:{loopback.terminal.port}/"
+    strange = [{}, {"code": "evil"}, {"code": "evil", "state": new_secret()}]
+    brought = [*strange, {"code": "own", "state": loopback.state}]
+    with ThreadPoolExecutor(1) as browser:
+        answers = browser.map(lambda told: httpx2.get(url, params=told, trust_env=False).status_code, brought)
+        assert loopback.wait(60.0) == "own"
+        assert [*answers] == [404, 404, 404, 200]
     loopback.close()
-    assert answers == [404, 404, 404, 200]
 
 
 def test_without_a_provider_nobody_is_let_in(serve: Callable[..., Service]) -> None:
