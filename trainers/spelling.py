@@ -29,11 +29,11 @@ WORDS = {
     "list_type": LIST,
     "missing": "this field is needed, and has no default",
     "multiple_of": "it has to be a multiple of {multiple_of}",
-    "string_too_long": "it may have {max_length} characters at most",
-    "string_too_short": "it needs {min_length} characters at least",
+    "string_too_long": "this is too long: the largest number of characters is {max_length}",
+    "string_too_short": "this is too short: the least number of characters is {min_length}",
     "string_type": "it has to be a text",
-    "too_long": "it may have {max_length} entries at most",
-    "too_short": "it needs {min_length} entries at least",
+    "too_long": "this is too long: the largest number of entries is {max_length}",
+    "too_short": "this is too short: the least number of entries is {min_length}",
     "tuple_type": LIST,
 }
 """What belongs into a field, by the type of pydantic's error."""

@@ -30,6 +30,8 @@ from service import (
 
 SAFE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 """The address that a provider sends a browser back to holds a code, which is nobody else's business."""
+ALONE = {**SAFE, "Content-Security-Policy": "frame-ancestors 'none'"}
+"""And in no frame of another page, which could have its link pressed unseen."""
 
 ASKS = """<!doctype html>
 <html lang="en">
@@ -153,9 +155,9 @@ def _browsers(sign_in: SignIn, audit: Audit) -> APIRouter:
         else:
             if arrival.terminal is not None:
                 url, mark = arrival.terminal.back(sign_in.code(arrival)), arrival.terminal.mark
-                told_them = {"user": arrival.by.user, "role": arrival.by.role, "mark": mark, "url": url}
-                page = ASKS.format(**{name: html.escape(text) for name, text in told_them.items()})
-                response = HTMLResponse(page, headers=SAFE)
+                words = {"user": arrival.by.user, "role": arrival.by.role, "mark": mark, "url": url}
+                page = ASKS.format(**{name: html.escape(text) for name, text in words.items()})
+                response = HTMLResponse(page, headers=ALONE)
             else:
                 session, text = await sign_in.admit(arrival)
                 response = RedirectResponse(f"{sign_in.config.public_url}/", 303, SAFE)

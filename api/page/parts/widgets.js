@@ -1,7 +1,7 @@
 // Small parts that several views share.
 
 import { announce, dialog, el, setText } from "../lib/dom.js";
-import { duration, percent, sentences } from "../lib/format.js";
+import { duration, pathOf, percent, sentences } from "../lib/format.js";
 import { sleep } from "../lib/http.js";
 
 /** A state: a word, its colour being only a help. */
@@ -125,6 +125,12 @@ export async function confirmed(title, text, label, work) {
   ]);
   if (done) announce(`${label}: done`);
   return done;
+}
+
+/** What is wrong with one field, as an item of a list; `beside`: what stands before it. */
+export function problemItem({ pointer, message }, beside = null) {
+  const sentence = /[.?!]$/.test(message) ? message : `${message}.`;
+  return el("li", {}, beside, pointer ? el("code", {}, pathOf(pointer)) : null, el("span", {}, sentence));
 }
 
 /** What a report says, a line for each of its points: its first sentence, and below it the others. */

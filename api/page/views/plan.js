@@ -3,7 +3,7 @@
 import { Chart, TALL } from "../parts/chart.js";
 import { Editor } from "../parts/editor.js";
 import { stackedSteps } from "../parts/stack.js";
-import { facts, heading, section, table } from "../parts/widgets.js";
+import { facts, heading, problemItem, section, table } from "../parts/widgets.js";
 import { el, setText } from "../lib/dom.js";
 import { count, duration, figure, percent } from "../lib/format.js";
 import { api } from "../lib/http.js";
@@ -127,9 +127,7 @@ class PlanPage {
     const inSpec = errors.filter(({ pointer, line }) => line > 1 && pointer.startsWith("/spec"));
     this.editor.show(inSpec.map((one) => ({ ...one, line: one.line - 1 })));
     this.problems.replaceChildren(
-      ...errors.map(({ pointer, message }) =>
-        el("li", {}, pointer ? el("code", {}, pointer) : null, el("span", {}, message)),
-      ),
+      ...errors.map((error) => problemItem(error)),
     );
   }
 }

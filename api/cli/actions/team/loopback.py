@@ -2,14 +2,14 @@
 
 import hmac
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from service import Terminal, challenge_of, new_secret
 
 LOOK_EVERY_S = 0.5
 PATIENCE_S = 5.0
-"""With whoever connects and says nothing."""
+"""With whoever connects and says nothing, as browsers do, beside which others are answered."""
 THERE = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Millrace</title>
 <p style="font: 1rem/1.5 system-ui, sans-serif; margin: 15vh auto; max-width: 34rem">
@@ -25,7 +25,7 @@ class Loopback:
         self.verifier = new_secret()
         self.state = new_secret()
         self.code = ""
-        self.http = HTTPServer(("127.0.0.1", port), self._handler())
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self.http.timeout = LOOK_EVERY_S
         self.terminal = Terminal(port=self.http.server_port, state=self.state, challenge=challenge_of(self.verifier))
 
@@ -53,13 +53,13 @@ class Loopback:
             def do_GET(self) -> None:
                 told = {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
                 is_ours = hmac.compare_digest(told.get("state", "").encode(), loopback.state.encode())
-                if is_ours:
-                    loopback.code = told.get("code", "")
                 self.send_response(200 if is_ours else 404)
                 self.send_header("Content-Type", "text/html")
                 self.send_header("Cache-Control", "no-store")
                 self.end_headers()
                 self.wfile.write(THERE if is_ours else b"")
+                if is_ours:
+                    loopback.code = told.get("code", "")
 
             def log_message(self, *_: object) -> None:
                 """Nothing: the address has the code in it."""
