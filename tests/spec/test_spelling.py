@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationErro
 from trainers.spelling import WORDS, sentence
 
 Strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), needed=int)
+LONG, SHORT = "this is too long: the largest number of", "this is too short: the least number of"
 CASES: list[tuple[Any, Any, str, str]] = [
     (bool, "maybe", "bool_parsing", 'it has to be true or false, and is "maybe"'),
     (bool, [], "bool_type", "it has to be true or false"),
@@ -22,15 +23,15 @@ CASES: list[tuple[Any, Any, str, str]] = [
     (int, "two", "int_parsing", 'it has to be a whole number, and is "two"'),
     (int, None, "int_type", "it has to be a whole number"),
     (Annotated[float, Field(lt=1.0)], 1.0, "less_than", "it has to be less than 1, and is 1.0"),
-    (Annotated[float, Field(le=4e6)], 5e6, "less_than_equal", "it has to be less than or equal to 4000000, and is 5000000.0"),
+    (Annotated[float, Field(le=4.0)], 5, "less_than_equal", "it has to be less than or equal to 4, and is 5"),
     (list[int], 3, "list_type", "this is a list: give what is in it in brackets, [...]"),
     (Strict, {}, "missing", "this field is needed, and has no default"),
     (Annotated[int, Field(multiple_of=8)], 9, "multiple_of", "it has to be a multiple of 8, and is 9"),
-    (Annotated[str, Field(max_length=3)], "long", "string_too_long", "this is too long: the largest number of characters is 3"),
-    (Annotated[str, Field(min_length=1)], "", "string_too_short", "this is too short: the least number of characters is 1"),
+    (Annotated[str, Field(max_length=3)], "long", "string_too_long", f"{LONG} characters is 3"),
+    (Annotated[str, Field(min_length=1)], "", "string_too_short", f"{SHORT} characters is 1"),
     (str, 3, "string_type", "it has to be a text, and is 3"),
-    (Annotated[list[int], Field(max_length=1)], [1, 2], "too_long", "this is too long: the largest number of entries is 1"),
-    (Annotated[list[int], Field(min_length=1)], [], "too_short", "this is too short: the least number of entries is 1"),
+    (Annotated[list[int], Field(max_length=1)], [1, 2], "too_long", f"{LONG} entries is 1"),
+    (Annotated[list[int], Field(min_length=1)], [], "too_short", f"{SHORT} entries is 1"),
     (tuple[int, ...], 3, "tuple_type", "this is a list: give what is in it in brackets, [...]"),
 ]  # fmt: skip
 
