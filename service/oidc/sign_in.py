@@ -129,6 +129,12 @@ class SignIn:
                 del self.hints[oldest]
         return made
 
+    def asker(self, cookie: str) -> Terminal | None:
+        """The command line that has asked for what this browser has begun, if one has."""
+        seed, _, mark = cookie.rpartition(".")
+        is_ours = hmac.compare_digest(mark.encode(), self._derived("cookie", seed).encode())
+        return _terminal(seed) if is_ours else None
+
     def code(self, arrival: Arrival) -> str:
         """What the command line that has asked gets its login for, once and soon."""
         now, code = time.time(), new_secret()

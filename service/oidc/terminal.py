@@ -35,9 +35,9 @@ class Terminal(BaseModel):
         """Whether whoever shows the verifier is the one that has asked."""
         return hmac.compare_digest(challenge_of(verifier).encode(), self.challenge.encode())
 
-    def back(self, code: str) -> str:
-        """Where the browser brings the code."""
-        return f"http://127.0.0.1:{self.port}/?{urlencode({'code': code, 'state': self.state})}"
+    def back(self, **told: str) -> str:
+        """Where the browser brings what a sign-in has ended with: a `code`, or an `error` in words."""
+        return f"http://127.0.0.1:{self.port}/?{urlencode({**told, 'state': self.state})}"
 
 
 def new_secret() -> str:

@@ -143,18 +143,18 @@ def _browsers(sign_in: SignIn, audit: Audit) -> APIRouter:
     async def callback(request: Request) -> Response:
         """The browser is back from the provider, with a code or without one."""
         caller, told = _caller(request), request.query_params
+        begun = cookies.value(request.headers, cookies.begun)
         try:
             if len(told) != len(told.multi_items()):
                 raise SignInRefused("token", "a parameter stands twice in the address")
-            begun = cookies.value(request.headers, cookies.begun)
             arrival = await sign_in.finish(begun, told, caller)
         except (SignInRefused, ProviderUnreachable) as error:
             if isinstance(error, SignInRefused) and error.user:
                 await asyncio.to_thread(audit.record, *_refusal(error, caller))
-            response = _failed(request, sign_in, error)
+            response = _failed(request, sign_in, error, sign_in.asker(begun))
         else:
             if arrival.terminal is not None:
-                url, mark = arrival.terminal.back(sign_in.code(arrival)), arrival.terminal.mark
+                url, mark = arrival.terminal.back(code=sign_in.code(arrival)), arrival.terminal.mark
                 words = {"user": arrival.by.user, "role": arrival.by.role, "mark": mark, "url": url}
                 page = ASKS.format(**{name: html.escape(text) for name, text in words.items()})
                 response = HTMLResponse(page, headers=ALONE)
@@ -190,9 +190,14 @@ def _refusal(error: SignInRefused, caller: Caller) -> tuple[Requester, Act]:
     return by, Act(action="session.begin", status=403, details={"why": error.why})
 
 
-def _failed(request: Request, sign_in: SignIn, error: SignInRefused | ProviderUnreachable) -> Response:
-    """Back to the page, which says so; or a problem, for whoever asks for no page."""
+def _failed(
+    request: Request, sign_in: SignIn, error: SignInRefused | ProviderUnreachable, terminal: Terminal | None = None
+) -> Response:
+    """Back to the command line that has asked, or to the page, which says so; or a problem, for whoever asks for no
+    page."""
     logger.warning("nobody has signed in: %s", error)
+    if terminal is not None:
+        return RedirectResponse(terminal.back(error=str(error)), 303, SAFE)
     if "text/html" not in request.headers.get("accept", ""):
         raise error
     why = error.why if isinstance(error, SignInRefused) else "provider"

@@ -149,6 +149,17 @@ def test_who_cannot_sign_in_is_told_why(
     monkeypatch.setattr("api.cli.actions.team.sign_in.WITHIN_S", 0.0)
     outcome = cli("login", "--no-browser")
     assert (outcome.exit_code, "ssh -L" in outcome.stderr, "ten minutes" in outcome.stderr) == (1, True, True)
+    provider.claims = {"groups": []}
+    monkeypatch.setattr("api.cli.actions.team.sign_in.WITHIN_S", 60.0)
+    with ThreadPoolExecutor(1) as owner:
+
+        def follow(address: str) -> None:
+            with httpx2.Client(trust_env=False, follow_redirects=True, timeout=60) as browser:
+                browser.get(address)
+
+        monkeypatch.setattr("webbrowser.open", lambda address: owner.submit(follow, address))
+        outcome = cli("login")
+    assert (outcome.exit_code, "in no group that has a role" in outcome.stderr) == (1, True)
     plain = serve(is_required=True)
     outcome = cli("login", server=plain.url)
     assert (outcome.exit_code, "login --token" in outcome.stderr) == (2, True)
@@ -265,9 +276,11 @@ def test_nothing_goes_to_the_command_line_unless_somebody_agrees(
     assert "<b>ann@example.org</b>" in answer.text
     assert visitor.me() == 401
     provider.claims = {"groups": []}
-    visitor = enter()
-    sent = visitor.go(address(asked()[1])).headers["location"]
-    assert visitor.go(visitor.go(sent).headers["location"]).status_code == 403
+    visitor, told = enter(), asked()[1]
+    sent = visitor.go(address(told)).headers["location"]
+    back = urlsplit(visitor.go(visitor.go(sent).headers["location"]).headers["location"])
+    assert (back.netloc, back.path) == ("127.0.0.1:40000", "/")
+    assert dict(parse_qsl(back.query)) == {"error": "ann is in no group that has a role here", "state": told["state"]}
 
 
 def test_a_command_line_takes_its_own_answer_alone() -> None:

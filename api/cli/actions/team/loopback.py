@@ -25,6 +25,8 @@ class Loopback:
         self.verifier = new_secret()
         self.state = new_secret()
         self.code = ""
+        self.error = ""
+        """Why there is none, in words."""
         self.http = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self.http.timeout = LOOK_EVERY_S
         self.terminal = Terminal(port=self.http.server_port, state=self.state, challenge=challenge_of(self.verifier))
@@ -34,9 +36,9 @@ class Loopback:
         return f"{begin}?{urlencode(self.terminal.model_dump())}"
 
     def wait(self, within_s: float) -> str:
-        """The code that the browser brings; empty: none has come in time."""
+        """The code that the browser brings; empty: none has come in time, or an error has."""
         end = time.monotonic() + within_s
-        while not self.code and time.monotonic() < end:
+        while not self.code and not self.error and time.monotonic() < end:
             self.http.handle_request()
         return self.code
 
@@ -59,6 +61,7 @@ class Loopback:
                 self.end_headers()
                 self.wfile.write(THERE if is_ours else b"")
                 if is_ours:
+                    loopback.error = told.get("error", "" if "code" in told else "the browser has brought nothing")
                     loopback.code = told.get("code", "")
 
             def log_message(self, *_: object) -> None:

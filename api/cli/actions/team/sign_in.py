@@ -41,7 +41,8 @@ def sign_in(context: CliContext, server: str | None, port: int | None, with_brow
         with contextlib.closing(loopback):
             code = _brought(loopback, ways.url, with_browser)
         if not code:
-            complain("nobody has signed in within ten minutes; begin anew")
+            why = "".join(filter(str.isprintable, loopback.error))
+            complain(f"nobody has signed in: {why or 'ten minutes have passed; begin anew'}")
             raise typer.Exit(FAILED)
         made = client.login(code, loopback.verifier)
     login = Login(server=url, token=made["token"], user=made["user"], expires=made["expires"], is_ours=True)
