@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
-from api.cli.display import id_column, wide_console
+from api.cli.display import day, id_column, wide_console
 from api.client.client import Client
 from service import Accounts, AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
@@ -146,8 +145,3 @@ def _works(token: Token) -> str:
     if not token.works:
         return f"no, ended {day(token.expires or 0)}"
     return "yes" if token.expires is None else f"until {day(token.expires)}"
-
-
-def day(when: float) -> str:
-    """A moment, in seconds since 1970, as people here write it."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from api.cli.actions.admin import day
 from api.cli.actions.team.loopback import Loopback
 from api.cli.connection import client_of, complain, connected
 from api.cli.context import BAD_INPUT, FAILED, CliContext
+from api.cli.display import day
 from api.client.call import Refused, Unreachable
 from api.client.calls import url_of
 from api.client.client import Client
