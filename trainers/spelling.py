@@ -29,6 +29,7 @@ WORDS = {
     "list_type": LIST,
     "missing": "this field is needed, and has no default",
     "multiple_of": "it has to be a multiple of {multiple_of}",
+    "string_pattern_mismatch": "it has to match the pattern {pattern}",
     "string_too_long": "this is too long: the largest number of characters is {max_length}",
     "string_too_short": "this is too short: the least number of characters is {min_length}",
     "string_type": "it has to be a text",
@@ -59,7 +60,7 @@ def sentence(item: Any) -> str:
         return unknown(item["input"][:100], QUOTED.findall(context["expected"]))
     if (words := WORDS.get(item["type"])) is not None:
         bounds = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in context.items()}
-        return words.format(**bounds) + (_written(item.get("input")) if words.startswith("it has to be") else "")
+        return words.format(**bounds) + (_written(item.get("input")) if words.startswith("it has to") else "")
     return str(item["msg"]).removeprefix("Value error, ")
 
 
