@@ -5,16 +5,17 @@ import threading
 from torch import fx, nn
 
 from trainers.models.dropout import ExampleDropout
+from trainers.models.networks.projected import Projected
 
 _LOCK = threading.Lock()
 """torch.fx replaces `nn.Module.__call__` while it traces a model, so only one thread may trace at a time."""
 
 
 class _Tracer(fx.Tracer):
-    """Treats `ExampleDropout` as a leaf, because its code depends on values."""
+    """Treats `ExampleDropout` as a leaf, because its code depends on values, and `Projected`, which is one layer."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, ExampleDropout) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, ExampleDropout | Projected) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> fx.Graph:

@@ -65,7 +65,7 @@ class HybridConfig(AlgorithmConfig):
     weights as far as one update would."""
 
     connect: ConnectSpec | None = None
-    """What the units of a fully connected layer see of the one below, with `blocks`; null: all of it."""
+    """What the units of a fully connected layer see of the one below, with `blocks` and `rank`; null: all of it."""
 
     @field_validator("group")
     @classmethod
@@ -120,8 +120,12 @@ class HybridConfig(AlgorithmConfig):
                     f"use at most {layer.outputs}, or algorithm sync"
                 )
 
+    def replace_layers(self, model: nn.Module, as_built: bool) -> None:
+        if self.connect is not None:
+            self.connect.replace_layers(model, as_built)
+
     def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
-        if self.connect is None:
+        if self.connect is None or self.connect.rank is not None:  # projected layers have no such weights
             return
         from trainers.algorithms.hybrid.slices import restrict
         from trainers.models.split import split_model
@@ -135,6 +139,11 @@ class HybridConfig(AlgorithmConfig):
     def blocks(self) -> int:
         """Of the layers between the first fully connected one and the last; 1 where their units see all others."""
         return 1 if self.connect is None else self.connect.blocks
+
+    @property
+    def rank(self) -> int:
+        """Of the projections of other blocks' units; 0 where there are none."""
+        return 0 if self.connect is None else self.connect.rank or 0
 
     def ways(self, head: Sequence[FullyConnected]) -> tuple[Way, ...]:
         """How each of the fully connected layers is divided among the workers."""

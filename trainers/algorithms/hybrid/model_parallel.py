@@ -133,6 +133,7 @@ class ModelParallelLayers:
         elementwise layers after it. Of a divided tensor this worker has only its part."""
         passed = []
         for i, part in enumerate(self.slices):
+            x = self._seen(part, x)
             z = self._outputs(part, x)
             if part.way == "inputs":
                 z = self._all_reduce(z)
@@ -155,9 +156,42 @@ class ModelParallelLayers:
                 da = self._all_reduce(da)
             (dz,) = torch.autograd.grad(a, z, da) if part.layer.after else (da,)
             self._accumulate(part, x, dz)
-            da = self._input_gradient(part, dz)
+            da = self._gradient_of_units(part, x, self._input_gradient(part, dz))
         self.is_used = False
         return da
+
+    def _seen(self, part: LayerSlice, units: Tensor) -> Tensor:
+        """What this worker's outputs of a layer see, from the units of its own blocks below, (B, units).
+
+        These themselves, or where the layer is projected, for each of the worker's blocks b, one beside the other, h_b
+        and the projections P_k h_k of all other blocks k, in the order of the blocks. The projections travel.
+        """
+        if part.projection is None:
+            return units
+        own = self._outputs(part.projection, units)
+        sent = self._all_gather_columns(part.projection, own, range(self.collectives.size))  # (B, g r)
+        rank, found = sent.shape[1] // part.blocks, list[Tensor]()
+        for b, piece in zip(part.own_blocks, part.projection.pieces, strict=True):
+            found += [sent[:, : b * rank], units[:, piece.columns], sent[:, (b + 1) * rank :]]
+        return torch.cat(found, 1)
+
+    def _gradient_of_units(self, part: LayerSlice, seen: Tensor, gradient: Tensor) -> Tensor:
+        """This worker's contribution to the gradient of the units of its blocks, (B, units), from that to the gradient
+        of what `_seen` gave; accumulates the gradients of the projections."""
+        if part.projection is None:
+            return gradient
+        sent = gradient.new_zeros(len(gradient), part.projection.layer.outputs)  # (B, g r), of all blocks' projections
+        rank, wide = sent.shape[1] // part.blocks, part.layer.inputs // part.blocks
+        units, found = list[Tensor](), list[Tensor]()
+        for b, piece in zip(part.own_blocks, part.pieces, strict=True):
+            of_block, own = gradient[:, piece.columns], slice(b * rank, b * rank + wide)
+            sent[:, : b * rank] += of_block[:, : own.start]
+            sent[:, (b + 1) * rank :] += of_block[:, own.stop :]
+            units.append(seen[:, piece.columns][:, own])
+            found.append(of_block[:, own])
+        projected = self._reduce_scatter_columns(part.projection, sent, range(self.collectives.size))
+        self._accumulate(part.projection, torch.cat(units, 1), projected)
+        return torch.cat(found, 1) + self._input_gradient(part.projection, projected)
 
     def _outputs(self, part: LayerSlice, x: Tensor) -> Tensor:
         """A layer's outputs, (B, own outputs), or its partial sums of all of them, from the inputs at hand."""

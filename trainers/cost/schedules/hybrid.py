@@ -23,8 +23,9 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     exchange between the layers of the head is waited for; it meets the hidden ones on the same link, and both get half
     of it. A turn lasts as long as computing and that, or as the link needs for all of it, whichever is longer.
 
-    Of layers that are restricted to g blocks, the passes are taken to last 1/g of the whole ones', and only workers
-    that share a block exchange their units: h (W - g)/g of them an example, each way, for W > g workers.
+    Of layers that are restricted to g blocks, the passes are taken to last as much shorter as they have fewer weights,
+    and only workers that share a block exchange their units: h (W - g)/g of them an example, each way, for W > g
+    workers. With projections of rank r, all gather the g r numbers of these.
     """
     w, n = fleet.workers.astype(float), float(spec.batch.per_worker)
     turns = np.ones(len(w)) if config.scheme == "a" else fleet.virtual.astype(float)
@@ -34,12 +35,13 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     first = work.head[0].inputs
     hidden = lane.seconds(1.0, (w - 1) * examples / senders * first * FLOAT_BYTES)
     between = fleet.lane()
-    g, shares = config.blocks, np.maximum(w - config.blocks, 0.0)
+    g, r, shares = config.blocks, config.rank, np.maximum(w - config.blocks, 0.0)
     within = 2 * sum(layer.inputs for layer in work.between) * shares / g / w if g > 1 else np.zeros(len(w))
-    exchanged = (w - 1) / w * work.head_exchanged + within
-    times = work.head_exchanges + (2 * len(work.between) * (within > 0))
+    projected = 2 * len(work.between) * g * r * (w - 1) / w
+    exchanged = (w - 1) / w * work.head_exchanged + within + projected
+    times = work.head_exchanges + 2 * len(work.between) * ((within > 0) * 1.0 + (projected > 0))
     waited = between.seconds(times, examples * exchanged * FLOAT_BYTES)
-    saved = 2 * 3 * work.left_out(g) / max(1, work.forward_flops + work.backward_flops)
+    saved = 2 * 3 * work.left_out(g, r) / max(1, work.forward_flops + work.backward_flops)
     computing = pace.passes_s * (work.head_share - saved) * examples / n / w * fleet.crowding
     meets = np.where(turns > 1, np.minimum(waited, hidden), 0.0)
     turn = computing + waited + meets
@@ -73,6 +75,6 @@ def _senders(config: HybridConfig, fleet: Fleet) -> Floats:
 def _update_s(config: HybridConfig, work: Workload, pace: Pace, w: Floats, turns: Floats) -> Floats:
     """Each worker updates its slice of the head, `per_turn` in every turn, and 1/W of the other parameters."""
     head = work.head_parameters / max(1, work.parameters)
-    divided = head - work.left_out(config.blocks) / max(1, work.parameters)
+    divided = head - work.left_out(config.blocks, config.rank) / max(1, work.parameters)
     times = turns if config.fc_batch == "per_turn" else np.ones(len(w))
     return pace.update_s * (1 - head + divided * times) / w

@@ -14,4 +14,12 @@ def connectivity(spec: TrainSpec) -> dict[str, Quantity]:
         f"of a fully connected layer between the first and the last, 1/{config.blocks} of the weights: a unit sees its "
         f"own block below; nothing travels between these layers of up to {config.blocks} workers"
     )
-    return {"connect": Quantity(value=f"{config.blocks} blocks", formula=formula, source="paper 1, sections 5.1 and 8")}
+    value = f"{config.blocks} blocks"
+    if config.rank:
+        value += f", rank {config.rank}"
+        formula = (
+            "in a fully connected layer between the first and the last, a unit sees the h_b of its own block below and "
+            f"P_k h_k of the {config.blocks - 1} others, {config.rank} numbers each; between two layers "
+            f"{config.blocks * config.rank} numbers an example travel to each other worker, and their gradients back"
+        )
+    return {"connect": Quantity(value=value, formula=formula, source="paper 1, sections 5.1 and 8")}
