@@ -18,7 +18,7 @@ from benchmarks.measurement.processes import MeasurementError, alone, exit_on_si
 from benchmarks.measurement.report import RESULTS
 from benchmarks.predictions.cases import PLACES, cases_of
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import measure_place, measure_profile
+from benchmarks.predictions.measuring import Times, measure_place, measure_profile
 from benchmarks.predictions.report import Comparison
 
 PLACE_S = 3600.0
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when a bound is missed, 3 while something is still to be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="how often every job is measured (default 2)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no more is begun (default 40)")
     parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions.jsonl")
     parser.add_argument("--no-runs", action="store_true", help="only compare what the ledger has")
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_on_sigterm()
         if not namespaces.is_possible():
             parser.error("throttled links need root and iproute2")
-        measure(ledger, options.rounds, time.time() + 60 * options.minutes, console)
+        times = Times(run_s=options.seconds, until=time.time() + 60 * options.minutes)
+        measure(ledger, options.rounds, times, console)
     missing = sum(len(ledger.missing(place, options.rounds)) for place in PLACES)
     comparison = Comparison(ledger)
     if comparison.rows:
@@ -55,17 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not comparison.is_met)
 
 
-def measure(ledger: Ledger, rounds: int, until: float, console: Console) -> None:
-    """What the ledger lacks, as far as there is time for it. until: By the clock of `time.time`."""
+def measure(ledger: Ledger, rounds: int, times: Times, console: Console) -> None:
+    """What the ledger lacks, as far as there is time for it."""
     if ledger.profile is None:
         alone(measure_profile, ledger, timeout_s=PLACE_S)
     for place in PLACES:
         missing = ledger.missing(place, rounds)
-        if not missing or time.time() > until:
+        if not missing or time.time() > times.until:
             continue
         console.print(f"{place.title}: {len(missing)} measurements of {len(list(cases_of(place)))} jobs")
         try:
-            alone(measure_place, place, missing, ledger, until, timeout_s=PLACE_S)
+            alone(measure_place, place, missing, ledger, times, timeout_s=PLACE_S)
         except MeasurementError as error:
             console.print(f"{place.title}: {error}", style="red", markup=False)
 

@@ -82,4 +82,4 @@ def cases_of(place: Place) -> Iterator[Case]:
 @cache
 def workload() -> Workload:
     """`convnet`, of 17 MB of parameters, on two workers of 128 examples each."""
-    return Workload(find_data(None), minibatch=128, warmup_steps=4, seconds=6.0)
+    return Workload(find_data(None), minibatch=128, warmup_steps=4)

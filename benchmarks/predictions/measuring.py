@@ -1,9 +1,11 @@
 """Measures all jobs of a place, on one Ray that is started for them."""
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import trainers
 from benchmarks.links import endless, namespaces
@@ -17,9 +19,19 @@ from trainers.events import Metrics
 
 WORKERS = 2
 AT_ONCE = (1, 2)
-LINKS_S = 20.0
-"""For all transfers of a place."""
 GBIT = 8.0
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long is measured."""
+
+    run_s: float = 6.0
+    """Of a job, after its first steps."""
+    links_s: float = 20.0
+    """For all transfers of a place."""
+    until: float = math.inf
+    """By the clock of `time.time`; nothing is begun later."""
 
 
 def measure_profile(ledger: Ledger) -> None:
@@ -28,11 +40,9 @@ def measure_profile(ledger: Ledger) -> None:
     ledger.add("profile", profile=profile.model_dump(mode="json"), machine=machine.describe(), load=machine.load())
 
 
-def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, until: float) -> int:
+def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Times) -> int:
     """Measure its links, where that is not done, and these jobs one after the other, each in the ledger at once. Called
     in a process of its own, which stays on the first node.
-
-    until: By the clock of `time.time`; no job is begun later.
 
     Returns:
         How many of the jobs failed.
@@ -40,13 +50,13 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, until: fl
     failed = 0
     with _ray(place):
         if ledger.links(place) is None:
-            links = trainers.measure_links(AT_ONCE, LINKS_S)
+            links = trainers.measure_links(AT_ONCE, times.links_s)
             ledger.add("links", place=place.title, links=links.model_dump(mode="json"), load=machine.load())
         for case in cases:
-            if time.time() > until:
+            if time.time() > times.until:
                 break
             try:
-                rate, waiting = _rate(case)
+                rate, waiting = _rate(case, times.run_s)
             except MeasurementError as error:
                 failed += 1
                 print(f"{case.key}: {error}", flush=True)
@@ -70,10 +80,10 @@ def rate_of(reports: Sequence[tuple[float, Metrics]]) -> float:
     return statistics.linear_regression(times, examples).slope
 
 
-def _rate(case: Case) -> tuple[float, float]:
+def _rate(case: Case, run_s: float) -> tuple[float, float]:
     """Examples a second, and the share of the time in which workers waited for communication."""
     with endless.started(case.spec, "predicted") as (_, folder):
-        reports = list(endless.measured(follow(folder, endless.RUN_S), workload()))
+        reports = list(endless.measured(follow(folder, endless.RUN_S), replace(workload(), seconds=run_s)))
     return rate_of(reports), endless.analyse(reports).waiting
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurement.processes import MeasurementError
+from benchmarks.links import namespaces
+from benchmarks.measurement.processes import MeasurementError, alone
 from benchmarks.predictions.__main__ import INCOMPLETE, main
 from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import rate_of
+from benchmarks.predictions.measuring import Times, measure_place, measure_profile, rate_of
 from benchmarks.predictions.report import Comparison
 from tests.cost.test_links import link, table
 from tests.cost.test_planning import profile_of
@@ -91,6 +92,36 @@ def test_predictions_are_held_against_runs_and_the_fastest_is_named(ledger: Ledg
     assert "| regret where it is not | 3% |" in text
     assert "which algorithm" in text
     assert f"| {slowest.algorithm} | {slowest.transport} | one node |" in text
+
+
+@pytest.mark.long  # starts Ray
+def test_one_job_is_measured_on_one_node(ledger: Ledger) -> None:
+    """Its links are in the ledger, and are not measured."""
+    case = Case("downpour", "object_store", ONE)
+    assert alone(measure_place, ONE, [case], ledger, Times(run_s=1.0), timeout_s=250) == 0
+    (record,) = ledger.records("rate")
+    assert (record["case"], record["examples_per_s"] > 0) == (case.key, True)
+
+
+@pytest.mark.long  # starts Ray on two nodes
+@pytest.mark.skipif(not namespaces.is_possible(), reason="links need root and iproute2")
+def test_links_and_a_job_are_measured_between_nodes(ledger: Ledger) -> None:
+    place = Place(0.2)
+    case = Case("sync", "auto", place)
+    assert alone(measure_place, place, [case], ledger, Times(run_s=1.0, links_s=2.0), timeout_s=280) == 0
+    links = ledger.links(place)
+    assert links is not None
+    assert len(links.nodes) == 2
+    assert len(ledger.rates(case)) == 1
+    (row,) = Comparison(ledger).rows
+    assert row.predicted > 0
+
+
+@pytest.mark.long  # times steps
+def test_a_step_is_timed(ledger: Ledger) -> None:
+    alone(measure_profile, ledger, timeout_s=200)
+    assert ledger.profile is not None
+    assert ledger.profile.steps == 20
 
 
 def test_a_rate_is_the_line_through_all_reports() -> None:
