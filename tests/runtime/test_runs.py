@@ -129,6 +129,7 @@ def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str
         (3, "process_group", {"scheme": "bc", "split": "outputs", "fc_batch": "per_turn"}),
         pytest.param(3, "shared_memory", {"scheme": "b"}, marks=pytest.mark.slow),
         pytest.param(2, "process_group", {"scheme": "b", "connect": {"blocks": 3}}, marks=pytest.mark.long),
+        pytest.param(3, "process_group", {"connect": {"blocks": 2, "rank": 5}}, marks=pytest.mark.long),
     ],
 )
 def test_hybrid_has_the_bits_of_the_local_transport(

@@ -239,7 +239,11 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
     if traits.holds_examples and spec.algorithm.name == "parallel_sgd":
         found.append("algorithm: shuffles between rounds, and averages that are made once a round, are not counted")
     if getattr(spec.algorithm, "connect", None) is not None:
-        found.append("algorithm.connect: restricted layers are taken to compute 1/blocks as long as whole ones")
+        found.append(
+            "algorithm.connect: a layer that has a part of the weights is taken to compute for that part of the time"
+        )
+    if getattr(spec.algorithm, "columns", None) is not None:
+        found.append("algorithm.columns: a part of each layer is taken to compute as fast, for its size, as the whole")
     if any(group.frozen for group in spec.optimizer.groups):
         found.append("optimizer.groups: frozen parameters are counted as if they were sent and updated")
     if spec.clip is not None and spec.clip.norm is not None:

@@ -132,6 +132,7 @@ class Setup:
             params = self.replica.initial_params()
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
+            self.spec.algorithm.replace_layers(model, self.spec.model.weights is None)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
         as_built = self.spec.model.weights is None
         self.spec.algorithm.leave_out(self.replica.model, [self.layout.named(params)], as_built)
@@ -176,6 +177,9 @@ class Setup:
         """
         if missing := set(self.layout.names) - set(found.model):
             raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        for name, shape in zip(self.layout.names, self.layout.shapes, strict=True):
+            if (held := tuple(found.model[name].shape)) != shape:
+                raise SpecRejected(f"checkpoint.resume: its {name} is of {held}, not {shape}; it is another model's")
         position = found.position
         if self._is_behind(position):
             limits = [name for name in ("max_steps", "max_examples") if getattr(self.spec, name) is not None]
@@ -291,6 +295,7 @@ def set_up(
     if collates(task):
         dataset.collate_by(partial(collate_of, spec.task, spec.loss, task.facts))
     model = build_task_model(task, spec.model, spec.seed)
+    spec.algorithm.replace_layers(model, as_built=spec.model.weights is None)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
     whole, narrow = spec.optimizer.whole, breaks_channels_last(model)

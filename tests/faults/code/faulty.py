@@ -109,6 +109,26 @@ class Deeper(nn.Module):
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
 
 
+class Columned(nn.Module):
+    """Two columns of convolutions, which meet in the second and below the fully connected layers."""
+
+    def __init__(self, num_classes: int, in_channels: int, plan: str, pause_s: float) -> None:
+        super().__init__()
+        self.plan, self.pause_s = plan, pause_s
+        self.conv1, self.conv2 = nn.Conv2d(in_channels, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.conv3 = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.fc1, self.fc2 = nn.Linear(8 * 16, 32), nn.Linear(32, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.conv1(slowed(x, self.plan, self.pause_s))), 2)
+        x = torch.relu(self.conv3(torch.relu(self.conv2(x))))
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
+def columned(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
+    return Columned(num_classes, in_channels, plan, pause_s)
+
+
 def deeper(num_classes: int, in_channels: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:
     return Deeper(num_classes, in_channels, plan, pause_s)
 
