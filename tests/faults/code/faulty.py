@@ -120,7 +120,7 @@ class Columned(nn.Module):
         self.fc1, self.fc2 = nn.Linear(8 * 16, 32), nn.Linear(32, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(torch.relu(self.conv1(slowed(x, self.plan, self.pause_s))), 2)
+        x = F.max_pool2d(torch.relu(self.conv1(paused(x, self.plan, self.pause_s))), 2)
         x = torch.relu(self.conv3(torch.relu(self.conv2(x))))
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))
 
