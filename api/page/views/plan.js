@@ -3,7 +3,7 @@
 import { Chart, TALL } from "../parts/chart.js";
 import { Editor } from "../parts/editor.js";
 import { stackedSteps } from "../parts/stack.js";
-import { facts, heading, section, table } from "../parts/widgets.js";
+import { facts, heading, problemItem, section, table } from "../parts/widgets.js";
 import { el, setText } from "../lib/dom.js";
 import { count, duration, figure, percent } from "../lib/format.js";
 import { api } from "../lib/http.js";
@@ -139,9 +139,7 @@ class PlanPage {
     const inSpec = errors.filter(({ pointer, line }) => line > 1 && pointer.startsWith("/spec"));
     this.editor.show(inSpec.map((one) => ({ ...one, line: one.line - 1 })));
     this.problems.replaceChildren(
-      ...errors.map(({ pointer, message }) =>
-        el("li", {}, pointer ? el("code", {}, pointer) : null, el("span", {}, message)),
-      ),
+      ...errors.map((error) => problemItem(error)),
     );
   }
 }
@@ -200,7 +198,7 @@ function figures(plan) {
     ["Examples a second", count(best.examples_per_s)],
     ...(least === null ? [] : [["Nine runs of ten", `${count(least)} to ${count(most)}`]]),
     ["Efficiency", percent(best.efficiency)],
-    ["Regret against the fastest", percent(plan.regret, 1)],
+    ["Slower than the fastest", `by ${percent(plan.regret, 1)}`],
     ["Held back by", best.bottleneck ? `${best.bottleneck}, ${faster}` : "nothing"],
     ...(best.next_bottleneck ? [["Next", best.next_bottleneck]] : []),
     ...(staleness
@@ -224,7 +222,7 @@ function untilTarget({ target, recommended }) {
 }
 
 function options({ options: found }) {
-  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "regret"];
+  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "slower than the fastest by"];
   const frame = table("What else it could be", names);
   frame.querySelector("tbody").append(
     ...found.map((one) =>
