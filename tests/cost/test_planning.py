@@ -144,6 +144,20 @@ def test_projections_leave_out_the_weights_that_they_stand_for() -> None:
     assert work.left_out(4, 30) == -30 * 120  # all weights, and the projections
 
 
+def test_columns_send_images_and_activities_and_no_gradient_of_a_parameter() -> None:
+    """Of two workers, each of which has half of the images of a step, and half of the maps where columns meet."""
+    fields = {"model": "convnet_two_columns", "workers": {"count": 2, "virtual": 2}}
+    spec = spec_of(algorithm={"name": "hybrid", "columns": 2, "split": "outputs"}, **fields)
+    plan = plan_spec(spec, PlanRequest(cluster=read_cluster("one-weird-trick"), workers=(1, 2)))
+    (found,) = plan.of(2).exchanges
+    pixels, maps, units = 8 * 8, 2 * 64 * 2 * 2, 1024 + 1024
+    assert found.name == "activities"
+    assert found.sent_bytes == 4 * 2 * spec.batch.per_worker * (pixels + 2 * maps + 2 * units) / 2
+    assert plan.of(1).sent_bytes == 0
+    with pytest.raises(SpecRejected, match="no convolution of this model has groups"):
+        planned(spec_of(model="lenet5", algorithm={"name": "hybrid", "columns": 2}, workers=2))
+
+
 def test_the_interval_follows_the_measured_spread() -> None:
     spec = spec_of()
     steady = plan_spec(spec, PlanRequest(workers=(1, 2), profile=profile_of(spec)))

@@ -306,7 +306,7 @@ def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Pa
     fields = {"algorithm": algorithm, "epochs": 12, "data": "digits", "batch": 8, "workers": 2}
     if isinstance(algorithm, dict) and ("group" in algorithm or "backup" in algorithm):
         fields["workers"] = 4
-    first = start("cut-ps", spec(**fields), tmp_path / "cut")
+    first = start("cut-ps", spec(**fields | {"epochs": 1000}), tmp_path / "cut")  # it is not to end meanwhile
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
     first.run.cancel()
     assert first.end().data["state"] == "CANCELLED"

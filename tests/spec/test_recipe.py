@@ -105,6 +105,17 @@ def test_restricted_layers() -> None:
     assert "32 numbers an example" in told(4, 2, rank=8).quantities["connect"].formula
 
 
+def test_columns() -> None:
+    def told(columns: int, count: int) -> Recipe:
+        algorithm, workers = {"name": "hybrid", "columns": columns}, {"count": count, "virtual": columns}
+        return explain(TrainSpec.model_validate({"algorithm": algorithm, "workers": workers}), 1437)
+
+    assert values(told(2, 2))["columns"] == 2
+    assert "no gradient of a parameter does" in told(2, 2).quantities["columns"].formula
+    assert not any("columns" in warning for warning in told(4, 2).warnings)
+    assert any("share 4 columns, so some have one more" in warning for warning in told(4, 3).warnings)
+
+
 def test_all_numbers_of_an_optimizers_formula_are_told() -> None:
     muon = values(explain(TrainSpec.model_validate({"optimizer": "muon"}), 1437))
     told = {"optimizer": "muon", "momentum": 0.95, "nesterov": "true", "newton_schulz": 5, "betas": "0.9, 0.95"}

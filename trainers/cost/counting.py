@@ -1,9 +1,14 @@
 """The workload of a spec, from the counted layers of its model. Needs torch."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch.fx import GraphModule
+
 from trainers import user_code
+from trainers.algorithms.hybrid.column_layers import convolutions_of, met
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.cost.figures import Images, ModelCost, images_of
 from trainers.cost.layers import profile_model, profile_spec
@@ -65,7 +70,8 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
     """
     module = build_model(model, images.classes, images.shape, seed=0)
     replace_dropout(module, seed=0)  # as in a run: this dropout may be divided too
-    head = split_model(module).head
+    split = split_model(module)
+    head = split.head
     if config.connect is not None:
         config.connect.check_head(head)
     ways, restricted = config.ways(head), config.connect is not None
@@ -73,4 +79,15 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
         "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
         "head_exchanged": exchanged(head, ways, restricted),
         "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways, restricted),
-    }
+    } | ({} if config.columns is None else _columns_of(split.backbone, images, config.columns))
+
+
+def _columns_of(backbone: GraphModule, images: Images, columns: int) -> dict[str, Any]:
+    """The fields of a workload that tell what columns exchange.
+
+    Raises:
+        SpecRejected: The model has no such columns.
+    """
+    convolutions_of(backbone, columns)
+    found = met(backbone, columns, torch.zeros(1, *images.shape))
+    return {"pixels": math.prod(images.shape), "columns_met": sum(found), "columns_meet": len(found)}

@@ -242,6 +242,8 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
         found.append(
             "algorithm.connect: a layer that has a part of the weights is taken to compute for that part of the time"
         )
+    if getattr(spec.algorithm, "columns", None) is not None:
+        found.append("algorithm.columns: a part of each layer is taken to compute as fast, for its size, as the whole")
     if any(group.frozen for group in spec.optimizer.groups):
         found.append("optimizer.groups: frozen parameters are counted as if they were sent and updated")
     if spec.clip is not None and spec.clip.norm is not None:

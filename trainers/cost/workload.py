@@ -43,6 +43,12 @@ class Workload(Figures):
     """Activities and their gradients of one example that workers exchange between the layers of the head."""
     head_exchanges: int = 0
     """In so many exchanges, each way."""
+    pixels: int = 0
+    """Numbers of an image, where `hybrid` divides columns too, and the workers send each other images."""
+    columns_met: int = 0
+    """Likewise, activities of one example that workers send each other where columns meet."""
+    columns_meet: int = 0
+    """In so many places."""
     num_states: int = 0
     """Vectors of the optimizer's state."""
     activities: int = 0

@@ -67,7 +67,7 @@ class FullyConnected:
 class Split:
     """The two parts of a model; they share its modules."""
 
-    backbone: nn.Module
+    backbone: fx.GraphModule
     """Images (B, C, H, W) to activities (B, inputs of the first layer of the head)."""
     head: tuple[FullyConnected, ...]
     """From the first layer to the last."""

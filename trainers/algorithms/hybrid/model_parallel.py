@@ -1,4 +1,5 @@
-"""Model parallelism of the fully connected layers at the end of a model, on one worker (paper 1, section 4).
+"""Model parallelism of the fully connected layers at the end of a model, on one worker (paper 1, section 4), and of the
+columns below them, where these are divided too.
 
 A worker's slices of these layers form one flat vector, with the gradient and the optimizer state beside it. Where the
 transport has memory that all workers see and that survives the worker that writes it, the vectors lie there and are
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.algorithms.base import Context
+from trainers.algorithms.hybrid.column_layers import ColumnLayers
 from trainers.algorithms.hybrid.slices import LayerSlice, shapes
 from trainers.models.layout import lay_out_vectors
 from trainers.models.losses import LabelLoss, loss_of_shard
@@ -34,7 +36,7 @@ class TurnInput:
     """The examples that pass the fully connected layers together, on all workers."""
 
     activities: Tensor
-    """(B, inputs): outputs of the backbone."""
+    """(B, inputs): outputs of the backbone; or images, (B, C, H, W), where that is divided too."""
     labels: Tensor  # (B,) int64
     examples: NDArray[np.int64]  # (B,)
     epoch: int
@@ -45,13 +47,17 @@ class TurnInput:
 class ModelParallelLayers:
     """Forward and backward passes of one worker through its slices of the layers, and their updates."""
 
-    def __init__(self, context: Context, slices: Sequence[Sequence[LayerSlice]]) -> None:
-        """slices: those of all workers, by rank."""
+    def __init__(
+        self, context: Context, slices: Sequence[Sequence[LayerSlice]], below: ColumnLayers | None = None
+    ) -> None:
+        """slices: those of all workers, by rank. below: what the activities go through first, if it is divided too."""
         assert context.collectives is not None
         self.collectives, self.replica, self.rule = context.collectives, context.replica, context.optimizer.rule
         self.state_names = context.optimizer.state_names
-        self.all_slices, self.slices = slices, slices[self._rank]
-        self.layouts = [lay_out_vectors(shapes(own)) for own in slices]
+        self.slices, self.below = slices[self._rank], below
+        columns: Sequence[Sequence[LayerSlice]] = [()] * len(slices) if below is None else below.slices
+        self.all_slices = [[*first, *own] for first, own in zip(columns, slices, strict=True)]
+        self.layouts = [lay_out_vectors(shapes(own)) for own in self.all_slices]
         self.layout = self.layouts[self._rank]
         device, numel = context.replica.device, self.layout.numel
         model = context.replica.layout
@@ -77,12 +83,17 @@ class ModelParallelLayers:
         logistic units and is divided among the workers, the sum of its own units' losses over all examples.
         """
         self.replica.draws.set(turn.epoch, turn.examples)
+        below, adds = self.below, not self.is_used
         with torch.no_grad():
             with span("forward"):
-                passed = self._forward(turn.activities)
+                x = turn.activities if below is None else below.forward(self.params, turn.activities)
+                passed = self._forward(x)
                 losses, gradient = self._loss(passed[-1][2], turn)
             with span("backward"):
-                return self._backward(passed, gradient), losses.sum()
+                gradient = self._backward(passed, gradient)
+                if below is not None:
+                    below.backward(gradient, self.gradients, adds)
+                return gradient, losses.sum()
 
     def squares(self) -> float:
         """The sum of squares of the gradients accumulated since the last update."""
@@ -300,7 +311,8 @@ class ModelParallelLayers:
 
         def cut(vector: Tensor) -> Tensor:
             named = layout.named(vector)
-            parts = {name: part.taken(name, named[name]) for part in self.slices for name in part.layer.parameters}
+            own = self.all_slices[self._rank]
+            parts = {name: part.taken(name, named[name]) for part in own for name in part.layer.parameters}
             return self.layout.flatten(parts).to(device)
 
         return Buffers(cut(model.params), {name: cut(vector) for name, vector in model.state.items()})
