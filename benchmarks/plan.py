@@ -11,12 +11,12 @@ from rich.console import Console
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.papers.parameter_servers import paper_3
 from benchmarks.papers.tables import (
     PaperTable,
     many_candidates,
     paper_1,
     paper_2,
-    paper_3,
     paper_4,
     some_cluster,
     some_work,
@@ -78,8 +78,9 @@ def markdown(tables: Sequence[PaperTable], seconds: float, simulated_s: float) -
     where = {**machine.describe(), "load average": machine.load()}
     parts = ["# The cost model against the papers", as_bullets(where)]
     parts.append(
-        "What `millrace plan` predicts by closed forms, for what the four papers measured. Constants are listed with "
-        "each table; one that is fitted is fitted without the row that it predicts, and stands beside it."
+        "What `millrace plan` predicts for what the four papers measured, by closed forms except where a table says "
+        "that runs are simulated. Constants are listed with each table; one that is fitted is fitted without the row "
+        "that it predicts, and stands beside it."
     )
     for table in tables:
         rows = [

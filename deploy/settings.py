@@ -146,6 +146,9 @@ class Settings(BaseSettings):
     oidc_session_s: float = Field(default=28_800, gt=0, le=30 * 86_400)
     """Seconds that a sign-in lasts; no token of the provider is taken that is older."""
 
+    oidc_ends_session: bool = True
+    """Whether "Sign out" on the page signs out of the provider, too, where that has an address for it."""
+
     oidc_ca_file: Path | None = None
     """Certificates of authorities, PEM, by which the provider's is checked; left out: the well-known ones."""
 

@@ -38,6 +38,7 @@ def oidc_config(settings: Settings) -> "OidcConfig | None":
             projects={name: frozenset(groups) for name, groups in settings.oidc_projects.items()},
             audiences=frozenset(settings.oidc_audiences),
             session_s=settings.oidc_session_s,
+            ends_session=settings.oidc_ends_session,
             ca_file=None if settings.oidc_ca_file is None else settings.oidc_ca_file.expanduser(),
         )
     except ValidationError as error:

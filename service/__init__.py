@@ -103,6 +103,9 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.oidc.sign_in import BEGUN_S as BEGUN_S
     from service.oidc.sign_in import Caller as Caller
     from service.oidc.sign_in import SignIn as SignIn
+    from service.oidc.terminal import Terminal as Terminal
+    from service.oidc.terminal import challenge_of as challenge_of
+    from service.oidc.terminal import new_secret as new_secret
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml

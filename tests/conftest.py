@@ -29,6 +29,8 @@ import trainers
 from trainers import ClusterInfo
 
 Disk = Callable[[int], Path]
+LONG_S = 900.0
+"""Ten times what the longest takes on two cores that do nothing else."""
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 TOGETHER = {
@@ -55,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Have each of these groups done by one process, and begin with them: they take longest. The files with most tests
     are next, so that the last ones are short."""
     for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_S))
         group, has_ray = group_of(item.path), "cluster" in getattr(item, "fixturenames", ())
         if has_ray and (group is None or (group == "faults" and item.get_closest_marker("long") is None)):
             group = "ray"  # the few faults that `make test` tries need no second one

@@ -1,6 +1,7 @@
 """What somebody may have meant by a word that there is not."""
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +9,37 @@ from typing import Any
 MOST = 8
 """Names that are listed where none is similar."""
 QUOTED = re.compile(r"'([^']*)'")
+NUMBER, WHOLE = "it has to be a number", "it has to be a whole number"
+LIST = "this is a list: give what is in it in brackets, [...]"
+WORDS = {
+    "bool_parsing": "it has to be true or false",
+    "bool_type": "it has to be true or false",
+    "dict_type": "this is a section, with fields of its own",
+    "extra_forbidden": "there is no such field",
+    "finite_number": "it has to be a finite number",
+    "float_parsing": NUMBER,
+    "float_type": NUMBER,
+    "greater_than": "it has to be greater than {gt}",
+    "greater_than_equal": "it has to be greater than or equal to {ge}",
+    "int_from_float": WHOLE,
+    "int_parsing": WHOLE,
+    "int_type": WHOLE,
+    "less_than": "it has to be less than {lt}",
+    "less_than_equal": "it has to be less than or equal to {le}",
+    "list_type": LIST,
+    "missing": "this field is needed, and has no default",
+    "multiple_of": "it has to be a multiple of {multiple_of}",
+    "string_pattern_mismatch": "it has to match the pattern {pattern}",
+    "string_too_long": "this is too long: the largest number of characters is {max_length}",
+    "string_too_short": "this is too short: the least number of characters is {min_length}",
+    "string_type": "it has to be a text",
+    "too_long": "this is too long: the largest number of entries is {max_length}",
+    "too_short": "this is too short: the least number of entries is {min_length}",
+    "tuple_type": LIST,
+}
+"""What belongs into a field, by the type of pydantic's error."""
+WRITTEN = 40
+"""Characters of what was written there instead that a sentence repeats."""
 
 
 def unknown(word: str, names: Iterable[str]) -> str:
@@ -26,6 +58,14 @@ def sentence(item: Any) -> str:
         return unknown(context["tag"], QUOTED.findall(context["expected_tags"]))
     if item["type"] in ("literal_error", "enum") and isinstance(item.get("input"), str):
         return unknown(item["input"][:100], QUOTED.findall(context["expected"]))
-    if item["type"] in ("tuple_type", "list_type"):
-        return "this is a list: give what is in it in brackets, [...]"
+    if (words := WORDS.get(item["type"])) is not None:
+        bounds = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in context.items()}
+        return words.format(**bounds) + (_written(item.get("input")) if words.startswith("it has to") else "")
     return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _written(value: Any) -> str:
+    """What stands in a field instead, if it is short."""
+    if isinstance(value, str | int | float) and len(text := json.dumps(value)) <= WRITTEN:
+        return f", and is {text}"
+    return ""

@@ -14,6 +14,7 @@ from api.cli.commands.models import add_models
 from api.cli.commands.projects import add_projects
 from api.cli.commands.scaling import add_scaling
 from api.cli.commands.serve import add_serve
+from api.cli.commands.sign_in import add_sign_in
 from api.cli.commands.sweeps import add_sweeps
 from api.cli.commands.verbs import add_verbs
 from api.cli.context import CliContext
@@ -30,6 +31,7 @@ def build(context: CliContext) -> typer.Typer:
     app.callback()(_options)
     add_local(app, context)
     add_serve(app, context)
+    add_sign_in(app, context)
     add_jobs(app, context)
     add_sweeps(app, context)
     add_scaling(app, context)

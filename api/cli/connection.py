@@ -20,19 +20,23 @@ def complain(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def client_of(context: CliContext, server: str | None) -> Client:
-    """A client of the service at a URL, or of ours; our token is shown to ours and to no other."""
+def client_of(context: CliContext, server: str | None, token: str | None = None) -> Client:
+    """A client of the service at a URL, or of ours; our token is shown to ours and to no other, and to each the login
+    that is kept for it. token: Another one instead; empty: none."""
     url = url_of(server or context.server)
-    return Client(url, token=context.token if url == url_of(context.server) else "")
+    ours = context.token if url == url_of(context.server) else ""
+    return Client(url, token=(ours or None) if token is None else token)
 
 
 @contextlib.contextmanager
-def connected(context: CliContext, server: str | None, subject: str | None = None) -> Iterator[Client]:
+def connected(
+    context: CliContext, server: str | None, subject: str | None = None, token: str | None = None
+) -> Iterator[Client]:
     """A client whose errors end the command: with status 2 if the caller can correct them, otherwise with 1.
 
-    subject: The file that is named in front of each error.
+    subject: The file that is named in front of each error. token: As `client_of` takes it.
     """
-    with client_of(context, server) as client:
+    with client_of(context, server, token) as client:
         try:
             yield client
         except Refused as error:
@@ -42,6 +46,8 @@ def connected(context: CliContext, server: str | None, subject: str | None = Non
                 complain(f"{subject}: {line}" if subject else line)
             if problem.status in (401, 403):
                 complain(problem.remedy)
+            if problem.status == 401:
+                complain("`millrace login` signs you in, and `millrace login --token` takes a token and keeps it")
             raise typer.Exit(BAD_INPUT if problem.status in CORRECTABLE else FAILED) from None
         except Unreachable as error:
             complain(str(error))

@@ -154,6 +154,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def day(when: float) -> str:
+    """A moment, in seconds since 1970, as the clock here says."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
 def _figures_line(figures: service.Progress, epochs: int) -> str:
     metrics = figures.metrics
     if metrics is None:

@@ -17,16 +17,21 @@ from api.client.call import Call, Unreachable, refusal, unreachable
 from api.client.calls import AnyJob, AnySweep, States
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
 from api.client.following import Following
+from api.client.logins import kept_token
 from api.client.model_calls import Which
 from api.client.project_calls import AsyncProjectMethods
+from api.client.sign_in_calls import AsyncSignInMethods
 
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncProjectMethods):
+class AsyncClient(AsyncProjectMethods, AsyncSignInMethods):
     """Client for programs with an event loop: the same methods, to be awaited; what comes one by one is `async for`."""
 
-    def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
+    def __init__(
+        self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str | None = None
+    ) -> None:
+        """token: Shown with each request; none: the one that `millrace login` has kept for this service."""
         self.server = calls.url_of(server)
         self.patience_s = patience_s
         self.http = httpx2.AsyncClient(
@@ -34,7 +39,7 @@ class AsyncClient(AsyncProjectMethods):
             verify=service.certificates(),
             timeout=READ_TIMEOUT_S,
             trust_env=False,
-            headers=bearer(token),
+            headers=bearer(kept_token(self.server) if token is None else token),
         )
 
     async def __aenter__(self) -> Self:
@@ -50,14 +55,6 @@ class AsyncClient(AsyncProjectMethods):
     async def ready(self) -> None:
         """Raises Refused where the service answers, but could take no job."""
         await self._do(calls.ready())
-
-    async def who(self) -> service.Identity:
-        """Who the service takes us for, and our role."""
-        return await self._do(calls.who())
-
-    async def sign_out(self) -> None:
-        """End the token that is shown, for good."""
-        await self._do(calls.sign_out())
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 

@@ -270,16 +270,6 @@ def ready() -> Call[None]:
     return Call("GET", "/readyz", lambda _: None)
 
 
-def who() -> Call[service.Identity]:
-    """GET /v1/me."""
-    return Call("GET", "/v1/me", one(service.Identity))
-
-
-def sign_out() -> Call[None]:
-    """DELETE /v1/me/token."""
-    return Call("DELETE", "/v1/me/token", lambda _: None)
-
-
 def audit(query: AuditQuery) -> Call[AuditPage]:
     """GET /v1/audit."""
     params = {name: value for name, value in asdict(query).items() if value not in (None, ())}

@@ -19,8 +19,10 @@ from api.client import calls, model_calls
 from api.client.call import Call, Refused, Unreachable, refusal, unreachable
 from api.client.calls import AnyJob, AnySweep, States
 from api.client.following import Following
+from api.client.logins import kept_token
 from api.client.model_calls import Which
 from api.client.project_calls import ProjectMethods
+from api.client.sign_in_calls import SignInMethods
 
 __all__ = ["Client", "Refused", "Unreachable"]
 
@@ -29,10 +31,13 @@ READ_TIMEOUT_S = 45.0  # three pings of a silent stream
 AGAIN_S = 0.2
 
 
-class Client(ProjectMethods):
+class Client(ProjectMethods, SignInMethods):
     """Submits jobs to a service and follows them. A connection that breaks in the middle is taken up again."""
 
-    def __init__(self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str = "") -> None:
+    def __init__(
+        self, server: str = "http://127.0.0.1:8466", patience_s: float = 60.0, token: str | None = None
+    ) -> None:
+        """token: Shown with each request; none: the one that `millrace login` has kept for this service."""
         self.server = calls.url_of(server)
         self.patience_s = patience_s
         # No proxy of the environment stands between two processes of one machine.
@@ -41,7 +46,7 @@ class Client(ProjectMethods):
             verify=service.certificates(),
             timeout=READ_TIMEOUT_S,
             trust_env=False,
-            headers=bearer(token),
+            headers=bearer(kept_token(self.server) if token is None else token),
         )
 
     def __enter__(self) -> Self:
@@ -57,14 +62,6 @@ class Client(ProjectMethods):
     def ready(self) -> None:
         """Raises Refused where the service answers, but could take no job."""
         self._do(calls.ready())
-
-    def who(self) -> service.Identity:
-        """Who the service takes us for, and our role."""
-        return self._do(calls.who())
-
-    def sign_out(self) -> None:
-        """End the token that is shown, for good."""
-        self._do(calls.sign_out())
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 
 from rich.console import Console
 
 from benchmarks.links import namespaces
 from benchmarks.links.contenders import Place
-from benchmarks.links.report import Found, markdown, raw
+from benchmarks.links.report import Found, markdown, raw, restored
 from benchmarks.links.rounds import measure_place
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
@@ -33,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mbit", type=float, nargs="+", default=[100.0, 1000.0, 10000.0], help="rates of the links, Mbit/s"
     )
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-links.md and .json")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="write benchmarks/results/<today>-links.md and .json; other places that they tell of are kept",
+    )
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     if not namespaces.is_possible():
@@ -42,16 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, before = Console(), machine.load()
     places = [Place(nodes, mbit) for nodes in options.nodes for mbit in options.mbit]
     found, path = list[Found](), RESULTS / f"{date.today().isoformat()}-links.md"
+    kept = restored(json.loads(path.with_suffix(".json").read_text())) if path.with_suffix(".json").exists() else []
     for place in places:
         try:
-            found.append(alone(measure_place, work, place, options.rounds, timeout_s=PLACE_S))
+            load = machine.load()
+            found.append(replace(alone(measure_place, work, place, options.rounds, timeout_s=PLACE_S), load=load))
         except MeasurementError as error:
             console.print(f"{place.title}: {error}", style="red", markup=False)
             continue
         text = markdown(work, found, (before, machine.load()))
         if options.report:  # after each place, for all of them take long
-            path.write_text(text)
-            path.with_suffix(".json").write_text(json.dumps(raw(found), indent=1) + "\n")
+            both = found + [one for one in kept if one.place not in {mine.place for mine in found}]
+            both.sort(key=lambda one: (one.place.nodes, one.place.mbit_per_s))
+            path.write_text(markdown(work, both, (before, machine.load())))
+            path.with_suffix(".json").write_text(json.dumps(raw(both), indent=1) + "\n")
     if found:
         console.print(text, markup=False, soft_wrap=True)
     return len(found) < len(places)

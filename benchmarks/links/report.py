@@ -25,6 +25,8 @@ class Found:
     num_parameters: int
     rounds: list[dict[str, Rate]] = field(default_factory=list)
     overlap: Overlap | None = None
+    load: str = ""
+    """Of the machine before it began."""
 
     def ratio(self, name: str, base: str) -> Spread | None:
         """Examples/s to the base's, paired."""
@@ -81,7 +83,8 @@ def markdown(work: Workload, found: Sequence[Found], loads: tuple[str, str]) -> 
         as_bullets(settings),
     ]
     for one in found:
-        parts += [f"## {one.place.title}, {len(one.rounds)} rounds", as_table(HEADER, one.rows(work))]
+        told = f"{one.place.title}, {len(one.rounds)} rounds, load average before {one.load}"
+        parts += [f"## {told}", as_table(HEADER, one.rows(work))]
     seen = [(one.place, one.overlap) for one in found if one.overlap is not None]
     rows = [
         (place.title, *(f"{1000 * s:,.0f}" for s in (o.step_s, o.in_flight_s, o.exposed_s)), f"{o.hidden:.0%}")
@@ -96,3 +99,17 @@ def markdown(work: Workload, found: Sequence[Found], loads: tuple[str, str]) -> 
 def raw(found: Sequence[Found]) -> list[dict[str, Any]]:
     """For JSON."""
     return [asdict(one) for one in found]
+
+
+def restored(found: Sequence[dict[str, Any]]) -> list[Found]:
+    """From JSON."""
+    return [
+        Found(
+            Place(**one["place"]),
+            one["num_parameters"],
+            [{name: Rate(**rate) for name, rate in each.items()} for each in one["rounds"]],
+            Overlap(**one["overlap"]) if one["overlap"] else None,
+            one.get("load", ""),
+        )
+        for one in found
+    ]

@@ -3,11 +3,13 @@
 import ctypes
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -18,6 +20,8 @@ from benchmarks.measurement import proc
 T = TypeVar("T")
 GRACE_S = 8.0
 PR_SET_PDEATHSIG = 1
+FREE_PORTS = (20_000, 32_768)
+"""From and to, between those of Ray's workers and those of the kernel."""
 
 
 class MeasurementError(RuntimeError):
@@ -73,10 +77,12 @@ def end(children: Sequence[BaseProcess]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on the loopback that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A TCP port on the loopback that nothing listens on: none of those that Linux gives to whoever asks for any one,
+    so that nobody else has it by the time that it is used."""
+    while True:
+        port = random.SystemRandom().randrange(*FREE_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def exit_on_sigterm() -> None:

@@ -40,6 +40,8 @@ TARGETS = {
 }
 MARK = "MILLRACE_START_OF"
 """A variable that all processes of one start inherit, also those that are orphans."""
+THERE = "the Ray that is there"
+"""The mark of its processes, and of all that it starts."""
 EVERY_S, SLICE_S, LONGEST_S = 0.02, 0.1, 120.0
 LEAST_CPU_S = 0.02
 """Of a process in a slice, for its name to be shown there; the kernel counts in hundredths of a second."""
@@ -72,14 +74,16 @@ class Start:
 
 
 class Sampler:
-    """Counts what the processes with one mark compute, slice by slice."""
+    """Counts what the processes with any of the marks compute from now on, slice by slice."""
 
-    def __init__(self, mark: str) -> None:
-        self.mark = f"{MARK}={mark}".encode()
-        self.began = time.time()
+    def __init__(self, *marks: str) -> None:
+        self.marks = [f"{MARK}={mark}".encode() for mark in marks]
         self.ours: dict[int, bool] = {}
         self.cpu: dict[int, float] = {}
         self.slices: dict[int, Counter[str]] = defaultdict(Counter)
+        self.began = time.time()
+        self.look()
+        self.slices.clear()  # of what they had computed before
 
     def look(self) -> None:
         """Add what was computed since the last look to the slice of now."""
@@ -98,7 +102,8 @@ class Sampler:
 
     def _is_marked(self, pid: int) -> bool:
         try:
-            return self.mark in Path(f"/proc/{pid}/environ").read_bytes()
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            return any(mark in environ for mark in self.marks)
         except OSError:
             return False
 
@@ -119,7 +124,7 @@ def start(folder: Path, address: str | None) -> Start:
     command = [sys.executable, "-m", "deploy.main", "run", str(spec), "--run-dir", str(run_dir)]
     command += ["--address", address] if address else []
     with (folder / "out").open("w") as out:
-        sampler = Sampler(mark)
+        sampler = Sampler(mark, *([THERE] if address else []))
         env = {**os.environ, MARK: mark, "PYTHONPATH": str(REPOSITORY), "TERM": "dumb"}
         child = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out)
         try:
@@ -203,6 +208,7 @@ def measure(rounds: int, console: Console) -> tuple[dict[str, list[float]], dict
     seconds: dict[str, list[float]] = defaultdict(list)
     starts: dict[str, list[Start]] = defaultdict(list)
     port = free_port()
+    os.environ[MARK] = THERE
     with own_service(port) as (_, state):
         server, address = f"http://127.0.0.1:{port}", _address(state)
         with folders() as folder:

@@ -107,7 +107,8 @@ class TokenRow(Base):
     expires: Mapped[float | None]
     revoked: Mapped[float | None]
     kind: Mapped[str] = mapped_column(String(8), server_default="token")
-    """`token`, or `session`: what a browser shows after a sign-in, in a cookie and nowhere else."""
+    """`token`, or after a sign-in `session`, what a browser shows in a cookie and nowhere else, and `login`, what a
+    command line shows."""
     projects: Mapped[list[str] | None] = mapped_column(JSON)
     """Into which the groups of a session's user let them submit."""
 

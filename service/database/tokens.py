@@ -1,4 +1,5 @@
-"""Who may come in: bearer tokens with a role, and browsers' sessions. The database holds their hashes only."""
+"""Who may come in: bearer tokens with a role, and sign-ins of browsers and command lines. The database holds their
+hashes only."""
 
 import hashlib
 import hmac
@@ -18,8 +19,9 @@ from service.database.tables import TokenRow
 from service.errors import TokenRefused
 from service.ids import DIGITS
 
-Kind = Literal["token", "session"]
-PREFIXES: dict[Kind, str] = {"token": "mlr", "session": "mls"}  # so that scanners for leaked secrets know one
+Kind = Literal["token", "session", "login"]
+KINDS: dict[str, Kind] = {"mlr": "token", "mls": "session", "mll": "login"}
+"""By what each begins with, so that scanners for leaked secrets know one."""
 SECRET_BYTES = 32  # so many random bytes need no slow hash
 USER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")
 KEPT_S = 30 * 86_400.0
@@ -40,7 +42,7 @@ class Token(BaseModel):
     expires: float | None
     revoked: float | None
     kind: Kind = "token"
-    """`session`: what a browser shows after a sign-in."""
+    """`session`: what a browser shows after a sign-in, in a cookie; `login`: what a command line shows."""
 
     @property
     def works(self) -> bool:
@@ -66,12 +68,13 @@ class Tokens:
             insert_entry(session.connection(), operator(), act)
         return Token.model_validate(row), text
 
-    def begin_session(self, by: Requester, lifetime_s: float) -> tuple[Token, str]:
-        """A session for whoever has signed in, and the text of its cookie. Those that ended long ago are forgotten."""
-        row, text = _made("session", by.user, by.role, lifetime_s)
+    def begin_session(self, by: Requester, lifetime_s: float, kind: Kind = "session") -> tuple[Token, str]:
+        """A session, or the login of a command line, for whoever has signed in, and the text that shows it. Those that
+        ended long ago are forgotten."""
+        row, text = _made(kind, by.user, by.role, lifetime_s)
         row.projects = [*by.projects]
-        act = Act(action="session.begin", target=row.id, status=201, details={"lifetime_s": lifetime_s})
-        old = delete(TokenRow).where(TokenRow.kind == "session", TokenRow.expires < time.time() - KEPT_S)
+        act = Act(action="session.begin", target=row.id, status=201, details={"kind": kind, "lifetime_s": lifetime_s})
+        old = delete(TokenRow).where(TokenRow.kind != "token", TokenRow.expires < time.time() - KEPT_S)
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             session.execute(old)
             session.add(row)
@@ -101,12 +104,17 @@ class Tokens:
                 insert_entry(session.connection(), by or operator(), act)
             return Token.model_validate(row)
 
-    def identify(self, text: str, kind: Kind = "token") -> Identity | None:
-        """Whose token, or session, it is; none where it is no such one, or one that has ended."""
+    def identify(self, text: str, *, is_cookie: bool = False) -> Identity | None:
+        """Whose it is, what a request shows; none where it is nothing that opens the door, or has ended.
+
+        is_cookie: Sessions come in cookies, and nothing else does.
+        """
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
+        kind = KINDS.get(prefix)
+        may = kind is not None and (kind == "session") is is_cookie and token_id.isalnum()
         with Session(self.engine) as session:
-            row = session.get(TokenRow, token_id) if prefix == PREFIXES[kind] and token_id.isalnum() else None
+            row = session.get(TokenRow, token_id) if may else None
             # Compared in constant time, and also where there is nothing to compare with.
             same = hmac.compare_digest(_digest(secret), NOBODY if row is None else row.digest)
             if row is None or not same or not secret or row.kind != kind or not Token.model_validate(row).works:
@@ -127,7 +135,7 @@ class Tokens:
             return set(token_ids) - {row.id for row in rows if Token.model_validate(row).works}
 
     def any(self) -> bool:
-        """Whether any token opens the door now. A session does not count: it ends by itself."""
+        """Whether any token opens the door now. A sign-in does not count: it ends by itself."""
         return any(token.works for token in self.list() if token.kind == "token")
 
 
@@ -140,7 +148,8 @@ def _made(kind: Kind, user: str, role: Role, lifetime_s: float | None) -> tuple[
     row = TokenRow(
         id=identity, user=user, role=role, digest=_digest(secret), created=now, expires=expires, revoked=None, kind=kind
     )
-    return row, f"{PREFIXES[kind]}_{identity}_{secret}"
+    (prefix,) = (text for text, one in KINDS.items() if one == kind)
+    return row, f"{prefix}_{identity}_{secret}"
 
 
 def _digest(secret: str) -> str:

@@ -90,9 +90,10 @@ class Lifecycle:
             await asyncio.sleep(self.poll_s)
 
     async def caught_up(self, job_id: str) -> None:
-        """Wait until the store knows that a job is paused whose log says so."""
-        while (active := self.active.get(job_id)) is not None and active.log.progress.state is State.PAUSED:
-            if (await asyncio.to_thread(self.store.get, job_id)).state is not State.PAUSING:
+        """Wait until the store knows that a job is paused, or has ended, whose log says so."""
+        while (active := self.active.get(job_id)) is not None:
+            told, known = active.log.progress.state, (await asyncio.to_thread(self.store.get, job_id)).state
+            if not told.is_terminal and (told, known) != (State.PAUSED, State.PAUSING):
                 return
             await asyncio.sleep(self.poll_s)
 

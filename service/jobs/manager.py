@@ -35,9 +35,7 @@ from service.storage.disk_use import DiskUse
 from service.storage.mirror import Mirror
 from trainers import State, TraceRefused
 
-CANCEL = "CancelRequested"
-PAUSE = "PauseRequested"
-RESUME = "ResumeRequested"
+CANCEL, PAUSE, RESUME = "CancelRequested", "PauseRequested", "ResumeRequested"
 NOT_STARTED = "cancelled before it started"
 UPKEEP_S = 1.0
 REMOVE_EVERY = 60  # upkeeps
@@ -274,6 +272,7 @@ class JobManager(JobReader):
 
     async def edit(self, job_id: str, changes: JobChanges, by: Requester | None = None) -> JobView:
         """Change a job's name, labels, notes or priority, or archive it. Raises StateConflict, SpecInvalid."""
+        await self.lifecycle.caught_up(job_id)
         job = await asyncio.to_thread(self.store.get, job_id)
         given = changes.given
         if "priority" in given and (job.state.is_terminal or job_id in self.trials):
@@ -380,6 +379,7 @@ class JobManager(JobReader):
         Raises:
             StateConflict: It has not ended, or it is a sweep's trial.
         """
+        await self.lifecycle.caught_up(job_id)
         job = await asyncio.to_thread(self.store.get, job_id)
         if job_id in self.active or not await asyncio.to_thread(self.store.removable, job_id):
             said = "belongs to its sweep" if job.state.is_terminal else f"is {job.state}; cancel it first"

@@ -41,6 +41,8 @@ class OidcConfig(BaseModel):
     """The audiences whose tokens the REST API takes; empty: the client id."""
     session_s: float = 8 * 3600.0
     """How long a sign-in lasts, in seconds, and how old a token of the provider may be."""
+    ends_session: bool = True
+    """Whether signing out here signs out of the provider, too, where that has an address for it."""
     ca_file: Path | None = None
     """Certificates of authorities, PEM, by which the provider's is checked; none: those that are known to everybody."""
 

@@ -31,6 +31,15 @@ STALE_S = 24 * 3600.0
 AGAIN_S = 10.0
 """The least time between two questions for keys. Whoever shows tokens with keys that nobody knows causes no more."""
 
+ENDPOINTS = {
+    "authorization_endpoint": True,
+    "token_endpoint": True,
+    "jwks_uri": True,
+    "userinfo_endpoint": False,
+    "end_session_endpoint": False,
+}
+"""The addresses of a provider that are used, and whether it has to have them."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -131,9 +140,9 @@ class Provider:
             raise ProviderUnreachable(
                 f"the sign-in provider calls itself {told!r}, and not {self.config.issuer!r} as the settings have it"
             )
-        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
+        for name, is_needed in ENDPOINTS.items():
             address = described.get(name)
-            if address is None and name == "userinfo_endpoint":
+            if address is None and not is_needed:
                 continue
             if not isinstance(address, str) or not self.config.allows(address):
                 raise ProviderUnreachable(f"the sign-in provider's {name} is no address that secrets may be sent to")

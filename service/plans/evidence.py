@@ -137,7 +137,8 @@ def with_target(
             return plan.model_copy(update={"target": told.model_copy(update={"noise_scale": scale})})
     if best and not reached:
         closest = min(best) if target.is_lower else max(best)
-        message = f"none of {len(same)} runs of this job has reached it; the closest had {closest:g}"
+        who = "the only run of this job has not" if len(same) == 1 else f"none of {len(same)} runs of this job has"
+        message = f"{who} reached it; the closest had {closest:g}"
         raise SpecInvalid([FieldError(pointer="/target", message=f"{target.metric} {target.value:g}: {message}")])
     return plan.model_copy(update={"target": _told(spec, plan, target, reached, price)})
 

@@ -34,6 +34,7 @@ from service import (
     certificates,
     networks,
 )
+from tests.api.sign_in.provider import Provider, providing
 from tests.service import sqlite
 from tests.service.fakes import FakeRun, FakeRuns
 
@@ -166,3 +167,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture
 def service(serve: Callable[..., Service]) -> Service:
     return serve()
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """A sign-in provider over HTTP."""
+    with providing() as one:
+        yield one
+
+
+@pytest.fixture
+def guarded(serve: Callable[..., Service], provider: Provider) -> Service:
+    """A service that signs people in through it."""
+    return serve(sign_in=provider.sign_in)

@@ -10,7 +10,7 @@ from trainers.events import Event
 def read_with_cuts(url: str, job_id: str, cuts: int, between: Callable[[int], None] = lambda _: None) -> list[Event]:
     """The whole log, read over `cuts` + 1 connections that overlap in nothing; `between` is called after each cut."""
     seen: list[Event] = []
-    with httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+    with httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
         for cut in range(cuts):
             wanted = 1 + cut % 3
             with http.sse(f"/v1/jobs/{job_id}/events", headers=_resume(seen)) as source:

@@ -12,6 +12,7 @@ from tests.api.conftest import Service, eventually
 from tests.cost.test_links import table
 from tests.cost.test_planning import SLOW, profile_of
 from tests.service.fakes import WORK
+from trainers.cost.plan import Timed
 from trainers.cost.planner import plan_work
 from trainers.errors import SpecRejected
 from trainers.events import State
@@ -44,6 +45,20 @@ def test_both_clients_get_what_the_cost_model_says(shared: Service) -> None:
             return await client.plan(SPEC, workers=[1, 2, 8], cluster=SLOW, price=0.4)
 
     assert asyncio.run(ask()) == plan
+
+
+def test_what_is_simulated_is_told_of_the_recommended_candidate(shared: Service) -> None:
+    spec = SPEC | {"algorithm": {"name": "mixed", "group": 4}}
+    profile = profile_of(TrainSpec.model_validate(spec), forward=Timed(median_s=0.01, spread_s=0.002))
+    status, found = asked(shared, spec=spec, profile=profile.model_dump(mode="json"), workers=[4, 8], simulate=1)
+    assert status == 200, found
+    (each,) = [each for each in found["candidates"] if each["simulated"]]
+    assert each["workers"] == found["recommended"]
+    simulated = each["simulated"]
+    assert {row["who"] for row in simulated["timeline"]["tracks"]} >= {"group 0", "the fullest shard"}
+    assert simulated["stragglers"]["of"] == 4
+    assert sum(simulated["staleness"].values()) == pytest.approx(1)
+    assert pointers(shared, cluster=SLOW, simulate=9) == ["/simulate"]
 
 
 def test_links_that_were_measured_and_nodes(shared: Service) -> None:

@@ -1,5 +1,6 @@
 """The benchmark of slow links on known figures."""
 
+import json
 from typing import Any
 
 import pytest
@@ -51,3 +52,4 @@ def test_the_report_says_what_was_missed() -> None:
     assert "| fast to DDP, 2 nodes, links of 8 Mbit/s | at least 1 | 0.85 | 0.567..1.13 | **missed** by 15.0% |" in text
     assert "| at least 0.9 | 0.85 | 0.85..0.85 | **missed** by 5.6% |" in text
     assert "| 100 | 50 | 10 | 80% |" in text
+    assert report.restored(json.loads(json.dumps(report.raw([found])))) == [found]

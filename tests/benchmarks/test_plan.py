@@ -2,14 +2,15 @@
 
 import pytest
 
-from benchmarks.papers.tables import PaperTable, Row, paper_1, paper_2, paper_3, paper_4
+from benchmarks.papers.parameter_servers import paper_3
+from benchmarks.papers.tables import PaperTable, Row, paper_1, paper_2, paper_4
 from benchmarks.plan import markdown
 
 
 def test_paper_2_is_exact_and_paper_3_as_far_off_as_the_report_says() -> None:
     assert paper_2().verdict.startswith("met")
     third = paper_3()
-    assert max(third.errors) < 0.11
+    assert max(third.errors) < 0.08
     assert sorted(third.errors)[2] < 0.05  # three of four rows are within the bound
     assert all("from the other rows" in row.constants for row in third.rows)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from trainers.collectives.protocol import Collectives
 from trainers.collectives.shared_memory import SharedMemoryCollectives
 from trainers.links.local import LocalWorld
 from trainers.links.rendezvous import Rendezvous, host_rendezvous
+from trainers.links.waiting import WaitFlag, wait_flag
 
 T = TypeVar("T")
 
@@ -81,6 +83,23 @@ def join(
     address, prefix = ("127.0.0.1", port), f"{folder}/g{generation}"
     config = GroupConfig(address, prefix, rank, size, CPU, TIMEOUT_S, nodes=nodes)
     return join_hierarchical(config, place) if kind == "hierarchical" else ProcessGroupCollectives(config)
+
+
+class Latecomer:
+    """Comes so long after another has begun to wait for it, however late that one is itself."""
+
+    def __init__(self) -> None:
+        self.flags = list[WaitFlag]()
+
+    def expect(self) -> None:
+        """Called by the thread that waits, just before it does."""
+        self.flags.append(wait_flag())
+
+    def come(self, after_s: float) -> None:
+        """Return when it is time to come."""
+        while not any(flag.is_raised for flag in self.flags):
+            time.sleep(0.001)
+        time.sleep(after_s)
 
 
 def in_threads(bodies: list[Callable[[], T]]) -> list[T]:

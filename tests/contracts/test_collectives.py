@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.groups import KINDS, Groups, join, rendezvous_for
+from tests.contracts.groups import KINDS, Groups, Latecomer, join, rendezvous_for
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth, sum_leaves
@@ -355,11 +355,13 @@ def test_an_error_in_one_worker_ends_the_others(groups: Groups) -> None:
 def test_waiting_is_counted(groups: Groups) -> None:
     if not groups.threaded:
         pytest.skip("the local transport has a virtual clock")
-    late = threading.Event()
+    late = Latecomer()
 
     def body(c: Collectives) -> float:
         if c.rank == 1:
-            late.wait(0.05)
+            late.come(after_s=0.05)
+        else:
+            late.expect()
         c.barrier().wait()
         return c.waited_s
 

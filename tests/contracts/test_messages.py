@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.groups import KINDS, Groups, join, rendezvous_for
+from tests.contracts.groups import KINDS, Groups, Latecomer, join, rendezvous_for
 from trainers.collectives.all_reduce.choice import choose
 from trainers.collectives.messages import Messages, SubgroupMessages
 from trainers.collectives.protocol import Collectives
@@ -148,12 +148,14 @@ def test_an_exchange_goes_on_beside_the_caller(groups: Groups) -> None:
 def test_waiting_for_an_exchange_is_counted(groups: Groups) -> None:
     if not groups.threaded:
         pytest.skip("the local transport has a virtual clock")
-    late = threading.Event()
+    late = Latecomer()
 
     def body(c: Collectives) -> float:
         lane = c.lane(0)
         if c.rank == 1:
-            late.wait(0.05)
+            late.come(after_s=0.05)
+        else:
+            late.expect()
         lane.begin(lambda m: m.step([(torch.ones(3), 1 - m.rank)], [(torch.ones(3), 1 - m.rank)])).wait()
         waited = c.waited_s
         c.barrier().wait()
@@ -277,7 +279,7 @@ def test_the_transports_own_way_sends_no_more_than_an_all_reduce(groups: Groups)
 
 def test_a_peer_that_closes_ends_the_exchanges_of_all(groups: Groups) -> None:
     """Worker 2 waits for 1 and 1 for 0: who is told by a peer must tell the next, and not only when it closes."""
-    told = threading.Barrier(2, timeout=15)
+    told = threading.Barrier(2, timeout=60)
 
     def body(c: Collectives) -> str:
         lane = c.lane(0)

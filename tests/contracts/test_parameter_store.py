@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.contracts.groups import TIMEOUT_S
+from tests.contracts.groups import TIMEOUT_S, Latecomer
 from tests.contracts.shards import NUMEL, Setting, Stores, begin_push, fetched, push
 from trainers.latency import bucket_of
 from trainers.models.layout import SHARD_ALIGN
@@ -336,19 +336,21 @@ def test_an_action_runs_between_two_updates_at_exactly_its_version(stores: Store
 def test_waiting_is_counted(stores: Stores) -> None:
     if not stores.threaded:
         pytest.skip("the local transport has a virtual clock")
+    late = Latecomer()
 
     def waits(store: ParameterStore) -> float:
         push(store, 0, clock=1)
+        late.expect()
         fetched(store, min_clock=1)
         return store.waited_s
 
-    def late(store: ParameterStore) -> float:
-        threading.Event().wait(0.05)
+    def comes(store: ParameterStore) -> float:
+        late.come(after_s=0.05)
         store.leave()
         return 0.0
 
     with stores.cluster(2) as cluster:
-        assert cluster.run(waits, late)[0] > 0.02
+        assert cluster.run(waits, comes)[0] > 0.02
 
 
 def test_a_staleness_aware_rule_divides_the_step_by_the_staleness(stores: Stores) -> None:

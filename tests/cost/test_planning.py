@@ -131,7 +131,32 @@ def test_blocks_leave_out_what_travels_between_the_layers() -> None:
 
     first, last = 2 * 7 * 64, 2 * 7 * 10  # the backbone's and their gradients; the sums of the logits
     assert activities(connect={"blocks": 12}) == pytest.approx(first + last)
-    assert activities(connect={"blocks": 2}) == pytest.approx(first + last + 2 * 120 * (8 - 2) / 2)
+    within = 2 * 120 * (8 - 2) / 2
+    assert activities(connect={"blocks": 2}) == pytest.approx(first + last + within)
+    assert activities(connect={"blocks": 12, "rank": 5}) == pytest.approx(first + last + 2 * 7 * 12 * 5)
+    assert activities(connect={"blocks": 2, "rank": 5}) == pytest.approx(first + last + within + 2 * 7 * 2 * 5)
+
+
+def test_projections_leave_out_the_weights_that_they_stand_for() -> None:
+    spec = spec_of(model="lenet5", algorithm={"name": "hybrid"})
+    work = count_workload(spec)
+    assert work.left_out(4) == 84 * 120 * 3 // 4
+    assert work.left_out(4, 6) == 84 * 120 - 84 * (30 + 3 * 6) - 6 * 120
+    assert work.left_out(4, 30) == -30 * 120  # all weights, and the projections
+
+
+def test_columns_send_images_and_activities_and_no_gradient_of_a_parameter() -> None:
+    """Of two workers, each of which has half of the images of a step, and half of the maps where columns meet."""
+    fields = {"model": "convnet_two_columns", "workers": {"count": 2, "virtual": 2}}
+    spec = spec_of(algorithm={"name": "hybrid", "columns": 2, "split": "outputs"}, **fields)
+    plan = plan_spec(spec, PlanRequest(cluster=read_cluster("one-weird-trick"), workers=(1, 2)))
+    (found,) = plan.of(2).exchanges
+    pixels, maps, units = 8 * 8, 2 * 64 * 2 * 2, 1024 + 1024
+    assert found.name == "activities"
+    assert found.sent_bytes == 4 * 2 * spec.batch.per_worker * (pixels + 2 * maps + 2 * units) / 2
+    assert plan.of(1).sent_bytes == 0
+    with pytest.raises(SpecRejected, match="no convolution of this model has groups"):
+        planned(spec_of(model="lenet5", algorithm={"name": "hybrid", "columns": 2}, workers=2))
 
 
 def test_a_spatial_split_is_planned_with_its_halos() -> None:

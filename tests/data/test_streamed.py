@@ -270,7 +270,7 @@ def test_the_example_that_is_being_read_is_known_meanwhile(training: bool) -> No
         reader = threading.Thread(target=lambda: list(batches))
         assert dataset.reading() is None
         reader.start()
-        assert held.begun.wait(30)
+        assert held.begun.wait(120)
         found = dataset.reading()
         held.may_go_on.set()
         reader.join()

@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from benchmarks.measurement.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -72,18 +73,12 @@ def blocks(page: str, language: str, section: str = "", note: str = "") -> list[
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass
 class Place:
     """A working copy for the commands: the examples, folders and a port of its own."""
 
     folder: Path
-    port: int = field(default_factory=_free_port)
+    port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         shutil.copytree(ROOT / "examples", self.folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
@@ -162,8 +157,8 @@ def server(place: Place, command: str, after: str) -> Iterator[None]:
         reader.start()
         yield
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 0
-        reader.join(5)
+        assert process.wait(120) == 0
+        reader.join(60)
     finally:
         end(process)
         ended = place.shell(after)

@@ -114,6 +114,7 @@ class Run:
 
     def model(self) -> nn.Module:
         model = self.net(self.spec.seed)
+        self.spec.algorithm.replace_layers(model, as_built=True)
         freeze(model, self.spec.optimizer.groups)
         return model
 

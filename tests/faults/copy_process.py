@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,8 +25,8 @@ from trainers.parameter_server.record import JournalContents
 from trainers.parameter_server.shared_memory import ShardServer
 from trainers.parameter_server.standby import Replicator, StandbyShard
 
-ANSWER_S = 0.5
-"""Of a copy, before its shard goes on without it."""
+ANSWER_S, SOON_S = 60.0, 0.5
+"""Of a copy, before its shard goes on without it; the second where the test keeps the copy from answering."""
 
 
 def live(setup: Setup, index: int, pipe: Connection, begins: bool) -> None:
@@ -49,6 +50,8 @@ def live(setup: Setup, index: int, pipe: Connection, begins: bool) -> None:
             if order == "serve":
                 copy.end()
                 server = in_a_thread(server_of(setup, index, recovers=True))
+            elif order == "be impatient":
+                server.ask(partial(replicator.line.set_timeout, SOON_S))  # noqa: F821  # which shipped before
             else:
                 replicator = Replicator(*order, server.pieces, released, ANSWER_S)
                 server.ask(replicator.begin)
@@ -81,7 +84,8 @@ class Node:
         self.address: Any = None if begins else self.pipe.recv()
 
     def order(self, what: Any) -> None:
-        """Have it do something, and wait until it has: `serve`, or to ship to the copy at an address."""
+        """Have it do something, and wait until it has: `serve`, `be impatient` with its copy, or ship to the copy at an
+        address."""
         self.pipe.send(what)
         assert self.pipe.recv() == "done"
 

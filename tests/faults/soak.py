@@ -58,6 +58,7 @@ class Soak:
         fields: dict[str, Any] = {"workers": {"count": WORKERS, "virtual": 5}, "epochs": epochs}
         fields["checkpoint"] = {"every_epochs": 5}  # where a node comes late, a fault may strike the last worker
         self.train = spec(self.plan, pause_s=PAUSE_S, **fields)
+        del self.train.model.kwargs["slow_after"]  # it has a goodput
         self.clean = spec(folder / "none", pause_s=0.0, **fields)
         self.done: list[str] = []
 

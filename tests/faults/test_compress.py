@@ -26,7 +26,7 @@ from trainers.models.weights import load_weights
 from trainers.optim.ema import EMA
 from trainers.training.checkpoint import read_checkpoint
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 EPOCHS = 14
 

@@ -13,7 +13,7 @@ from tests.runtime.runs import Watched, soon
 from trainers.runtime.gone import LACKED_MEMORY, THRESHOLD
 from trainers.runtime.memory import ENDED, REMEDY
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
 HEADROOM = 2**30

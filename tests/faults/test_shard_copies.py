@@ -46,6 +46,7 @@ def test_nodes_lost_at_any_time_lose_nothing(nodes: Nodes, losses: int) -> None:
 
     def silence() -> None:
         """It says nothing until its shard has gone on without it, for one more worker if for no other."""
+        nodes.serving.order("be impatient")
         nodes.copy.stopped()
         nodes.store(WORKERS + len(reasons)).close()
         reasons.append((nodes.serving.setup.folder / "released").read_text())
@@ -75,6 +76,7 @@ def test_a_shard_that_was_taken_for_lost_and_wakes_up_serves_nobody(nodes: Nodes
     store = nodes.store(0)
     push(store, 0, 1.0, clock=1)
     old = nodes.serving
+    old.order("be impatient")
     old.stopped()
     wait = begin_push(store, 1, 1.0, clock=2)
     nodes.promote()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from tests.faults.test_workers import EXAMPLES, assert_equal, ended_well, has_trained, spec
+from tests.faults.test_workers import EXAMPLES, assert_equal, ended_well, has_trained, hurry, spec
 from tests.runtime.runs import Watched, start
 from trainers import ClusterInfo
 from trainers.runtime.cluster import NAMESPACE
@@ -35,7 +35,6 @@ def train(plan: Path, **fields: Any) -> Any:
     return spec(plan, epochs=EPOCHS, workers={"count": 2, "virtual": 5}, **fields)
 
 
-@pytest.mark.timeout(200)
 def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: ClusterInfo, tmp_path: Path) -> None:
     undisturbed = start("shards-none", train(tmp_path / "none", pause_s=0), tmp_path / "none")
     form = {"name": "sync", "form": "parameter_server"}
@@ -45,12 +44,12 @@ def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: Clu
         has_trained(watched)
         kill_shard(watched, index)
         watched.until(lambda e: "goes on at version" in e.data.get("message", ""))
+    hurry(tmp_path / "plan")
     found = ended_well(watched, EPOCHS)
     assert_equal(found, ended_well(undisturbed, EPOCHS))
     assert watched.of("result")[0]["lost_updates"] == 0
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("replicas", "algorithm"),
     [
@@ -74,6 +73,7 @@ def test_an_asynchronous_run_says_how_many_updates_went_with_its_shards(
         has_trained(watched, 200)
         kill_shard(watched, index)
         watched.until(lambda e: "goes on at version" in e.data.get("message", ""))
+    hurry(tmp_path / "plan")
     ended_well(watched, EPOCHS, EXAMPLES)
     assert (watched.of("result")[0]["lost_updates"] > 0) == (replicas == 1)
 
@@ -83,7 +83,6 @@ def without_copies(plan: Path, **fields: Any) -> Any:
     return train(plan, algorithm={"name": "sync", "form": "parameter_server"}, ps={"replicas": 1}, **fields)
 
 
-@pytest.mark.timeout(200)
 def test_a_synchronous_run_without_second_copies_goes_back_to_its_last_checkpoint(
     cluster: ClusterInfo, tmp_path: Path
 ) -> None:
@@ -96,10 +95,10 @@ def test_a_synchronous_run_without_second_copies_goes_back_to_its_last_checkpoin
     assert (lost.data["state"], "no snapshot" in lost.data["message"]) == ("RECOVERING", True)
     again = watched.until(lambda e: e.type == "step")
     assert again.data["examples"] > kept, "from the checkpoint, not from the beginning"
+    hurry(tmp_path / "plan")
     assert_equal(ended_well(watched, EPOCHS), ended_well(undisturbed, EPOCHS))
 
 
-@pytest.mark.timeout(200)
 def test_a_run_that_loses_a_shard_again_and_again_and_writes_no_checkpoint_fails(
     cluster: ClusterInfo, tmp_path: Path
 ) -> None:

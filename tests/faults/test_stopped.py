@@ -31,7 +31,6 @@ def undisturbed(cluster: ClusterInfo, tmp_path_factory: pytest.TempPathFactory) 
     return ended_well(start("stopped-none", spec(folder / "plan", pause_s=0, workers=WORKERS), folder), EPOCHS)
 
 
-@pytest.mark.timeout(300)
 def test_a_coordinator_that_is_stopped_is_replaced(
     cluster: ClusterInfo, tmp_path: Path, undisturbed: dict[str, torch.Tensor]
 ) -> None:
@@ -45,7 +44,6 @@ def test_a_coordinator_that_is_stopped_is_replaced(
     assert not watched.of("fault"), "nobody else was taken for dead"
 
 
-@pytest.mark.timeout(300)
 def test_a_coordinator_that_is_stopped_before_it_has_actors_is_replaced(cluster: ClusterInfo, tmp_path: Path) -> None:
     """There is nobody yet but the service who could find it."""
     plan = tmp_path / "plan"
@@ -59,7 +57,6 @@ def test_a_coordinator_that_is_stopped_before_it_has_actors_is_replaced(cluster:
     ended_well(watched, 2)
 
 
-@pytest.mark.timeout(300)
 def test_a_shard_that_is_stopped_is_replaced(
     cluster: ClusterInfo, tmp_path: Path, undisturbed: dict[str, torch.Tensor]
 ) -> None:
@@ -74,7 +71,6 @@ def test_a_shard_that_is_stopped_is_replaced(
     assert_equal(ended_well(watched, EPOCHS), undisturbed)
 
 
-@pytest.mark.timeout(300)
 def test_an_evaluator_that_is_stopped_is_replaced(cluster: ClusterInfo, tmp_path: Path) -> None:
     plan = tmp_path / "plan"
     fields = {"evaluate": {"every_epochs": 1}, "workers": WORKERS, "epochs": 6}
@@ -87,7 +83,6 @@ def test_an_evaluator_that_is_stopped_is_replaced(cluster: ClusterInfo, tmp_path
     ended_well(watched, 6)
 
 
-@pytest.mark.timeout(300)
 def test_actors_whose_coordinator_will_not_come_back_end_and_leave_no_files(
     cluster: ClusterInfo, tmp_path: Path
 ) -> None:

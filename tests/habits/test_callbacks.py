@@ -24,7 +24,7 @@ from tests.runtime.runs import finished, spec
 from trainers import Callback, ClusterInfo, Event, RunFailed, SeenEvent, SpecRejected, State, UserCodeFailed, train
 from trainers.runtime.actors.callbacks import Delivery, check
 from trainers.runtime.control.ending import RunEnd
-from trainers.runtime.control.onlookers.callbacks import ATTEMPTS, LOOK_S, CallbackCalls
+from trainers.runtime.control.onlookers.callbacks import ATTEMPTS, CallbackCalls
 from trainers.runtime.control.run_events import EvaluationAsked, StopsEarly
 from trainers.runtime.messages import Delivered
 from trainers.spec import CallbackSpec
@@ -239,7 +239,9 @@ def test_what_was_written_since_they_were_asked_last_is_given_before_the_end() -
     async def body() -> None:
         found, actor, _ = calls(deliver=deque([Delivered(), Delivered(9), Delivered()]), end=Delivered())
         following = asyncio.ensure_future(found.follow())
-        await asyncio.sleep(LOOK_S / 10)  # it waits until it looks again, and the run ends
+        while len(actor.calls) < 2 or found.under_way is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        # It waits until it looks again, and the run ends.
         following.cancel()
         await found.finish(SUCCEEDED, SUCCEEDED, None)
         assert [name for name, _ in actor.calls] == ["prepare", *["deliver"] * 3, "end"]

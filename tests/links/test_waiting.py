@@ -50,15 +50,15 @@ def raised_meanwhile(call: Callable[[], object], end: Callable[[], object]) -> b
 
     thread = threading.Thread(target=body)
     thread.start()
-    began.wait(5)
-    for _ in range(500):
+    began.wait(60)
+    for _ in range(6000):
         if flags[0].is_raised:
             raised.set()
             break
         thread.join(0.01)
     assert not wait_flag().is_raised, "it is the other thread's"
     end()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert not flags[0].is_raised
     return raised.is_set()

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.names import model_names, torchvision_names
-from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.krizhevsky import OneTowerAlexNet, ReleasedAlexNet, TwoColumnAlexNet
 from trainers.models.registry import build_model
 from trainers.models.weights import initialise, load_weights, save_weights
 from trainers.spec import ModelSpec
@@ -28,7 +28,7 @@ def num_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("name", ["lenet5", "convnet", "mlp"])
+@pytest.mark.parametrize("name", ["lenet5", "convnet", "convnet_two_columns", "mlp"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 24, 40)])
 def test_small_models_work_on_small_images(name: str, shape: tuple[int, int, int]) -> None:
     module = built(name, shape, classes=7)
@@ -64,20 +64,57 @@ def test_the_names_are_torchvisions() -> None:
     assert model_names()[:4] == ("lenet5", "convnet", "mlp", "tabular")
 
 
-def test_the_network_of_paper_1() -> None:
-    """Section 5: the filters of one tower, and the maps of the two-tower network."""
+@pytest.mark.parametrize(
+    ("build", "filters"),
+    [
+        (OneTowerAlexNet, (64, 192, 384, 384, 256)),
+        (ReleasedAlexNet, (64, 192, 384, 256, 256)),
+        (TwoColumnAlexNet, (96, 256, 384, 384, 256)),
+    ],
+)
+def test_the_networks_of_paper_1(build: type[OneTowerAlexNet], filters: tuple[int, ...]) -> None:
+    """Section 5: the filters, and the maps, which are as wide in one tower as in two."""
     with torch.device("meta"):
-        model, x = OneTowerAlexNet(1000, (3, 224, 224)), torch.empty(2, 3, 224, 224)
+        model, x = build(1000, (3, 224, 224)), torch.empty(2, 3, 224, 224)
         assert model(x).shape == (2, 1000)
         convolutions = []
         for layer in model.features:
             x = layer(x)
             if isinstance(layer, nn.Conv2d):
                 convolutions.append((layer.out_channels, x.shape[-1]))
-    assert convolutions == [(64, 55), (192, 27), (384, 13), (384, 13), (256, 13)]
+    assert convolutions == list(zip(filters, (55, 27, 13, 13, 13), strict=True))
     assert x.shape == (2, 256, 6, 6)
+
+
+def test_no_tower_stands_on_small_images() -> None:
     with pytest.raises(SpecRejected, match="63x63"):
         built("alexnet_one_tower", (1, 28, 28))
+
+
+def test_the_released_filters_have_a_fifth_of_a_percent_more_parameters_than_two_columns() -> None:
+    """Which paper 1, section 5, says of its network. The filters in its footnote have 1.4 % more."""
+    with torch.device("meta"):
+        one, released, two = (
+            num_parameters(build(1000, (3, 224, 224))) for build in (OneTowerAlexNet, ReleasedAlexNet, TwoColumnAlexNet)
+        )
+    assert two == 60_965_224  # Krizhevsky et al. 2012: 60 million
+    assert released / two == pytest.approx(1.002, abs=0.0005)
+    assert one / two == pytest.approx(1.014, abs=0.0005)
+
+
+@pytest.mark.parametrize("name", ["alexnet_two_columns", "convnet_two_columns"])
+def test_columns_meet_in_the_third_convolution_alone(name: str) -> None:
+    """What the first column's maps are before it does not depend on the second one's filters."""
+    model = built(name, (3, 80, 80))
+    images, features = torch.randn(2, 3, 80, 80), model.features
+    assert [c.groups for c in features if isinstance(c, nn.Conv2d)][1:4] == [2, 1, 2]
+    below, met = (features[: list(features._modules).index(layer)] for layer in ("conv3", "relu3"))
+    with torch.no_grad():
+        first, of_both = below(images).chunk(2, 1)[0], met(images).chunk(2, 1)[0]
+        for layer in (features.conv1, features.conv2):
+            layer.weight[layer.out_channels // 2 :] += 1
+        assert torch.equal(below(images).chunk(2, 1)[0], first)
+        assert not torch.equal(met(images).chunk(2, 1)[0], of_both)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_0"])

@@ -13,7 +13,7 @@ from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.hybrid.slices import layer_slices, shapes
 from trainers.errors import SpecRejected
 from trainers.models.dropout import replace_dropout
-from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.krizhevsky import OneTowerAlexNet, TwoColumnAlexNet
 from trainers.models.networks.small import ConvNet, LeNet5, Mlp
 from trainers.models.split import FullyConnected, choose_ways, exchanged, split_model
 
@@ -28,6 +28,7 @@ HEADS = {
     "lenet5": (lambda: LeNet5(10, (1, 28, 28)), [("fc1", 1), ("fc2", 1), ("fc3", 0)]),
     "mlp": (lambda: Mlp(10, (1, 28, 28)), [("fc1", 1), ("fc2", 0)]),
     "one tower": (lambda: OneTowerAlexNet(1000, (3, 224, 224)), [("fc6", 2), ("fc7", 2), ("fc8", 0)]),
+    "two columns": (lambda: TwoColumnAlexNet(1000, (3, 224, 224)), [("fc6", 2), ("fc7", 2), ("fc8", 0)]),
     "alexnet": (
         torchvision.models.alexnet,
         [("classifier.1", 2), ("classifier.4", 1), ("classifier.6", 0)],  # its dropout stands before the layers

@@ -48,8 +48,8 @@ def copying(folder: Path, quorum: int = 0) -> Iterator[tuple[StandbyShard, Addre
         assert not thread.is_alive()
 
 
-def ship(shard: Shard, address: Address, released: Callable[[str], bool] = never, answer_s: float = 5.0) -> Replicator:
-    replicator = Replicator(address, TOKEN, pieces_of(shard), released, answer_s)
+def ship(shard: Shard, address: Address, released: Callable[[str], bool] = never) -> Replicator:
+    replicator = Replicator(address, TOKEN, pieces_of(shard), released, TIMEOUT_S)
     replicator.begin()
     return replicator
 
@@ -160,7 +160,8 @@ def test_a_shard_goes_on_without_a_silent_copy_once_it_may(tmp_path: Path) -> No
             heard.wait(TIMEOUT_S)
             take(*arguments)  # type: ignore[arg-type]
 
-        ship(shard, address, released, answer_s=0.2)
+        replicator = ship(shard, address, released)
+        replicator.line.set_timeout(0.2)
         copy._take = deaf  # type: ignore[method-assign]
         for number in range(3):
             shard.push(arrive(number))

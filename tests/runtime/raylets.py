@@ -36,7 +36,8 @@ STATISTICS = ("running_", "num_batches_tracked")
 def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
     """As where workers die on one node; but what the raylets of one machine keep of a user's `code`, they remove from
     under each other."""
-    model = {"name": "tests.faults.code.faulty:struck", "kwargs": {"plan": str(plan), "pause_s": pause_s}}
+    kwargs = test_workers.spec(plan, pause_s, **fields).model.kwargs
+    model = {"name": "tests.faults.code.faulty:struck", "kwargs": kwargs}
     return test_workers.spec(plan, code=None, model=model, **fields)
 
 

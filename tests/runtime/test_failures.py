@@ -5,10 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+import ray
 
 import trainers
-from tests.runtime.runs import finished, gone_soon, spec, start
+from tests.runtime.runs import finished, gone_soon, left_behind, spec, start
 from trainers import NO_ROOM, SpecRejected
+from trainers.runtime.cluster import NAMESPACE
+from trainers.runtime.processes import start_ticks
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -68,6 +71,22 @@ def test_a_killed_coordinator_is_swept(tmp_path: Path) -> None:
     os.kill(actors["coordinator"]["pid"], signal.SIGKILL)
     trainers.cleanup_run("headless")
     gone_soon("headless", [a["pid"] for a in (*actors["workers"], *actors["shards"])])
+
+
+def test_a_coordinator_is_gone_once_its_run_is_cleaned_up() -> None:
+    """Ray calls an actor dead before its process is, which would go on to reserve room for workers that have died."""
+
+    @ray.remote(num_cpus=0)
+    class Lingers:
+        def pid(self) -> int:
+            return os.getpid()
+
+    named = {"name": "lingers/coordinator", "namespace": NAMESPACE, "lifetime": "detached"}
+    pid = ray.get(Lingers.options(**named).remote().pid.remote())
+    os.kill(pid, signal.SIGSTOP)  # it does not hear that it is to end
+    trainers.cleanup_run("lingers")
+    assert start_ticks(pid) is None
+    assert left_behind("lingers") == []
 
 
 def test_user_code_may_not_hide_our_packages(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Actors forked from a process that has imported torch: quick, and as good as any other."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -28,6 +30,22 @@ class Probe:
 
     def has(self, module: str) -> bool:
         return module in sys.modules
+
+    def arenas(self, path: Path) -> int:
+        """How many the C library has in this process, by its own account in a file."""
+        libc = ctypes.CDLL("libc.so.6")
+        libc.fopen.restype = ctypes.c_void_p
+        file = ctypes.c_void_p(libc.fopen(str(path).encode(), b"w"))
+        libc.malloc_info(0, file)
+        libc.fclose(file)
+        return path.read_text().count("<heap nr=")
+
+    def given_back(self) -> int:
+        """Of 128 blocks of a MiB that are freed, how many MiB the system has again."""
+        blocks = [bytearray(1 << 20) for _ in range(128)]
+        before = psutil.Process().memory_info().rss
+        blocks.clear()
+        return (before - psutil.Process().memory_info().rss) >> 20
 
     def address(self) -> str:
         return fork_server._address()
@@ -70,6 +88,15 @@ def test_only_those_who_need_torchvision_find_it(cluster: ClusterInfo) -> None:
         ray.kill(probe)
         assert has_torch
         assert has_torchvision == vision
+
+
+@pytest.mark.parametrize("threads", [1, 2], ids=["forked", "started"])
+def test_what_a_step_frees_is_kept_for_the_next(cluster: ClusterInfo, tmp_path: Path, threads: int) -> None:
+    """The C library by itself gives most of it back, and keeps the rest by thread."""
+    probe = Probe.options(runtime_env=fork_server.environment(None, threads)).remote()
+    assert ray.get(probe.given_back.remote()) < 16
+    assert ray.get(probe.arenas.remote(tmp_path / "malloc.xml")) == 1
+    ray.kill(probe)
 
 
 def test_a_ray_of_ones_own_finds_its_server_at_work(cluster: ClusterInfo) -> None:

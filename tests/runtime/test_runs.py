@@ -129,6 +129,7 @@ def test_admm_has_the_bits_of_the_local_transport(tmp_path: Path, form: dict[str
         (3, "process_group", {"scheme": "bc", "split": "outputs", "fc_batch": "per_turn"}),
         pytest.param(3, "shared_memory", {"scheme": "b"}, marks=pytest.mark.slow),
         pytest.param(2, "process_group", {"scheme": "b", "connect": {"blocks": 3}}, marks=pytest.mark.long),
+        pytest.param(3, "process_group", {"connect": {"blocks": 2, "rank": 5}}, marks=pytest.mark.long),
     ],
 )
 def test_hybrid_has_the_bits_of_the_local_transport(
@@ -320,7 +321,7 @@ def test_cancel_and_resume_through_shards_trains_every_example_once(tmp_path: Pa
     fields = {"algorithm": algorithm, "epochs": 12, "data": "digits", "batch": 8, "workers": 2}
     if isinstance(algorithm, dict) and ("group" in algorithm or "backup" in algorithm):
         fields["workers"] = 4
-    first = start("cut-ps", spec(**fields), tmp_path / "cut")
+    first = start("cut-ps", spec(**fields | {"epochs": 1000}), tmp_path / "cut")  # it is not to end meanwhile
     first.until(lambda event: event.type == "step" and event.data["examples"] > 1437)
     first.run.cancel()
     assert first.end().data["state"] == "CANCELLED"

@@ -162,7 +162,7 @@ class FakeRuns:
 
     def start_run(self, job_id: str, spec: TrainSpec, run_dir: Path, starts_again: bool = False) -> FakeRun:
         assert type(spec) is TrainSpec, "the coordinator knows nothing of jobs"
-        assert self.may_start.wait(10)
+        assert self.may_start.wait(120)
         if self.start_error is not None:
             raise self.start_error
         run = self.runs[job_id] = FakeRun(job_id, spec, run_dir)

@@ -45,7 +45,7 @@ def server(bin_dir: Path) -> Iterator[str]:
         yield str(folder)
     finally:
         process.send_signal(signal.SIGINT)  # at once, without waiting for connections
-        process.wait(30)
+        process.wait(120)
         shutil.rmtree(folder)
 
 

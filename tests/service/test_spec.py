@@ -135,7 +135,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "/device": "there is no 'cpuu'; did you mean cpu?",
         "/workers/cuont": "there is no such field; did you mean count?",
         "/clip": "this is a section, with fields of its own: norm, value",
-        "/epochs": "Input should be a valid integer, unable to parse string as an integer",
+        "/epochs": 'it has to be a whole number, and is "many"',
         "/batch": "this is a text where a number belongs",
         "/seed": "this is a truth value where a number belongs",
     }

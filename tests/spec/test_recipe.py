@@ -92,8 +92,8 @@ def test_what_is_clipped(algorithm: str, which: str) -> None:
 
 
 def test_restricted_layers() -> None:
-    def told(blocks: int, count: int) -> Recipe:
-        connect = {"name": "hybrid", "connect": {"blocks": blocks}}
+    def told(blocks: int, count: int, **rank: int) -> Recipe:
+        connect = {"name": "hybrid", "connect": {"blocks": blocks} | rank}
         return explain(TrainSpec.model_validate({"algorithm": connect, "workers": count}), 1437)
 
     assert values(told(4, 2))["connect"] == "4 blocks"
@@ -101,6 +101,19 @@ def test_restricted_layers() -> None:
     assert not any("connect" in warning for warning in told(4, 2).warnings + told(2, 4).warnings)
     assert any("some have more of them" in warning for warning in told(4, 3).warnings)
     assert any("more of them share some" in warning for warning in told(2, 3).warnings)
+    assert values(told(4, 2, rank=8))["connect"] == "4 blocks, rank 8"
+    assert "32 numbers an example" in told(4, 2, rank=8).quantities["connect"].formula
+
+
+def test_columns() -> None:
+    def told(columns: int, count: int) -> Recipe:
+        algorithm, workers = {"name": "hybrid", "columns": columns}, {"count": count, "virtual": columns}
+        return explain(TrainSpec.model_validate({"algorithm": algorithm, "workers": workers}), 1437)
+
+    assert values(told(2, 2))["columns"] == 2
+    assert "no gradient of a parameter does" in told(2, 2).quantities["columns"].formula
+    assert not any("columns" in warning for warning in told(4, 2).warnings)
+    assert any("share 4 columns, so some have one more" in warning for warning in told(4, 3).warnings)
 
 
 def test_rows_of_images() -> None:

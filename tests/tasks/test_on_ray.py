@@ -8,7 +8,8 @@ import pytest
 
 import trainers
 from service import read_spec_file
-from tests.runtime.runs import Watched, finished, start
+from tests.faults.test_workers import allow
+from tests.runtime.runs import Watched, finished, soon, start
 from trainers import ClusterInfo, TrainSpec
 from trainers.training.checkpoint import read_checkpoint
 
@@ -46,12 +47,18 @@ def bits(run: Watched) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_a_language_model_has_the_same_bits_through_a_kill(cluster: ClusterInfo, text: Path, tmp_path: Path) -> None:
-    alone = finished("task-alone", spec(text, workers={"count": 1, "virtual": 3}), tmp_path / "alone")
-    shaken = start("task-shaken", spec(text, epochs=3, report_every_s=0.05), tmp_path / "shaken")
-    shaken.until(lambda event: event.type == "step" and event.data["epoch"] > 0.3)
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    allow(plan, 1, 8)  # minibatches of worker 1, which is killed there; alone there is only worker 0
+    kwargs = {"layers": 1, "heads": 2, "width": 16, "dropout": 0.1, "plan": str(plan)}
+    model = {"name": "tests.tasks.heldnets:gpt", "kwargs": kwargs}
+    alone = finished("task-alone", spec(text, model=model, workers={"count": 1, "virtual": 3}), tmp_path / "alone")
+    shaken = start("task-shaken", spec(text, model=model), tmp_path / "shaken")
+    soon((plan / "held-1").exists)
+    shaken.until(lambda event: event.type == "actors")
     os.kill(shaken.of("actors")[-1]["workers"][1]["pid"], signal.SIGKILL)
     shaken.end()
-    assert shaken.of("fault"), "the worker was killed too late"
+    assert shaken.of("fault")
     assert bits(shaken) == bits(alone)
     assert all(audit["trained"] == audit_of(alone) for audit in shaken.of("epoch_audit"))
     for name in ("task-alone", "task-shaken"):

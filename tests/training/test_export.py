@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from api import build
 from tests.api.cli.fake_cli import cli_context
 from tests.service.fakes import FakeRuns
+from trainers.algorithms.hybrid.connect import ConnectSpec
 from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.registry import build_model, build_model_for
@@ -55,15 +56,22 @@ class Brings(Task):
 
 
 def left_by_a_run(
-    folder: Path, name: str, shape: tuple[int, ...], code: str | None = None, categories: tuple[int, ...] = ()
+    folder: Path,
+    name: str,
+    shape: tuple[int, ...],
+    code: str | None = None,
+    categories: tuple[int, ...] = (),
+    connect: ConnectSpec | None = None,
 ) -> Path:
     """A run directory with what the evaluator writes at the end, of a model whose statistics have moved."""
     folder.mkdir(exist_ok=True)
     finished = FinishedModel(
-        model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code, categories=categories
+        model=ModelSpec(name=name), num_classes=10, image_shape=shape, code=code, categories=categories, connect=connect
     )
     with export.user_code.on_path(code):
         module = build_model(finished.model, 10, shape, 3, categories)
+    if connect is not None:
+        connect.replace_layers(module, as_built=True)
     with torch.no_grad():
         for _ in range(3 if not categories else 0):
             module(torch.randn(8, *shape, generator=torch.Generator().manual_seed(1)) + 1)
@@ -92,6 +100,15 @@ def test_each_format_gives_the_same_logits(tmp_path: Path, form: Any, name: str,
     assert told.bytes == sum(file.stat().st_size for file in files) > 1000
     assert (told.image_shape, told.num_classes) == (shape, 10)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {FINISHED, f"model{SUFFIX[form]}"}
+
+
+@pytest.mark.parametrize("form", ["torch.export", "onnx"])
+@pytest.mark.filterwarnings("ignore")
+def test_projected_layers_are_written_with_the_computation(tmp_path: Path, form: Any) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    run = left_by_a_run(tmp_path / "run", "lenet5", (1, 28, 28), connect=ConnectSpec(blocks=4, rank=3))
+    assert export_model(run, form).max_difference < TOLERANCE
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -31,7 +31,7 @@ def test_who_waits_at_a_gate_hears_that_it_closes() -> None:
     waits = Thread(target=lambda: entered.append(gate.enter()))
     waits.start()
     gate.close()
-    waits.join(10)
+    waits.join(60)
     assert entered == [False]
 
 

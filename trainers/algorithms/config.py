@@ -79,6 +79,15 @@ class AlgorithmConfig(BaseModel, ABC):
             SpecRejected: Names the field and what would work.
         """
 
+    def replace_layers(self, model: nn.Module, as_built: bool) -> None:
+        """Put the layers that the algorithm trains into a model that was just built, in the place of others.
+
+        as_built: whether its weights are initial values that nobody has trained.
+
+        Raises:
+            SpecRejected: As `check_model`.
+        """
+
     def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
         """Zero the weights that the algorithm takes out of a model, and fit the initial values of the others to it.
 

@@ -68,8 +68,9 @@ class Traits:
     """Whether workers send gradients of minibatches, and their sums only where all are added, so that `wire` may say in
     which numbers: parameters and activations are not rounded, nor sums that others add to."""
 
-    compresses: bool = False
-    """Whether a part of what each worker sends may be kept and added the next time (`compress`)."""
+    sends_whole: str = "nobody keeps what is not sent; take sync, diloco or downpour"
+    """Why nothing of what a worker sends may be kept and added the next time (`compress`), and what to change; empty: a
+    part may."""
 
     scales_loss: bool = False
     """Whether the loss may be multiplied by a scale, all workers know whether the summed gradient is finite, and a step

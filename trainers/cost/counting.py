@@ -1,13 +1,16 @@
 """The workload of a spec, from the counted layers of its model. Needs torch."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers import user_code
+from trainers.algorithms.hybrid.column_layers import convolutions_of, met
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.spatial.config import SpatialConfig
 from trainers.algorithms.spatial.layers import RowLayer, RowModel
@@ -73,7 +76,8 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
     """
     module = build_model(model, images.classes, images.shape, seed=0)
     replace_dropout(module, seed=0)  # as in a run: this dropout may be divided too
-    head = split_model(module).head
+    split = split_model(module)
+    head = split.head
     if config.connect is not None:
         config.connect.check_head(head)
     ways, restricted = config.ways(head), config.connect is not None
@@ -81,7 +85,18 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
         "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
         "head_exchanged": exchanged(head, ways, restricted),
         "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways, restricted),
-    }
+    } | ({} if config.columns is None else _columns_of(split.backbone, images, config.columns))
+
+
+def _columns_of(backbone: GraphModule, images: Images, columns: int) -> dict[str, Any]:
+    """The fields of a workload that tell what columns exchange.
+
+    Raises:
+        SpecRejected: The model has no such columns.
+    """
+    convolutions_of(backbone, columns)
+    found = met(backbone, columns, torch.zeros(1, *images.shape))
+    return {"pixels": math.prod(images.shape), "columns_met": sum(found), "columns_meet": len(found)}
 
 
 def rows_of(model: ModelSpec, images: Images, config: SpatialConfig, counted: ModelCost) -> dict[str, Any]:

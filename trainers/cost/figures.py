@@ -61,7 +61,9 @@ def images_of(model: ModelSpec, data: DataSpec | None = None) -> Images | None:
     None if their size is known only when the dataset is read.
     """
     if data is None:
-        small = IMAGES["mnist"] if model.name in ("lenet5", "convnet", "mlp") else IMAGES["imagenet"]
+        small = (
+            IMAGES["mnist"] if model.name in ("lenet5", "convnet", "convnet_two_columns", "mlp") else IMAGES["imagenet"]
+        )
         return Images(shape=small[:3], classes=small[3])
     if data.name not in IMAGES:
         return None

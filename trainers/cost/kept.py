@@ -64,6 +64,8 @@ def _counted(spec: TrainSpec) -> dict[str, Any]:
     split: str | None = config.split if isinstance(config, HybridConfig) else None
     if isinstance(config, HybridConfig) and config.connect is not None:
         split = f"{config.split} of {config.blocks} blocks"
+    if isinstance(config, HybridConfig) and config.columns is not None:
+        split = f"{split} below {config.columns} columns"
     if isinstance(config, SpatialConfig):
         split = f"rows until {config.until}"
     return {"task": spec.task.model_dump(mode="json"), "loss": spec.loss, "code": spec.code, "groups": groups,

@@ -70,7 +70,7 @@ class PlanRequest(Figures):
     search: bool = False
     """Whether to tell too what other algorithms, minibatches and numbers of shards would reach."""
     simulate: int = Field(default=0, ge=0, le=8)
-    """How many candidates, the fastest ones, are simulated too."""
+    """How many candidates are simulated too: the recommended one, and then the fastest others."""
 
 
 class Option(Figures):

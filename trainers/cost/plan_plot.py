@@ -9,15 +9,19 @@ from matplotlib.figure import Figure
 
 from trainers.cost.plan import Candidate, Plan
 from trainers.cost.plan_table import PlanTable
+from trainers.cost.simulation.timeline import WAITS, Timeline
 
 
 def plot_plan(plan: Plan, path: Path) -> None:
-    """Write a PNG."""
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    """Write a PNG; with the step's timeline where the recommended candidate was simulated."""
+    simulated = plan.of(plan.recommended).simulated
+    figure = Figure(figsize=(11, 4.5 if simulated is None else 9), layout="constrained")
     FigureCanvasAgg(figure)
-    rates, parts = figure.subplots(1, 2)
-    _rates(rates, plan)
-    _parts(parts, PlanTable(plan).shown)
+    grid = figure.add_gridspec(1 if simulated is None else 2, 2)
+    _rates(figure.add_subplot(grid[0, 0]), plan)
+    _parts(figure.add_subplot(grid[0, 1]), PlanTable(plan).shown)
+    if simulated is not None:
+        _timeline(figure.add_subplot(grid[1, :]), simulated.timeline)
     figure.savefig(path, format="png", dpi=120)
 
 
@@ -47,4 +51,22 @@ def _parts(axes: Axes, candidates: Sequence[Candidate]) -> None:
         axes.bar(names, heights, bottom=bottom, label=name)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
     axes.set(title="a step, without what is hidden", xlabel="workers", ylabel="ms")
+    axes.legend(fontsize="small")
+
+
+def _timeline(axes: Axes, timeline: Timeline) -> None:
+    names = [row.who for row in timeline.tracks]
+    placed = [(place, span) for place, row in enumerate(timeline.tracks) for span in row.spans]
+    for kind in timeline.kinds:
+        bars = [(place, span) for place, span in placed if span.what == kind]
+        axes.barh(
+            [place for place, _ in bars],
+            [1000 * (span.end_s - span.begin_s) for _, span in bars],
+            left=[1000 * span.begin_s for _, span in bars],
+            label=kind,
+            color="lightgrey" if kind == WAITS else None,
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(title="a step, as simulated", xlabel="ms", xlim=(0, 1000 * timeline.seconds))
     axes.legend(fontsize="small")

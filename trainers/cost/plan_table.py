@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainers.cost.plan import Candidate, Plan, TargetTime, rate_words
-from trainers.cost.simulation.simulated import Simulated
+from trainers.cost.simulation.simulated import Simulated, Stragglers
+from trainers.cost.simulation.timeline import as_text
 
 HEADINGS = (
     "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges",
@@ -89,6 +90,8 @@ class PlanTable:
         for each in plan.candidates:
             if each.simulated is not None:
                 yield _simulation(each, each.simulated)
+                if each.simulated.stragglers is not None:
+                    yield _lateness(each.simulated.stragglers)
         if best.shard_bytes is not None:
             yield f"The fullest shard needs at least {best.shard_bytes / 1e6:,.1f} MB."
         if plan.memory_bytes is not None:
@@ -100,6 +103,16 @@ class PlanTable:
             yield f"{OPTIONS_NOTE}."
         for note in plan.notes:
             yield f"Not counted, or assumed: {note}."
+
+    @property
+    def timelines(self) -> Iterator[tuple[str, str]]:
+        """Of the candidates that were simulated: a title, and a step as lines of text."""
+        for each in self.plan.candidates:
+            if each.simulated is not None:
+                timeline = each.simulated.timeline
+                what = "A step" if timeline.steps == 1 else f"{timeline.steps} steps"
+                left_out = f", {timeline.left_out} of them not shown" if timeline.left_out else ""
+                yield f"{what} of {_workers(each)}{left_out}", "\n".join(as_text(timeline))
 
     def _to_target(self, target: TargetTime) -> Iterator[str]:
         name = f"Time to {target.metric} {target.value:g}"
@@ -129,6 +142,8 @@ class PlanTable:
         parts = [f"# Plan\n\n{self.title}.", _table(self.headings, self.rows), *self.sentences]
         if self.plan.options:
             parts += ["## What else it could be", _table(OPTION_HEADINGS, self.option_rows)]
+        for title, text in self.timelines:
+            parts += [f"## {title}", f"```text\n{text}\n```"]
         return "\n\n".join(parts) + "\n"
 
 
@@ -142,11 +157,29 @@ def span_words(seconds: float) -> str:
 
 def _simulation(each: Candidate, found: Simulated) -> str:
     rates = f"{rate_words(found.examples_per_s)} examples/s ({rate_words(found.low)} to {rate_words(found.high)})"
-    stale = f", a gradient is {found.mean_staleness:,.3g} updates behind" if found.staleness else ""
+    stale = f", a gradient is {_staleness(found)} updates behind" if found.staleness else ""
     closed = f"the closed forms say {rate_words(each.examples_per_s)}"
-    who = f"{each.workers} worker{'s' if each.workers > 1 else ''}"
     waits = f"waiting {1000 * found.waiting_s:,.3g} ms a step"
-    return f"Simulated, {who}: {rates}, {waits}{stale}; {closed}."
+    return f"Simulated, {_workers(each)}: {rates}, {waits}{stale}; {closed}."
+
+
+def _staleness(found: Simulated) -> str:
+    """The mean, and between which nine pushes of ten lie."""
+    least, most = (found.staleness_at(share) for share in (0.05, 0.95))
+    return f"{found.mean_staleness:,.3g} (of nine pushes in ten {least} to {most})"
+
+
+def _lateness(found: Stragglers) -> str:
+    low, median, high = (1000 * found.quantiles_s[index] for index in (1, 10, 19))
+    return (
+        f"The slowest of {found.of} costs {1000 * found.mean_s:,.3g} ms, {found.share:.1%} of the time between two "
+        f"meetings: {median:,.3g} ms in the median, {low:,.3g} to {high:,.3g} of nine in ten. Without it, it would be "
+        f"{1000 * found.without_one_s:,.3g} ms."
+    )
+
+
+def _workers(each: Candidate) -> str:
+    return f"{each.workers} worker{'s' if each.workers > 1 else ''}"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -63,12 +63,12 @@ def _on_nodes(request: PlanRequest, machines: Machines) -> tuple[int, ...] | Non
 
 
 def _simulated(spec: TrainSpec, work: Workload, machines: Machines, plan: Plan, number: int) -> tuple[Candidate, ...]:
-    """The plan's candidates, the fastest of them with what a simulation says."""
+    """The plan's candidates, the recommended one and the fastest others with what a simulation says."""
     from trainers.cost.simulation.simulate import simulate  # SimPy
 
-    fastest = sorted(plan.candidates, key=lambda each: -each.examples_per_s)[:number]
+    best = sorted(plan.candidates, key=lambda each: (each.workers != plan.recommended, -each.examples_per_s))
     found = dict[int, Candidate]()
-    for each in fastest:
+    for each in best[:number]:
         fleet = fleet_of(spec, machines, [each.workers])
         step = step_of(spec, work, machines.pace, fleet)
         steps = max(20, min(STEPS, MOST_STEPS // each.workers))

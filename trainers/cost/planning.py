@@ -36,6 +36,7 @@ from trainers.spec import TrainSpec, field_errors
 from trainers.spec.memory import bytes_a_parameter, states_of_versions
 
 MOST_BY_DEFAULT = 64
+ROWS = "algorithm: that rows may not divide evenly, or be too few for so many workers, is not counted"
 
 
 SCHEDULES: dict[type[AlgorithmConfig], Callable[[TrainSpec, Any, Workload, Pace, Fleet], Step]] = {
@@ -231,7 +232,8 @@ def shard_bytes(spec: TrainSpec, work: Workload, fleet: Fleet) -> Floats | None:
 
 def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
     """What the model leaves out that this spec has."""
-    traits, found = spec.algorithm.traits, list[str]()
+    traits = spec.algorithm.traits
+    found = [ROWS] if traits.divides_examples else list[str]()
     if getattr(spec.algorithm, "max_staleness", None) is not None:
         found.append("max_staleness: that the fastest waits for the slowest is not counted")
     if getattr(spec.algorithm, "local_after", 0):
@@ -242,10 +244,12 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
         found.append("ps.replicas: the second copy of each push is not counted")
     if traits.holds_examples and spec.algorithm.name == "parallel_sgd":
         found.append("algorithm: shuffles between rounds, and averages that are made once a round, are not counted")
-    if traits.divides_examples:
-        found.append("algorithm: that rows may not divide evenly, or be too few for so many workers, is not counted")
     if getattr(spec.algorithm, "connect", None) is not None:
-        found.append("algorithm.connect: restricted layers are taken to compute 1/blocks as long as whole ones")
+        found.append(
+            "algorithm.connect: a layer that has a part of the weights is taken to compute for that part of the time"
+        )
+    if getattr(spec.algorithm, "columns", None) is not None:
+        found.append("algorithm.columns: a part of each layer is taken to compute as fast, for its size, as the whole")
     if any(group.frozen for group in spec.optimizer.groups):
         found.append("optimizer.groups: frozen parameters are counted as if they were sent and updated")
     if spec.clip is not None and spec.clip.norm is not None:

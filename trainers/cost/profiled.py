@@ -42,6 +42,8 @@ def counted_fields(spec: TrainSpec) -> dict[str, object]:
     """The fields of a spec that decide what is counted of it: on equal ones `count_workload` finds the same."""
     sections = {name: getattr(spec, name).model_dump(mode="json") for name in ("task", "model", "data", "optimizer")}
     traits = {"algorithm": spec.algorithm.name, "split": getattr(spec.algorithm, "split", None)}
+    if connect := getattr(spec.algorithm, "connect", None):
+        traits["connect"] = connect.model_dump(mode="json")
     return sections | traits | {"loss": spec.loss, "seed": spec.seed, "code": spec.code}
 
 

@@ -56,6 +56,12 @@ class Workload(Figures):
     """Activities and their gradients of one example that workers exchange between the layers of the head."""
     head_exchanges: int = 0
     """In so many exchanges, each way."""
+    pixels: int = 0
+    """Numbers of an image, where `hybrid` divides columns too, and the workers send each other images."""
+    columns_met: int = 0
+    """Likewise, activities of one example that workers send each other where columns meet."""
+    columns_meet: int = 0
+    """In so many places."""
     row_layers: tuple[RowWork, ...] = ()
     """The layers whose rows `spatial` divides; empty for the other algorithms."""
     row_flops: int = 0
@@ -112,9 +118,11 @@ class Workload(Figures):
         """The layers of the head between the first and the last, whose connectivity may be restricted."""
         return self.head[1:-1]
 
-    def left_out(self, blocks: int) -> int:
-        """Parameters that the head lacks where the layers between are restricted to so many blocks."""
-        return sum(layer.inputs * layer.outputs * (blocks - 1) // blocks for layer in self.between)
+    def left_out(self, blocks: int, rank: int = 0) -> int:
+        """Parameters that the head lacks where the layers between are restricted to so many blocks, of the others of
+        which they see projections of this rank."""
+        kept = ((x.inputs // blocks + (blocks - 1) * rank) * x.outputs + rank * x.inputs for x in self.between)
+        return sum(layer.inputs * layer.outputs for layer in self.between) - sum(kept)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ class ModelSpec(Section):
     """The model."""
 
     name: str = "lenet5"
-    """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, any torchvision classification model (`resnet18`, `alexnet`
-    ...), `tabular` of a table's rows, `gpt` of tokens, `unet` of pixels, `hf:<type>` or `hf:<folder>` of transformers,
-    `task` for the task's own, or a function of your own as `module:function` that takes `num_classes` and `in_channels`
-    (of vectors `in_features`, and of codes `categories`, of tokens `vocabulary` and `context`) and returns a torch
-    module. What that takes and gives must fit the task, whose loss is tried before the run."""
+    """`lenet5`, `convnet`, `mlp`, `alexnet_one_tower`, `alexnet_two_columns`, any torchvision classification model
+    (`resnet18`, `alexnet` ...), `tabular` of a table's rows, `gpt` of tokens, `unet` of pixels, `hf:<type>` or
+    `hf:<folder>` of transformers, `task` for the task's own, or a function of your own as `module:function` that takes
+    `num_classes` and `in_channels` (of vectors `in_features`, and of codes `categories`, of tokens `vocabulary` and
+    `context`) and returns a torch module. What that takes and gives must fit the task, whose loss is tried before the
+    run."""
 
     weights: str | None = None
     """Initial weights: a file of safetensors, or of `torch.save` with nothing but tensors (.pt, .pth, .bin, .ckpt); a

@@ -14,9 +14,9 @@ from trainers.models.config import ModelSpec
 from trainers.models.initialisation import he_initialise, zero_gamma
 from trainers.models.names import is_hugging_face
 from trainers.models.networks.gpt import Gpt
-from trainers.models.networks.krizhevsky import OneTowerAlexNet
+from trainers.models.networks.krizhevsky import OneTowerAlexNet, ReleasedAlexNet, TwoColumnAlexNet
 from trainers.models.networks.resnet_cifar import resnet_cifar
-from trainers.models.networks.small import ConvNet, LeNet5, Mlp
+from trainers.models.networks.small import ConvNet, LeNet5, Mlp, TwoColumnConvNet
 from trainers.models.networks.tabular import Tabular
 from trainers.models.weights import initialise
 
@@ -28,7 +28,10 @@ _OWN: dict[str, Callable[..., nn.Module]] = {
     "convnet": ConvNet,
     "mlp": Mlp,
     "tabular": Tabular,
+    "convnet_two_columns": TwoColumnConvNet,
     "alexnet_one_tower": OneTowerAlexNet,
+    "alexnet_released": ReleasedAlexNet,
+    "alexnet_two_columns": TwoColumnAlexNet,
     "resnet_cifar": resnet_cifar,
 }
 

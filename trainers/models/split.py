@@ -4,7 +4,7 @@ the end (paper 1, section 3). The backbone has most of the computation, the head
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.errors import SpecRejected
 from trainers.models.dropout import ExampleDropout
+from trainers.models.networks.projected import Projected
 from trainers.models.tracing import trace
 
 Way = Literal["outputs", "inputs"]
@@ -43,18 +44,30 @@ class FullyConnected:
     outputs: int
     has_bias: bool
     after: tuple[Elementwise, ...] = ()
+    sees: int | None = None
+    """How many numbers each of its outputs sees, and its weight has columns, where these are not all inputs."""
+    projection: "FullyConnected | None" = None
+    """What `Projected` sees of the inputs of other blocks."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of its parameters, by name."""
+        found: dict[str, tuple[int, ...]] = {f"{self.name}.weight": (self.outputs, self.sees or self.inputs)}
+        if self.has_bias:
+            found[f"{self.name}.bias"] = (self.outputs,)
+        return found if self.projection is None else found | self.projection.shapes
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of its parameters."""
-        return (f"{self.name}.weight", f"{self.name}.bias") if self.has_bias else (f"{self.name}.weight",)
+        return tuple(self.shapes)
 
 
 @dataclass(frozen=True)
 class Split:
     """The two parts of a model; they share its modules."""
 
-    backbone: nn.Module
+    backbone: fx.GraphModule
     """Images (B, C, H, W) to activities (B, inputs of the first layer of the head)."""
     head: tuple[FullyConnected, ...]
     """From the first layer to the last."""
@@ -140,7 +153,7 @@ def _module(model: nn.Module, node: fx.Node) -> nn.Module | None:
 
 
 def _is_linear(model: nn.Module, node: fx.Node) -> bool:
-    return type(_module(model, node)) is nn.Linear
+    return type(_module(model, node)) in (nn.Linear, Projected)
 
 
 def _belongs(model: nn.Module, node: fx.Node) -> bool:
@@ -151,7 +164,7 @@ def _belongs(model: nn.Module, node: fx.Node) -> bool:
         module = _module(model, node)
         if isinstance(module, ExampleDropout):
             return module.by_unit
-        return type(module) is nn.Linear or type(module) in MODULES
+        return type(module) in (nn.Linear, Projected, *MODULES)
     known: Sequence[Any] = FUNCTIONS if node.op == "call_function" else METHODS if node.op == "call_method" else ()
     return node.target in known
 
@@ -159,11 +172,16 @@ def _belongs(model: nn.Module, node: fx.Node) -> bool:
 def _layers(model: nn.Module, graph: fx.Graph, chain: Sequence[fx.Node]) -> Iterable[FullyConnected]:
     starts = [i for i, node in enumerate(chain) if _is_linear(model, node)]
     for start, stop in itertools.pairwise([*starts, len(chain)]):
-        linear = model.get_submodule(str(chain[start].target))
-        assert isinstance(linear, nn.Linear)
+        name = str(chain[start].target)
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear | Projected)
         after = tuple(_elementwise(model, graph, node) for node in chain[start + 1 : stop])
-        has_bias = linear.bias is not None
-        yield FullyConnected(str(chain[start].target), linear.in_features, linear.out_features, has_bias, after)
+        found = FullyConnected(name, linear.in_features, linear.out_features, linear.bias is not None, after)
+        if isinstance(linear, Projected):
+            outputs, wide = linear.projection.weight.shape
+            projection = FullyConnected(f"{name}.projection", linear.in_features, outputs, has_bias=False, sees=wide)
+            found = replace(found, sees=linear.weight.shape[1], projection=projection)
+        yield found
 
 
 def _elementwise(model: nn.Module, graph: fx.Graph, node: fx.Node) -> Elementwise:

@@ -11,9 +11,12 @@ from ray.util.placement_group import PlacementGroup, placement_group_table, remo
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.messages import Prepared
 from trainers.runtime.node_folder import cleanup
+from trainers.runtime.nodes import ask_on, end_process, process_of
 
 CONTROL = "control"
 """The concurrency group of the methods that answer while an actor's long call (`train`, `serve`) runs."""
+COORDINATOR = "coordinator"
+"""The last part of the name of a run's coordinator."""
 GONE_S = 10.0
 """How long `kill_run` waits for the names of killed actors to become free."""
 
@@ -79,6 +82,8 @@ def start_actor(
 def kill_run(job_id: str, but: str | None = None) -> None:
     """Kill and remove whatever a run left behind on this cluster and this node, except its actor named `but`. Blocks
     until the actors' names are free again."""
+    if but != COORDINATOR:
+        _kill_coordinator(job_id)
     for name in _names(job_id, but):
         with suppress(ValueError):
             ray.kill(ray.get_actor(name, NAMESPACE))
@@ -90,6 +95,18 @@ def kill_run(job_id: str, but: str | None = None) -> None:
     while _names(job_id, but) and time.monotonic() < deadline:
         time.sleep(0.05)
     cleanup(job_id)
+
+
+def _kill_coordinator(job_id: str) -> None:
+    """First of all, and until its process is gone: it would reserve room for others in place of workers that die, and
+    Ray ends a process a moment after it says that its actor is dead."""
+    with suppress(ValueError):
+        coordinator = ray.get_actor(f"{job_id}/{COORDINATOR}", NAMESPACE)
+        where = process_of(coordinator)
+        ray.kill(coordinator)
+        if where is not None:
+            node, pid = where
+            ask_on(node, end_process, pid)
 
 
 def _names(job_id: str, but: str | None) -> list[str]:

@@ -48,6 +48,16 @@ IDLE_S = 600.0
 """A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
 HASTY, VISION, SERVE = "--hasty", "--vision", "--serve"
 COMMAND = [sys.executable, "-P", os.path.abspath(__file__), SERVE]
+HEAP = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
+}
+"""Has the C library (glibc) keep what is freed for the next allocation, up to 32 MiB a block, which is the most that it
+keeps by itself. A step frees the same activations, gradients and buffers again and again; by itself the library gives
+much of it back to the system, and the kernel fills the pages of the next ones with zeros, one fault each. Larger blocks
+go back: the library leaves up to four holes of a block's size before it finds one again that is aligned. One arena,
+since only the first grows without a bound."""
 HELLO, FORKED = b"h", b"f"
 LENGTH = struct.Struct("<q")
 PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
@@ -65,6 +75,9 @@ def environment(more: dict[str, Any] | None, threads: int, vision: bool = False)
     """
     import ray
 
+    if threads:
+        heap = {name: value for name, value in HEAP.items() if name not in os.environ}
+        more = {**(more or {}), "env_vars": heap | (more or {}).get("env_vars", {})}
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if hosts != {ray.util.get_node_ip_address()}:
         return more
@@ -160,9 +173,10 @@ def _start_server() -> None:
 
 
 def _servers_own(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which libraries are imported: without the path, which may be a run's own."""
+    """The environment in which libraries are imported: without the path, which may be a run's own. Forks keep what the
+    C library has read of it."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {name: value for name, value in variables.items() if name != "PYTHONPATH"} | one
+    return HEAP | {name: value for name, value in variables.items() if name != "PYTHONPATH"} | one
 
 
 def _drivers(server: str, vision: bool) -> str:

@@ -2,6 +2,7 @@
 nothing, and counts."""
 
 import asyncio
+import ctypes
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def memory_kills(root: Path = Path("/")) -> int:
                 if name == "oom_kill":
                     return int(value)
     return -1
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system; the C library of an actor keeps it (`fork_server.HEAP`)."""
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _of_groups(root: Path) -> list[Path]:

@@ -12,6 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.elastic.placement import NodeCapacity
+from trainers.runtime.processes import start_ticks, wait_for_all
 
 T = TypeVar("T")
 STATUS_TIMEOUT_S = 30.0
@@ -97,3 +98,11 @@ def kill_process(pid: int) -> None:
     with suppress(OSError):
         if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
+
+
+def end_process(pid: int) -> None:
+    """Kill a worker process of Ray's on this node, and wait until it is gone."""
+    started = start_ticks(pid)
+    kill_process(pid)
+    if started is not None:
+        wait_for_all([(pid, started)])

@@ -29,7 +29,7 @@ FAR = 8
 def advice(spec: TrainSpec, num_examples: int) -> list[str]:
     """Sentences, each with the field and what to do. num_examples: In the training set."""
     order = Order(num_examples, spec.batch.per_worker, spec.workers.num_virtual, spec.seed)
-    division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec), *_blocks(spec)]
+    division = [*_division(spec, order), *_order(spec), *_images(spec), *_mixing(spec), *_blocks(spec), *_columns(spec)]
     found = [
         *_length(spec, num_examples),
         *_schedule(spec, num_examples),
@@ -122,6 +122,17 @@ def _blocks(spec: TrainSpec) -> list[str]:
     return [
         f"algorithm.connect.blocks: {count} workers share {config.blocks} blocks, so {shares}, and the others wait; "
         f"give a multiple of {count}"
+    ]
+
+
+def _columns(spec: TrainSpec) -> list[str]:
+    """Columns that workers share out unequally."""
+    config, count = spec.algorithm, spec.workers.count
+    if not isinstance(config, HybridConfig) or config.columns is None or config.columns % count == 0:
+        return []
+    return [
+        f"workers.count: {count} workers share {config.columns} columns, so some have one more, and the others wait; "
+        f"give a divisor of {config.columns}"
     ]
 
 

@@ -167,11 +167,10 @@ def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> Co
     algorithm, wire = info.data.get("algorithm"), info.data.get("wire")
     if compress is None or algorithm is None:
         return compress
-    if not algorithm.traits.compresses:
+    if algorithm.traits.sends_whole:
         raise ValueError(
-            f"{algorithm.name} with these options sends what cannot be kept back and added the next time; leave "
-            "compress out, or take sync with form: all_reduce and reduction: canonical, diloco with one fragment, no "
-            "delay and alpha 0, or downpour"
+            f"what is not sent is kept and added the next time, and {algorithm.traits.sends_whole}; or leave compress "
+            "out"
         )
     if compress.powersgd is not None and not algorithm.traits.is_synchronous:
         raise ValueError(

@@ -19,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from trainers import user_code
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.hybrid.connect import ConnectSpec
 from trainers.data.facts import DataFacts
 from trainers.errors import ExportFailed, SpecRejected
 from trainers.models.names import is_hugging_face
@@ -71,6 +73,8 @@ class FinishedModel(BaseModel):
     """What its data looked like; null in files that are older than this."""
     code: str | None = None
     """The folder of a user's own model."""
+    connect: ConnectSpec | None = None
+    """Where the algorithm trained other layers in the place of the model's."""
 
     @property
     def data(self) -> DataFacts:
@@ -85,9 +89,10 @@ class FinishedModel(BaseModel):
 def finished_model(spec: TrainSpec, facts: DataFacts) -> FinishedModel:
     """What a run's finished model says of itself."""
     outputs = facts.pixel_classes or facts.classes or facts.outputs or facts.vocabulary
+    connect = spec.algorithm.connect if isinstance(spec.algorithm, HybridConfig) else None
     return FinishedModel(
         model=spec.model, num_classes=outputs, image_shape=facts.inputs, categories=facts.categories, task=spec.task,
-        facts=facts, code=spec.code,
+        facts=facts, code=spec.code, connect=connect,
     )  # fmt: skip
 
 
@@ -206,6 +211,8 @@ def _module(finished: FinishedModel, weights: Path) -> nn.Module:
     if kind := _KINDS.get(finished.task.name, "a model of transformers" if is_hugging_face(name) else ""):
         raise ExportFailed(f"{kind} is not written in this format yet; take one of the weights alone, as torch.save")
     module: nn.Module = _built(finished, of_task=name == OWN)
+    if finished.connect is not None:
+        finished.connect.replace_layers(module, as_built=False)
     module.load_state_dict(load_weights(weights))
     return module.eval()
 

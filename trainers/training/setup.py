@@ -132,6 +132,7 @@ class Setup:
             params = self.replica.initial_params()
         else:  # it has trained since
             model = build_task_model(self.task, self.spec.model, self.spec.seed)
+            self.spec.algorithm.replace_layers(model, self.spec.model.weights is None)
             params = self.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
         as_built = self.spec.model.weights is None
         self.spec.algorithm.leave_out(self.replica.model, [self.layout.named(params)], as_built)
@@ -176,6 +177,9 @@ class Setup:
         """
         if missing := set(self.layout.names) - set(found.model):
             raise SpecRejected(f"checkpoint.resume: the checkpoint has no {min(missing)}; it is another model's")
+        for name, shape in zip(self.layout.names, self.layout.shapes, strict=True):
+            if (held := tuple(found.model[name].shape)) != shape:
+                raise SpecRejected(f"checkpoint.resume: its {name} is of {held}, not {shape}; it is another model's")
         position = found.position
         if self._is_behind(position):
             limits = [name for name in ("max_steps", "max_examples") if getattr(self.spec, name) is not None]
@@ -292,12 +296,12 @@ def set_up(
     if collates(task):
         dataset.collate_by(partial(collate_of, spec.task, spec.loss, task.facts))
     model = build_task_model(task, spec.model, spec.seed)
+    spec.algorithm.replace_layers(model, as_built=spec.model.weights is None)
     freeze(model, spec.optimizer.groups)
     num_shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
-    whole, narrow = spec.optimizer.whole, breaks_channels_last(model)
-    channels_last = spec.model.memory_format == "channels_last" and not narrow
+    channels_last = spec.model.memory_format == "channels_last" and not breaks_channels_last(model)
     try:
-        layout = lay_out(model, num_shards, spec.ps.placement, channels_last, whole)
+        layout = lay_out(model, num_shards, spec.ps.placement, channels_last, spec.optimizer.whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
     draws = replace_dropout(model, spec.seed)
@@ -348,10 +352,7 @@ def build_order(spec: TrainSpec, num_examples: int) -> Order:
 def preflight(spec: TrainSpec, on_setup: Callable[[Setup], object] = lambda _: None) -> None:
     """Whatever can be found wrong without training: data, model, layout, checkpoint, one minibatch.
 
-    on_setup: Is given what was opened, before anything is read through it.
-
-    Raises:
-        SpecRejected: With the field and the remedy.
+    on_setup: Is given what was opened, before anything is read through it. Raises SpecRejected, with the remedy.
     """
     setup = set_up(spec, None)
     on_setup(setup)
@@ -373,8 +374,7 @@ def check(setup: Setup) -> None:
     if spec.algorithm.traits.divides_examples:
         return
     params = setup.replica.initial_params()
-    compiles = setup.spec.model.compile
-    if compiles:
+    if compiles := spec.model.compile:
         check_compiler(setup.replica.device)
     tried = setup.order.examples(0, 0)[: None if compiles else CHECKED]  # what is compiled, is of a whole minibatch
     batch = next(iter(setup.dataset.batches([(0, tried)])))
@@ -383,7 +383,7 @@ def check(setup: Setup) -> None:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
         setup.replica.compiled_s = time.perf_counter() - begun if compiles else 0.0
     except Exception as error:
-        raise _does_not_train(setup.spec, error) from error
+        raise _does_not_train(spec, error) from error
     finally:
         setup.replica.buffers.pop(-1, None)
         setup.replica.is_as_built = True  # nothing was updated

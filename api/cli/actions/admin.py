@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from api.cli.actions.specs import known_states
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, CliContext
-from api.cli.display import id_column, wide_console
+from api.cli.display import day, id_column, wide_console
 from api.client.client import Client
 from service import Accounts, AuditEntry, DatabaseRefused, Role, Token, TokenRefused, Tokens
 
@@ -59,7 +58,7 @@ def print_tokens(context: CliContext, state_dir: Path, as_json: bool) -> None:
     ids = id_column("token", (token.id for token in found))
     table = Table(ids, "user", "role", "kind", "created", "works", box=None)
     for token in found:
-        cells = (token.id, token.user, token.role, token.kind, _day(token.created), _works(token))
+        cells = (token.id, token.user, token.role, token.kind, day(token.created), _works(token))
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
 
@@ -99,7 +98,7 @@ def print_webhooks(client: Client, as_json: bool) -> None:
         return
     table = Table(id_column("webhook", (hook.id for hook in found)), "url", "states", "user", "created", box=None)
     for hook in found:
-        cells = (hook.id, hook.url, ", ".join(hook.states) or "all", hook.user, _day(hook.created))
+        cells = (hook.id, hook.url, ", ".join(hook.states) or "all", hook.user, day(hook.created))
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
 
@@ -113,7 +112,7 @@ def print_webhook(client: Client, webhook_id: str, as_json: bool) -> None:
     ids = id_column("job", (one["job_id"] for one in hook["deliveries"]))
     table = Table(ids, "state", "attempts", "delivered", "error", box=None)
     for one in hook["deliveries"]:
-        delivered = "no" if one["delivered"] is None else _day(one["delivered"])
+        delivered = "no" if one["delivered"] is None else day(one["delivered"])
         cells = (one["job_id"], one["body"]["data"]["state"], str(one["attempts"]), delivered, one["error"])
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
@@ -135,31 +134,14 @@ def print_audit(entries: Iterable[AuditEntry], as_json: bool) -> None:
     table = Table("time", "user", "role", "from", "action", ids, "status", "details", box=None)
     for entry in entries:
         details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
-        cells = (_day(entry.time), entry.user, entry.role, entry.address, entry.action, entry.target or "")
+        cells = (day(entry.time), entry.user, entry.role, entry.address, entry.action, entry.target or "")
         table.add_row(*(Text(cell) for cell in (*cells, str(entry.status), details)))
     wide_console().print(table)
 
 
 def _works(token: Token) -> str:
     if token.revoked is not None:
-        return f"no, revoked {_day(token.revoked)}"
+        return f"no, revoked {day(token.revoked)}"
     if not token.works:
-        return f"no, ended {_day(token.expires or 0)}"
-    return "yes" if token.expires is None else f"until {_day(token.expires)}"
-
-
-def _day(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
-
-
-def print_me(client: Client, end_token: bool, as_json: bool) -> None:
-    """Print who we are to the service, and end our token if that is wanted."""
-    identity = client.who()
-    if end_token:
-        client.sign_out()
-    if as_json:
-        typer.echo(json.dumps({**identity.model_dump(mode="json"), "ended": end_token}))
-        return
-    token = f"with the token {identity.token}" + (", which has ended" if end_token else "")
-    other = "without a token" if identity.expires is None else "with a token of the sign-in provider"
-    typer.echo(f"{identity.user}, {identity.role}, {token if identity.token else other}")
+        return f"no, ended {day(token.expires or 0)}"
+    return "yes" if token.expires is None else f"until {day(token.expires)}"

@@ -18,7 +18,6 @@ def add_admin(app: typer.Typer, context: CliContext) -> None:
     _add_tokens(app, context)
     _add_webhooks(app, context)
     _add_audit(app, context)
-    _add_me(app, context)
     _add_doctor(app, context)
 
 
@@ -144,22 +143,6 @@ def _add_audit(app: typer.Typer, context: CliContext) -> None:
         with connected(context, server) as client:
             found = client.audit(user, tuple(action or ()), target, *times)
             print_audit(islice(found, limit), output is Output.json)
-
-
-def _add_me(app: typer.Typer, context: CliContext) -> None:
-    @app.command()
-    def me(
-        *,
-        end_token: Annotated[bool, typer.Option("--end-token", help="End the token that is shown, for good.")] = False,
-        server: ServerOption = None,
-        output: OutputOption = Output.text,
-    ) -> None:
-        """Print who the service takes you for, and your role."""
-        from api.cli.actions.admin import print_me
-        from api.cli.connection import connected
-
-        with connected(context, server) as client:
-            print_me(client, end_token, output is Output.json)
 
 
 def _add_doctor(app: typer.Typer, context: CliContext) -> None:

@@ -163,7 +163,10 @@ def _add_plan(app: typer.Typer, context: CliContext) -> None:
         price: Annotated[float | None, typer.Option(min=0, metavar="EUR/H", help="Of one worker.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Where a picture goes, a PNG.")] = None,
         search: Annotated[bool, typer.Option(help="Other algorithms, minibatches and shards too.")] = False,
-        simulate: Annotated[int, typer.Option(min=0, max=8, help="Simulate the N fastest too.", metavar="N")] = 0,
+        simulate: Annotated[
+            int,
+            typer.Option(min=0, max=8, help="Simulate the recommended one and the N - 1 fastest others.", metavar="N"),
+        ] = 0,
         output: Annotated[PlanForm, typer.Option("-o", "--output", help="json: one object.")] = PlanForm.text,
     ) -> None:
         """Predict what more workers would bring: the rate, what holds it back, what it costs."""

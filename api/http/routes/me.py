@@ -3,6 +3,7 @@
 import asyncio
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from api.http.audit import is_recorded
@@ -11,6 +12,15 @@ from api.http.cookies import Cookies
 from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from service import Role
+
+
+class SignedOut(BaseModel):
+    """What has ended, and what goes on at the sign-in provider."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    url: str
+    """Where the browser signs out of the provider, which sends it back to the page."""
 
 
 class Me(BaseModel):
@@ -39,17 +49,21 @@ def router(access: Access) -> APIRouter:
         """Who the server takes you for, and your role."""
         return Me.model_validate(caller(request))
 
-    @routes.delete("/token", status_code=204, responses=answers(409))
-    async def sign_out(request: Request, response: Response) -> None:
+    @routes.delete("/token", status_code=204, responses={200: {"model": SignedOut}, **answers(409)})
+    async def sign_out(request: Request) -> Response:
         """End the token, or the session, that this request shows, for good: from now on nobody comes in with it, and
-        its streams end."""
+        its streams end. Where a browser's session ends and the provider has one too, 200 says where that is ended."""
         by = caller(request)
         if by.token is None or access.tokens is None:
             raise ProblemError(409, "this request shows no token, so there is none to end", remedy="send the token")
         await asyncio.to_thread(access.tokens.revoke, by.token, by)
         is_recorded(request)
+        response = Response(status_code=204)
         if by.session and access.sign_in is not None:
+            if url := await access.sign_in.end(by.token):
+                response = JSONResponse(SignedOut(url=url).model_dump())
             cookies = Cookies(access.sign_in.config)
             cookies.take(response, cookies.session)
+        return response
 
     return routes

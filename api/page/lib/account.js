@@ -32,13 +32,14 @@ export async function showAccount(place) {
 function leave(user, session) {
   const end = el("input", { type: "checkbox" });
   const action = async () => {
-    if (session || end.checked) await remove("v1/me/token");
+    const elsewhere = session || end.checked ? await remove("v1/me/token") : null;
     forgetToken();
-    location.reload();
+    if (elsewhere && /^https?:\/\//.test(elsewhere.url)) location.assign(elsewhere.url); // and from there back to here
+    else location.reload();
     return true;
   };
   const content = session
-    ? [el("p", {}, `The session of ${user} in this browser ends. The sign-in provider may still know you.`)]
+    ? [el("p", {}, `The session of ${user} in this browser ends, and at the sign-in provider where it can be ended from here.`)]
     : [
         el("p", {}, `This browser forgets the token of ${user}.`),
         el("label", { class: "check" }, end, " End the token too: nobody comes in with it any more"),

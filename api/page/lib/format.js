@@ -68,3 +68,21 @@ export function compared({ name, higher_is_better, measured_on = "test" } = { na
     value: (cost) => (cost === null || !higher_is_better ? cost : -cost),
   };
 }
+
+/** A JSON pointer as people, and `--set`, write it: `workers.count`, `axes.batch[0]`. */
+export const pathOf = (pointer) =>
+  pointer
+    .split("/")
+    .slice(1)
+    .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"))
+    .map((part, i) => (/^\d+$/.test(part) ? `[${part}]` : i ? `.${part}` : part))
+    .join("");
+
+/** A sentence of a report as several: what stands between semicolons is one. */
+export const sentences = (text) =>
+  text
+    .split("; ")
+    .map((part) => part.trim())
+    .filter(Boolean)
+    .map((part) => part[0].toUpperCase() + part.slice(1))
+    .map((part) => (/[.?!]$/.test(part) ? part : `${part}.`));

@@ -1,6 +1,7 @@
 // Talks to the service: REST with problems as errors, and event streams that are taken up again where they broke.
 
 import { dialog, el } from "./dom.js";
+import { pathOf } from "./format.js";
 import { signInLink, ways, whyNot } from "./sign_in.js";
 import { ENDED } from "./states.js";
 
@@ -11,7 +12,9 @@ const TOKEN = "millrace-token";
 /** The service says no, and what to change. */
 export class Problem extends Error {
   constructor(status, problem) {
-    super(problem.detail ?? `the service answers ${status}`);
+    const fields = problem.detail?.startsWith("/") ? problem.errors ?? [] : [];
+    const told = fields.map(({ pointer, message }) => `${pathOf(pointer)}: ${message}`).join("; ");
+    super(told || (problem.detail ?? `the service answers ${status}`));
     this.status = status;
     this.errors = problem.errors ?? [];
   }
@@ -44,8 +47,8 @@ export async function who() {
 /** POST with nothing or an object in the body. */
 export const post = (path, body) => api(path, { method: "POST", ...(body === undefined ? {} : { body }) });
 
-/** DELETE; there is nothing in the answer. */
-export const remove = (path) => ask(path, { method: "DELETE", headers: { Accept: "application/json" } });
+/** DELETE; mostly there is nothing in the answer. */
+export const remove = (path) => api(path, { method: "DELETE" });
 
 /** Fetch a file and give it to the browser to keep; a plain link could not carry the token. */
 export async function download(path, name) {
@@ -147,9 +150,11 @@ async function within(promise, ms, signal) {
 }
 
 async function ask(path, options) {
-  let response = await send(path, options);
+  let shown = token(),
+    response = await send(path, options);
   while (response.status === 401) {
-    await askForToken();
+    if (shown === token()) await askForToken(); // else one was given while this was on its way
+    shown = token();
     response = await send(path, options);
   }
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));

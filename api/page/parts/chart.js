@@ -68,11 +68,13 @@ export class Chart {
       onkeydown: (event) => this.#key(event),
     });
     this.note = el("p", { class: "note" }, "Nothing yet.");
+    this.below = el("p", { class: "axis", "aria-hidden": "true" }); // its name is in the frame's own label
     this.element = el(
       "figure",
       { class: "chart", "aria-label": this.options.title },
       el("figcaption", {}, el("strong", {}, this.options.title), this.options.legend && this.#legend()),
       this.frame,
+      this.below,
       this.note,
     );
     this.observer = new ResizeObserver(() => this.#fit());
@@ -86,7 +88,8 @@ export class Chart {
     this.data = data;
     const empty = !data[0].length || data.slice(1).every((ys) => ys.every((y) => y === null || y === undefined));
     this.note.hidden = !empty;
-    this.frame.hidden = empty;
+    this.frame.hidden = this.below.hidden = empty;
+    setText(this.below, this.options.xLabel?.() ?? "");
     if (empty) return;
     if (!this.plot) this.#make(data);
     else this.plot.setData(data, !this.zoomed);

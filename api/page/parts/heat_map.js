@@ -20,8 +20,8 @@ export function heatMap(cells, question) {
   const head = el(
     "tr",
     {},
-    el("th", { scope: "col" }, "Rate follows"),
-    batches.map((batch) => el("th", { scope: "col" }, count(batch))),
+    el("th", { scope: "col" }, "Rule for the learning rate"),
+    batches.map((batch) => el("th", { scope: "col" }, `batch ${count(batch)}`)),
   );
   const rows = methods.map((name) =>
     el(

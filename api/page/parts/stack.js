@@ -42,7 +42,7 @@ export function stackedSteps(plan) {
       );
     }),
   );
-  names.forEach((_, i) => frame.querySelectorAll("thead th")[i + 3].prepend(swatch(i), " "));
+  names.forEach((_, i) => frame.querySelectorAll("thead th")[i + 3].prepend(swatch(lineStyle(i)), " "));
   return frame;
 }
 
@@ -56,8 +56,9 @@ function bar(parts, longest) {
   return el("div", { class: "stack", "aria-hidden": true }, pieces);
 }
 
-function swatch(i) {
+/** A piece of a colour, for a heading. */
+export function swatch(style) {
   const mark = el("span", { class: "swatch", "aria-hidden": true });
-  mark.style.background = lineStyle(i);
+  mark.style.background = style;
   return mark;
 }

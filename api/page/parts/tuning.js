@@ -3,7 +3,7 @@
 import { el, link } from "../lib/dom.js";
 import { compared, count, figure, percent, word } from "../lib/format.js";
 import { parallelCoordinates } from "./parallel.js";
-import { table } from "./widgets.js";
+import { answerList, table } from "./widgets.js";
 
 /** A tuning report. `trials`: those of the sweep, by which the best is found. */
 export function tuningReport(report, trials) {
@@ -15,11 +15,7 @@ export function tuningReport(report, trials) {
     "section",
     {},
     el("h2", {}, "What it says"),
-    el(
-      "ul",
-      { class: "answer" },
-      report.answer.map((line) => el("li", {}, line)),
-    ),
+    answerList(report.answer),
     report.best && best(report.best, trials),
     report.importances.length > 0 && importances(report.importances),
     lines.length > 1 && [

@@ -3,7 +3,7 @@
 import { announce, dialog, el, setText } from "../lib/dom.js";
 import { api, newKey, post } from "../lib/http.js";
 import { editDialog } from "./edit_dialog.js";
-import { actionButton, confirmed } from "./widgets.js";
+import { actionButton, allow, confirmed } from "./widgets.js";
 import { ENDED } from "../lib/states.js";
 import { traceFields } from "./traces.js";
 
@@ -17,6 +17,15 @@ const ALLOWED = {
   Trace: (job) => job.state === "RUNNING",
   Edit: () => true,
   Archive: (job) => ENDED.includes(job.state),
+};
+const NEEDS = {
+  Pause: "that waits, starts or runs",
+  Resume: "that is paused",
+  Scale: "that waits, runs or is paused",
+  Cancel: "that has not ended",
+  Delete: "that has ended",
+  Trace: "that runs",
+  Archive: "that has ended",
 };
 
 /** The buttons of a job; `done` is called when one has worked, `record(steps, worker)` has a trace made. */
@@ -54,16 +63,18 @@ export function verbs(id, done, record) {
     }),
   };
   for (const button of Object.values(buttons)) button.disabled = true; // until there is a job to do it with
+  const needs = el("p", { class: "note needs" });
+  const group = el(
+    "div",
+    { class: "buttons", role: "group", "aria-label": "What to do with the job" },
+    Object.values(buttons),
+  );
   return {
-    element: el(
-      "div",
-      { class: "buttons", role: "group", "aria-label": "What to do with the job" },
-      Object.values(buttons),
-    ),
+    element: el("div", {}, group, needs),
     update(found) {
       job = found;
-      for (const [name, button] of Object.entries(buttons)) button.disabled = !ALLOWED[name](job);
       setText(buttons.Archive, job.archived ? "Bring back" : "Archive");
+      allow(buttons, (name) => ALLOWED[name](job), NEEDS, "job", needs);
     },
   };
 }

@@ -1,7 +1,7 @@
 // Small parts that several views share.
 
 import { announce, dialog, el, setText } from "../lib/dom.js";
-import { duration, percent } from "../lib/format.js";
+import { duration, pathOf, percent, sentences } from "../lib/format.js";
 import { sleep } from "../lib/http.js";
 
 /** A state: a word, its colour being only a help. */
@@ -125,4 +125,34 @@ export async function confirmed(title, text, label, work) {
   ]);
   if (done) announce(`${label}: done`);
   return done;
+}
+
+/** What is wrong with one field, as an item of a list; `beside`: what stands before it. */
+export function problemItem({ pointer, message }, beside = null) {
+  const sentence = /[.?!]$/.test(message) ? message : `${message}.`;
+  return el("li", {}, beside, pointer ? el("code", {}, pathOf(pointer)) : null, el("span", {}, sentence));
+}
+
+/** What a report says, a line for each of its points: its first sentence, and below it the others. */
+export function answerList(lines) {
+  const point = ([first, ...others]) => el("li", {}, el("strong", {}, first), others.map((one) => el("p", {}, one)));
+  return el("ul", { class: "answer" }, lines.map(sentences).map(point));
+}
+
+/**
+ * Let those `buttons` be pressed for which `may` says so. `note` tells what the others wait for; needs: by name, as in
+ * "a job `that is paused`".
+ */
+export function allow(buttons, may, needs, kind, note) {
+  const waiting = new Map();
+  for (const [name, button] of Object.entries(buttons)) {
+    button.disabled = !may(name);
+    if (!button.disabled) button.removeAttribute("title");
+    else {
+      button.title = `For a ${kind} ${needs[name]}`;
+      waiting.set(needs[name], [...(waiting.get(needs[name]) ?? []), button.textContent]);
+    }
+  }
+  const told = [...waiting].map(([need, names]) => `${names.join(", ")}: for a ${kind} ${need}.`);
+  setText(note, told.join(" "));
 }

@@ -37,7 +37,7 @@ export function clusterView(main, _, signal) {
       api("v1/me", { signal }),
     ]);
     shared.hidden = !matter(listed.projects);
-    projects.update(listed.projects, me.role === "admin");
+    projects.update(listed.projects, me);
     amounts.replaceChildren(
       amount("CPUs", cluster.total.cpus, cluster.available.cpus),
       ...(cluster.total.gpus ? [amount("GPUs", cluster.total.gpus, cluster.available.gpus)] : []),

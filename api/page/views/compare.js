@@ -82,6 +82,7 @@ class Comparison {
       onPoint: (i) => this.chart?.single(i === null ? null : this.lineOf[i]),
     });
     this.whole = el("button", { type: "button", disabled: true, onclick: () => this.chart.whole() }, "Whole axis");
+    this.whole.title = "Drag over the chart to see a part of the axis; this shows all of it again";
     this.frame = el("div");
     const buttons = [
       this.whole,

@@ -3,11 +3,12 @@
 import { Chart, TALL } from "../parts/chart.js";
 import { Editor } from "../parts/editor.js";
 import { stackedSteps } from "../parts/stack.js";
-import { facts, heading, section, table } from "../parts/widgets.js";
+import { facts, heading, problemItem, section, table } from "../parts/widgets.js";
 import { el, setText } from "../lib/dom.js";
 import { count, duration, figure, percent } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { planOf } from "../lib/planning.js";
+import { simulatedParts } from "../simulation/simulated.js";
 
 const BEGIN = `algorithm: {name: downpour, num_push: 1, num_fetch: 1, max_staleness: 4}
 workers: 2
@@ -38,6 +39,7 @@ class PlanPage {
     this.target = el("input", { size: 20, placeholder: "test_accuracy=0.95", autocomplete: "off" });
     this.cluster = el("textarea", { rows: 4, spellcheck: "false", "aria-describedby": "cluster-note" }, "ec2-g2");
     this.search = el("input", { type: "checkbox" });
+    this.simulate = el("input", { type: "checkbox" });
     this.verdict = el("p", { class: "verdict", role: "status" });
     this.problems = el("ul", { class: "problems", id: "problems" });
     this.button = el("button", { type: "submit", class: "main" }, "Plan");
@@ -61,6 +63,7 @@ class PlanPage {
         el("label", { class: "check" }, "price of a worker for an hour ", this.price),
         el("label", { class: "check" }, "target ", this.target),
         el("label", { class: "check" }, this.search, " other algorithms and batches too"),
+        el("label", { class: "check" }, this.simulate, " simulate it, event by event"),
         el("label", { class: "check" }, "cluster ", this.cluster),
         el("p", { class: "note", id: "cluster-note" }, note),
       ),
@@ -68,7 +71,7 @@ class PlanPage {
       this.problems,
       this.found,
     );
-    signal.addEventListener("abort", () => this.chart?.close());
+    signal.addEventListener("abort", () => this.#close());
   }
 
   async begin(job) {
@@ -92,6 +95,7 @@ class PlanPage {
       price: this.price.value,
       target: this.target.value,
       search: this.search.checked ? "true" : "",
+      simulate: this.simulate.checked ? "1" : "",
     };
     try {
       this.#show(await planOf(this.editor.text, asked, this.signal));
@@ -108,16 +112,24 @@ class PlanPage {
     this.problems.replaceChildren();
     this.verdict.dataset.good = "";
     setText(this.verdict, `Recommended: ${workers(plan.recommended)}: ${plan.reason}.`);
-    this.chart?.close();
+    this.#close();
     this.chart = speedUps(plan);
+    this.simulated = simulatedParts(plan);
     this.found.replaceChildren(
       section("Speed-up", this.chart.element, limit(plan)),
       section("A step", stackedSteps(plan)),
       section("At the recommended size", facts(figures(plan))),
+      ...this.simulated.sections,
       ...(plan.options.length ? [section("What else it could be", options(plan))] : []),
       ...(plan.notes.length ? [section("Not counted, or assumed", el("ul", {}, plan.notes.map((one) => el("li", {}, one))))] : []),
     );
     draw(this.chart, plan);
+    this.simulated.draw();
+  }
+
+  #close() {
+    this.chart?.close();
+    this.simulated?.close();
   }
 
   #refused(error) {
@@ -127,9 +139,7 @@ class PlanPage {
     const inSpec = errors.filter(({ pointer, line }) => line > 1 && pointer.startsWith("/spec"));
     this.editor.show(inSpec.map((one) => ({ ...one, line: one.line - 1 })));
     this.problems.replaceChildren(
-      ...errors.map(({ pointer, message }) =>
-        el("li", {}, pointer ? el("code", {}, pointer) : null, el("span", {}, message)),
-      ),
+      ...errors.map((error) => problemItem(error)),
     );
   }
 }
@@ -188,7 +198,7 @@ function figures(plan) {
     ["Examples a second", count(best.examples_per_s)],
     ...(least === null ? [] : [["Nine runs of ten", `${count(least)} to ${count(most)}`]]),
     ["Efficiency", percent(best.efficiency)],
-    ["Regret against the fastest", percent(plan.regret, 1)],
+    ["Slower than the fastest", `by ${percent(plan.regret, 1)}`],
     ["Held back by", best.bottleneck ? `${best.bottleneck}, ${faster}` : "nothing"],
     ...(best.next_bottleneck ? [["Next", best.next_bottleneck]] : []),
     ...(staleness
@@ -212,7 +222,7 @@ function untilTarget({ target, recommended }) {
 }
 
 function options({ options: found }) {
-  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "regret"];
+  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "slower than the fastest by"];
   const frame = table("What else it could be", names);
   frame.querySelector("tbody").append(
     ...found.map((one) =>

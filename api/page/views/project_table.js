@@ -4,24 +4,33 @@ import { el, keyed, setText } from "../lib/dom.js";
 import { figure, percent } from "../lib/format.js";
 import { remove } from "../lib/http.js";
 import { DEFAULT } from "../lib/project_choice.js";
+import { projectDialog } from "./project_dialog.js";
 import { actionButton, confirmed, table } from "../parts/widgets.js";
 
 const GB = 1e9;
 
 const FIGURES = ["Share", "Of the cluster", "Jobs", "CPUs", "GPUs", "Disk, GB", "Waiting", "Members", "Admins"];
 
-/** The table of projects: an element, and what brings it up to date; `done` is called when one has been deleted. */
+/**
+ * The table of projects: an element, and what brings it up to date, `update(projects, me)`; `done` is called when one has
+ * been changed or deleted.
+ */
 export function projectTable(done) {
   const body = el("tbody");
+  const known = new Map();
   const element = table("Projects", ["Project", ...FIGURES, el("span", { class: "unseen" }, "What to do")], body);
-  const update = (projects, mayDelete) =>
+  const update = (projects, me) => {
+    for (const project of projects) known.set(project.name, project);
+    const isWhole = me.role === "admin";
+    const leads = ({ admins }) => isWhole || (me.role === "user" && admins.includes(me.user));
     keyed(
       body,
       projects,
-      ({ name }) => `${mayDelete} ${name}`,
-      (project) => row(project, mayDelete, done),
+      (project) => `${isWhole} ${leads(project)} ${project.name}`,
+      (project) => row(project, leads(project) && editButton(() => known.get(project.name), isWhole, done), isWhole, done),
       fill,
     );
+  };
   return { element, update };
 }
 
@@ -29,15 +38,23 @@ export function projectTable(done) {
 export const matter = (projects) =>
   projects.length > 1 || projects.some(({ quota }) => Object.values(quota).some((limit) => limit !== null));
 
-function row({ name }, mayDelete, done) {
+function row({ name }, edit, mayDelete, done) {
   const jobs = el("a", { href: `#/jobs?project=${encodeURIComponent(name)}`, "data-open": true }, name);
   return el(
     "tr",
     { "data-row": true },
     el("td", { class: "named" }, jobs),
     FIGURES.map((label) => el("td", { "data-label": label })),
-    el("td", {}, mayDelete && name !== DEFAULT && deleteButton(name, done)),
+    el("td", {}, edit, mayDelete && name !== DEFAULT && [" ", deleteButton(name, done)]),
   );
+}
+
+function editButton(project, isWhole, done) {
+  const button = actionButton("Edit", "quiet", async () => {
+    if (await projectDialog(project(), isWhole)) await done();
+  });
+  button.setAttribute("aria-label", `Edit the project ${project().name}`);
+  return button;
 }
 
 function deleteButton(name, done) {

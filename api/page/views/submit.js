@@ -6,7 +6,7 @@ import { Editor } from "../parts/editor.js";
 import { api, newKey } from "../lib/http.js";
 import { mayPlan, planOf } from "../lib/planning.js";
 import { projectOf, projectSelect, withProject } from "../lib/project_choice.js";
-import { heading, section } from "../parts/widgets.js";
+import { heading, problemItem, section } from "../parts/widgets.js";
 
 const CHECK_AFTER_MS = 250;
 const YAML = "application/yaml";
@@ -177,6 +177,10 @@ class SpecForm {
     if (number === this.latest) setText(this.predicted, text);
   }
 
+  #lineButton(line) {
+    return el("button", { type: "button", class: "quiet", onclick: () => this.editor.go(line) }, `line ${line}`);
+  }
+
   #refused(error) {
     const found = error.errors?.length ? error.errors : [{ pointer: "", message: error.message }];
     const errors = found.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0));
@@ -185,17 +189,7 @@ class SpecForm {
     setText(this.verdict, errors.length === 1 ? "One thing is wrong." : `${errors.length} things are wrong.`);
     this.editor.show(errors);
     this.problems.replaceChildren(
-      ...errors.map(({ pointer, message, line }) =>
-        el(
-          "li",
-          {},
-          line
-            ? el("button", { type: "button", class: "quiet", onclick: () => this.editor.go(line) }, `line ${line}`)
-            : null,
-          pointer ? el("code", {}, pointer) : null,
-          el("span", {}, message),
-        ),
-      ),
+      ...errors.map((error) => problemItem(error, error.line ? this.#lineButton(error.line) : null)),
     );
   }
 }

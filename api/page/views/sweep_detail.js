@@ -11,6 +11,8 @@ import { tuningReport } from "../parts/tuning.js";
 import {
   absent,
   actionButton,
+  allow,
+  answerList,
   badge,
   confirmed,
   every,
@@ -25,6 +27,21 @@ import { ENDED } from "../lib/states.js";
 import { countsOf } from "./sweep_list.js";
 
 const REFRESH_MS = 4000;
+const ALLOWED = {
+  Pause: (state) => !ENDED.includes(state) && state !== "PAUSED",
+  Resume: (state) => state === "PAUSED",
+  Cancel: (state) => !ENDED.includes(state),
+  Edit: () => true,
+  Archive: (state) => ENDED.includes(state),
+  Delete: (state) => ENDED.includes(state),
+};
+const NEEDS = {
+  Pause: "that goes on",
+  Resume: "that is paused",
+  Cancel: "that has not ended",
+  Archive: "that has ended",
+  Delete: "that has ended",
+};
 
 /** One sweep. */
 export function sweepView(main, { id }, signal) {
@@ -46,6 +63,7 @@ class SweepPage {
     this.counts = el("p", { class: "note" });
     this.labels = el("p", { class: "note" });
     this.notes = el("p", { class: "notes" });
+    this.needs = el("p", { class: "note needs" });
     this.report = el("div");
     this.rows = el("tbody");
     this.trials = el("div");
@@ -74,6 +92,7 @@ class SweepPage {
         Object.values(this.buttons),
         link(`#/compare?sweep=${encodeURIComponent(id)}`, "Compare its trials"),
       ),
+      this.needs,
       this.report,
       section("Trials", this.trials),
     );
@@ -98,13 +117,8 @@ class SweepPage {
     setText(this.labels, marks.join(" · "));
     setText(this.notes, sweep.notes);
     setProgress(this.bar, sweep.progress, sweep.eta_s);
-    this.buttons.Edit.disabled = false;
-    this.buttons.Archive.disabled = !ENDED.includes(sweep.state);
     setText(this.buttons.Archive, sweep.archived ? "Bring back" : "Archive");
-    this.buttons.Pause.disabled = ENDED.includes(sweep.state) || sweep.state === "PAUSED";
-    this.buttons.Resume.disabled = sweep.state !== "PAUSED";
-    this.buttons.Cancel.disabled = ENDED.includes(sweep.state);
-    this.buttons.Delete.disabled = !ENDED.includes(sweep.state);
+    allow(this.buttons, (name) => ALLOWED[name](sweep.state), NEEDS, "sweep", this.needs);
     this.#showTrials(sweep);
     if (!known) this.#showReport(await api(`${this.path}/report`, { signal: this.signal }));
   }
@@ -193,11 +207,7 @@ class SweepPage {
       "section",
       {},
       el("h2", {}, name || "What it says"),
-      el(
-        "ul",
-        { class: "answer" },
-        variant.answer.map((line) => el("li", {}, line)),
-      ),
+      answerList(variant.answer),
       chart.element,
       el("h3", {}, `${tells.title} by method and batch`),
       heatMap(variant.cells, question),

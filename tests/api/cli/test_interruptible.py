@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -30,11 +29,9 @@ def test_a_signal_is_heard_while_a_read_blocks_that_does_not_notice_it() -> None
     with near, far:
 
         def items() -> Iterator[bytes]:
+            os.kill(os.getpid(), signal.SIGINT)
             yield near.recv(1)
 
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
             next(interruptible(items()))
-        timer.join()
         far.send(b"x")

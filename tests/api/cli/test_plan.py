@@ -9,10 +9,13 @@ from click.testing import Result as Outcome
 from typer.testing import CliRunner
 
 from api import build
+from tests.api import test_plans
 from tests.api.cli.fake_cli import cli_context
+from tests.api.conftest import Service
 from tests.cost.test_planning import profile_of
 from tests.service.fakes import FakeRuns
 from trainers.events import Result, State
+from trainers.runtime.cluster import Resources
 from trainers.runtime.event_log import EventLog
 from trainers.spec import TrainSpec
 
@@ -76,6 +79,68 @@ def test_what_is_wrong_is_one_line(cli: Cli, options: tuple[str, ...], told: str
     Path("bad.json").write_text("{}")
     Path("cluster.yaml").write_text("{name: c, device: {name: d}, links: {net: {bandwidth: 6 GB}}, switches: []}")
     outcome = cli(*options)
+    assert outcome.exit_code == 2
+    assert told in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_simulation_shows_a_step_as_it_passes(cli: Cli) -> None:
+    asked = ("--cluster", "ec2-g2", "--workers", "4", "--simulate", "1", "--set", "algorithm=downpour")
+    told = cli(*asked).stdout
+    assert "Simulated, 4 workers: " in told
+    assert f"A step of 4 workers:\n{'worker 0':17} |" in told
+    assert "serves one" in told
+    plan = json.loads(cli(*asked, "-o", "json").stdout)
+    assert cli(*asked, "--plot", "step.png").exit_code == 0
+    assert Path("step.png").read_bytes().startswith(b"\x89PNG")
+    (each,) = plan["candidates"]
+    rows = [row["who"] for row in each["simulated"]["timeline"]["tracks"]]
+    assert rows == [*(f"worker {number}" for number in range(4)), "the fullest shard", "shard 2 by size"]
+
+
+def test_a_live_service_makes_the_plan(cli: Cli, service: Service) -> None:
+    """Over HTTP: what it counts, what it plans with, and what its jobs tell of a target."""
+    there = ("--server", service.url, "--cluster", "big-basin")
+    outcome = cli(*there, "--workers", "1,2,4", "--price", "2", "--simulate", "1", "-o", "json")
+    assert outcome.exit_code == 0, outcome.output
+    asked = {"workers": "1,2,4", "cluster": "big-basin", "price": 2, "simulate": 1}
+    assert json.loads(outcome.stdout) == service.client.plan(SPEC, **asked).model_dump(mode="json")
+    assert service.runs.counted == ["mlp"], "it counts, once, and not this machine"
+    assert "Recommended: 4 workers" in cli(*there, "--workers", "4").stdout
+    service.runs.total = Resources(cpus=64, gpus=0)
+    job = test_plans.ended(service, 0.5, 0.91, **SPEC)
+    target = json.loads(cli(*there, "--target", "test_accuracy=0.9", "-o", "json").stdout)["target"]
+    assert (target["jobs"], target["epochs"]) == ([job], 2)
+
+
+def test_a_live_service_plans_for_its_own_machine_or_by_a_profile_from_here(
+    cli: Cli, service: Service, tmp_path: Path
+) -> None:
+    refused = cli("--server", service.url)
+    assert refused.exit_code == 2
+    assert "/profile: this service keeps no profile of this minibatch on its machine" in refused.stderr
+    profile = profile_of(TrainSpec.model_validate(SPEC)).model_dump_json()
+    Path("kept.json").write_text(profile)
+    given = cli("--server", service.url, "--profile", "kept.json", "-o", "json")
+    assert (given.exit_code, json.loads(given.stdout)["device"]) == (0, "d")
+    folder = tmp_path / "runs" / "profiles"  # of the service
+    folder.mkdir(parents=True)
+    (folder / "digits.json").write_text(profile)
+    assert cli("--server", service.url, "-o", "json").stdout == given.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--workers", "8"), "/workers: 8 workers cannot share the 4 virtual workers of the spec"),
+        (("--target", "test_accuracy=0.99"), "/target: test_accuracy 0.99: the only run of this job has not"),
+        (("--nodes", "99"), "/nodes: big-basin has 44 nodes, not 99"),
+    ],
+)
+def test_a_live_service_refuses_with_the_field(cli: Cli, service: Service, options: tuple[str, ...], told: str) -> None:
+    service.runs.total = Resources(cpus=64, gpus=0)
+    test_plans.ended(service, 0.5, 0.91, **SPEC)
+    outcome = cli("--server", service.url, "--cluster", "big-basin", *options)
     assert outcome.exit_code == 2
     assert told in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -12,6 +12,7 @@ import pytest
 
 import trainers
 from api import AppConfig, Client, Server, Streams, bind, create_app
+from benchmarks.measurement.processes import free_port
 from service import ManagerConfig, Store, SweepManager, build_manager
 from tests.api.conftest import eventually
 from tests.api.streams import assert_whole, read_with_cuts
@@ -46,7 +47,8 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
         yield "http://{}:{}".format(*listening.getsockname())
     finally:
         running.close()
-        thread.join(10)
+        thread.join(120)
+        assert not thread.is_alive()
         listening.close()
         store.close()
 
@@ -55,8 +57,7 @@ def server(folder: Path, info: ClusterInfo, port: int) -> Iterator[str]:
 def test_a_job_whose_stream_is_cut_and_whose_server_is_restarted_comes_out_whole(
     tmp_path: Path, cluster: ClusterInfo
 ) -> None:
-    with server(tmp_path, cluster, 0) as url, Client(url) as client:
-        port = int(url.rpartition(":")[2])
+    with server(tmp_path, cluster, port := free_port()) as url, Client(url) as client:
         job = client.submit(JOB)
         for event in client.events(job.id):
             if event.type == "step":

@@ -40,7 +40,7 @@ def asked(service: Service, path: str) -> socket.socket:
     parts = urlsplit(service.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(10)
+    connection.settimeout(60)
     connection.connect((parts.hostname, parts.port))
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return connection

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api import Client, Refused, Unreachable
+from benchmarks.measurement.processes import free_port
 from service import Role
 from tests.api.conftest import Service, eventually
 from tests.api.streams import assert_whole, read_with_cuts
@@ -52,13 +53,12 @@ def test_the_client_goes_on_through_a_line_that_breaks_anywhere(service: Service
 
 
 def test_the_client_goes_on_when_the_server_is_restarted(serve: Callable[..., Service]) -> None:
-    first = serve()
+    first = serve(port := free_port())
     job = first.client.submit(SPEC)
     run = first.started(job.id)
     run.state(State.RUNNING)
-    port = urlsplit(first.url).port
     seen: list[Event] = []
-    with Client(first.url, patience_s=20) as client:
+    with Client(first.url, patience_s=120) as client:
         reader = threading.Thread(target=lambda: seen.extend(client.events(job.id)))
         reader.start()
         eventually(lambda: bool(seen))
@@ -111,7 +111,7 @@ def test_a_silent_stream_pings_and_a_stopping_server_ends_it(serve: Callable[...
         stopping = threading.Thread(target=service.stop)
         stopping.start()
         assert all("FAILED" not in line for line in lines)  # it ends, and claims no end of the job
-        stopping.join(30)
+        stopping.join(120)
         assert not stopping.is_alive()
 
 

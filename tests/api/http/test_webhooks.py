@@ -50,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        self.server.goes_on.wait(10)
+        self.server.goes_on.wait(120)
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
         self.send_response(self.server.statuses.pop(0) if self.server.statuses else 204)
@@ -71,7 +71,7 @@ def receiver() -> Iterator[Receiver]:
         yield server
         server.goes_on.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def hook(service: Service, url: str, *states: str) -> dict[str, Any]:

@@ -85,8 +85,10 @@ def views_of(scene: Scene) -> list[View]:
         View("models", "models", ready="tbody tr"),
         View("models-of-a-name", "models?name=digits", ready="tbody tr"),
         View("cluster", "cluster", ready=".amount"),
+        View("cluster-edit-project", "cluster", press("Edit the project vision")),
         View("plan", "plan"),
         View("plan-made", "plan", plan, ready=".plan, form"),
+        View("plan-simulated", "plan", plan_simulated, ready="form"),
         View("plan-wrong", "plan", plan_wrong, ready="form"),
         View("new", "new"),
         View("new-sweep", "new?kind=sweep"),
@@ -114,6 +116,17 @@ def plan(page: Page) -> None:
     page.get_by_label("other algorithms").check()
     page.get_by_role("button", name="Plan").click()
     page.locator("canvas").first.wait_for()
+
+
+def plan_simulated(page: Page) -> None:
+    """Ask for one with a simulation, of groups that wait for their slowest."""
+    editor = page.get_by_label("Spec, as YAML or JSON")
+    mixed = editor.input_value().replace("name: downpour", "name: mixed, group: 4").replace("workers: 2", "workers: 16")
+    editor.fill(mixed)
+    page.get_by_label("workers", exact=True).fill("4,8,16")
+    page.get_by_label("simulate it").check()
+    page.get_by_role("button", name="Plan").click()
+    page.locator(".gantt").first.wait_for()
 
 
 def plan_wrong(page: Page) -> None:

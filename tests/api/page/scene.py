@@ -36,7 +36,7 @@ def job_states(service: Service) -> Scene:
     }  # fmt: skip
     jobs = {}
     for state, act in acts.items():
-        labels = {"team": "blue", "try": str(len(jobs) + 1)}
+        labels = {"team": "blue", "attempt": str(len(jobs) + 1)}
         project = "vision" if len(jobs) % 2 else "default"
         spec = SPEC | {"name": f"digits-{state.lower()}", "labels": labels, "project": project}
         job = service.client.submit(spec)

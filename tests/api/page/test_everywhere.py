@@ -124,6 +124,20 @@ def test_axe_finds_nothing_against_wcag_aa(service: Service, visit: Enter, looks
     assert page.locator("[role=status][aria-live=polite]").count() == 1
 
 
+def test_a_list_that_scrolls_by_itself_says_so_until_its_end(service: Service, visit: Enter) -> None:
+    one, (sweep, report) = visit(**PHONE), shown()
+    one.answer("**/v1/sweeps/sweep-1", sweep)
+    one.answer("**/v1/sweeps/sweep-1/report*", report)
+    page = one.go("sweeps/sweep-1")
+    opacity = "(node) => Number(getComputedStyle(node, '::after').opacity)"
+    trials = page.get_by_role("region", name="Trials")
+    expect(trials.get_by_role("row")).to_have_count(39)
+    assert trials.evaluate(opacity) == 1
+    trials.evaluate("(node) => node.scrollTo(0, node.scrollHeight)")
+    page.wait_for_function("(node) => getComputedStyle(node, '::after').opacity === '0'", arg=trials.element_handle())
+    assert page.get_by_role("region", name="Heat map").evaluate(opacity) == 0  # it is all there
+
+
 def test_in_the_dark_the_page_is_dark(service: Service, visit: Enter) -> None:
     grounds = {}
     for scheme in ("light", "dark"):

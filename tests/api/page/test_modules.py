@@ -137,3 +137,13 @@ def test_a_spreadsheet_computes_nothing_that_a_user_wrote(one: Visit) -> None:
 def test_a_logarithmic_axis_has_no_place_for_zero(one: Visit) -> None:
     line = [[0, 1, 2, 3], [5, 0, None, 7]]
     assert one.module("lib/comparing.js", "m.positive(a[0], { logX: true, logY: true })", line) == [[2, 3], [None, 7]]
+
+
+def test_pointers_and_reports_as_people_read_them(one: Visit) -> None:
+    pointers = {"": "", "/workers/count": "workers.count", "/axes/batch/0": "axes.batch[0]", "/a~1b/c~0d": "a/b.c~d"}
+    assert one.module("lib/format.js", "a[0].map(m.pathOf)", [*pointers]) == [*pointers.values()]
+    assert one.module("lib/format.js", "m.sentences(a[0])", "a holds (3 seeds); b breaks; c.") == [
+        "A holds (3 seeds).",
+        "B breaks.",
+        "C.",
+    ]

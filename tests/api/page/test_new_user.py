@@ -13,15 +13,14 @@ from tests.api.page.conftest import Visit
 
 pytestmark = pytest.mark.long
 
-SOON_MS = 90_000  # Ray starts its first workers meanwhile
+SOON_MS = 200_000  # Ray starts its first workers meanwhile
 
 
-@pytest.mark.timeout(300)
 def test_a_job_from_the_form_to_its_fork(browser: Browser, tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     server = Serving(state_dir)
     try:
-        with server as url, httpx2.Client(base_url=url, trust_env=False, timeout=30) as http:
+        with server as url, httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
             visit = Visit(browser.new_page(), url)
             page = visit.go()
             page.get_by_role("link", name="New job").click()
@@ -58,4 +57,4 @@ def test_a_job_from_the_form_to_its_fork(browser: Browser, tmp_path: Path) -> No
             visit.check()
             page.close()
     finally:
-        subprocess.run([MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)], check=False, timeout=60)
+        subprocess.run([MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)], check=False, timeout=200)

@@ -20,6 +20,14 @@ from trainers.spec import TrainSpec
 
 Enter = Callable[..., Visit]
 
+MIXED = """algorithm: {name: mixed, group: 2}
+workers: 8
+data: digits
+model: mlp
+batch: 32
+optimizer: momentum
+"""
+
 
 @pytest.fixture
 def kept(service: Service, tmp_path: Path) -> Service:
@@ -60,6 +68,42 @@ def test_a_plan_and_what_it_looks_like(kept: Service, visit: Enter, looks: dict[
     look(page, f"plan-{looks.get('color_scheme', 'phone')}")
     found = Axe().run(page, options=WCAG_AA).response["violations"]
     assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+def test_a_simulated_step_and_what_it_looks_like(kept: Service, visit: Enter, looks: dict[str, Any]) -> None:
+    """Of groups that wait for their slowest, and go on by themselves: all that a simulation tells."""
+    page = visit(**looks).go("plan")
+    editor = page.get_by_label("Spec, as YAML or JSON")
+    editor.fill(MIXED)
+    page.get_by_label("cluster").fill("")
+    page.get_by_label("workers", exact=True).fill("4,8")
+    page.get_by_label("simulate it").check()
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("heading", name="A step, event by event")).to_be_visible()
+    rows = page.get_by_role("region", name="A step, event by event").get_by_role("row")
+    expect(rows.filter(has_text="group 1")).to_be_visible()
+    expect(rows.filter(has_text="the fullest shard")).to_be_visible()
+    bars = page.locator(".gantt").first.locator("span")
+    whole = page.locator(".gantt").first.evaluate("(one) => one.offsetWidth")
+    ends = bars.evaluate_all("(all) => all.map((one) => one.offsetLeft + one.offsetWidth)")
+    assert len(ends) >= 3
+    assert ends == sorted(ends)
+    assert 0.5 * whole < ends[-1] <= whole + 1
+    expect(page.get_by_text("2 workers", exact=True)).to_be_visible()
+    expect(page.get_by_role("figure", name="the slowest is later").locator("canvas")).to_be_visible()
+    expect(page.get_by_role("figure", name="so many updates behind").locator("canvas")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    look(page, f"simulated-{looks.get('color_scheme', 'phone')}")
+    found = Axe().run(page, options=WCAG_AA).response["violations"]
+    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+    editor.fill(MIXED.replace("{name: mixed, group: 2}", "sync"))
+    page.get_by_role("button", name="Plan").click()
+    expect(rows.filter(has_text="links")).to_be_visible()
+    expect(page.get_by_role("heading", name="Staleness")).to_have_count(0)
+    page.get_by_label("simulate it").uncheck()
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("heading", name="A step, event by event")).to_have_count(0)
 
 
 def test_a_described_cluster_and_a_wrong_one(service: Service, visit: Enter) -> None:

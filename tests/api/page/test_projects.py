@@ -1,11 +1,12 @@
 """Projects on the page: a filter, a choice in the form, and what each uses; nothing of it where there is only one."""
 
+import re
 from collections.abc import Callable
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.api.conftest import Service, eventually
+from tests.api.conftest import Service
 from tests.api.page.conftest import Visit, visitors
 from tests.api.page.test_everywhere import WCAG_AA
 
@@ -66,7 +67,8 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
     assert spec.input_value().startswith("name: first\nproject: vision\n")
     expect(page.get_by_text("Good:")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
-    eventually(lambda: next(service.client.list(project="vision")).name == "first")
+    expect(page.get_by_role("heading", level=1)).to_have_text("first")  # the page goes on to the job by itself
+    assert next(service.client.list(project="vision")).name == "first"
     page = one.go("new?kind=sweep")
     page.get_by_label("Project", exact=True).select_option("vision")
     assert "\njob:\n  project: vision\n" in spec.input_value()
@@ -87,7 +89,62 @@ def test_an_admin_deletes_a_project_and_nobody_else_sees_how(serve: Callable[...
             page = one.go("cluster")
             row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="old")
             expect(row).to_be_visible()
-            expect(row.get_by_role("button")).to_have_count(1 if bearer is root else 0)
-        row.get_by_role("button").click()
+            expect(row.get_by_role("button")).to_have_count(2 if bearer is root else 0)
+        row.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete the project").click()
         expect(page.get_by_role("heading", name="Projects")).to_be_hidden()
+
+
+def test_a_project_is_changed(service: Service, visit: Callable[..., Visit]) -> None:
+    service.client.create_project("vision", members=["ann"], quota={"cpus": 2.0, "disk_bytes": 10**10})
+    page = visit().go("cluster")
+    row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="vision")
+    row.get_by_role("button", name="Edit the project vision").click()
+    box = page.get_by_role("dialog", name="Change the project vision")
+    expect(box.get_by_label("Disk, GB")).to_have_value("10")
+    expect(box.get_by_label("GPUs")).to_have_value("")
+    assert Axe().run(page, options=WCAG_AA).violations_count == 0
+    box.get_by_label("Share").fill("-1")
+    box.get_by_role("button", name="Change").click()
+    expect(box.get_by_role("alert")).to_contain_text("Share, where projects compete: ")
+    box.get_by_label("Share").fill("2.5")
+    box.get_by_label("CPUs").fill("")
+    box.get_by_label("Jobs").fill("3")
+    box.get_by_label("Disk").fill("0.5")
+    box.get_by_label("Members").fill("everybody, eve")
+    box.get_by_label("Its own admins").fill("not a name")
+    box.get_by_role("button", name="Change").click()
+    expect(box.get_by_role("alert")).to_contain_text(re.compile(r"^admins\[0\]: "))
+    box.get_by_label("Its own admins").fill("ann, bob,")
+    box.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(row).to_contain_text("everybody, eveann, bob")
+    project = service.client.project("vision")
+    assert (project.share, project.members, project.admins) == (2.5, ("*", "eve"), ("ann", "bob"))
+    quota = project.quota
+    assert (quota.jobs, quota.cpus, quota.gpus, quota.disk_bytes) == (3, None, None, 500_000_000)
+    with page.expect_request(lambda request: request.method == "PATCH") as sent:
+        row.get_by_role("button", name="Edit").click()
+        box.get_by_label("CPUs").fill("4")
+        box.get_by_role("button", name="Change").click()
+    assert sent.value.post_data_json == {"quota": {"cpus": 4}}
+
+
+def test_admins_of_a_project_change_who_belongs_to_it(serve: Callable[..., Service], browser: Browser) -> None:
+    service = serve(is_required=True)
+    root, ann = service.bearer("admin", "root"), service.bearer("user")
+    for project in ({"name": "mine", "admins": ["ann"]}, {"name": "other"}):
+        assert service.http.post("/v1/projects", json=project, headers=root).status_code == 201
+    with visitors(browser, service.url) as visit:
+        one = visit()
+        one.page.add_init_script(f"localStorage.setItem('millrace-token', '{ann['Authorization'][7:]}')")
+        page = one.go("cluster")
+        rows = page.get_by_role("region", name="Projects").get_by_role("row")
+        expect(rows.filter(has_text="other")).to_be_visible()
+        expect(page.get_by_role("region", name="Projects").get_by_role("button")).to_have_count(1)
+        rows.filter(has_text="mine").get_by_role("button", name="Edit").click()
+        box = page.get_by_role("dialog")
+        expect(box.get_by_label("Share")).to_have_count(0)
+        box.get_by_label("Members").fill("ann, bob")
+        box.get_by_role("button", name="Change").click()
+        expect(rows.filter(has_text="mine")).to_contain_text("ann, bob")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from api.http.routes.page import FOLDER
 from service import Role
@@ -143,6 +143,32 @@ def test_a_token_is_asked_for_once_and_never_stands_in_an_address(
     assert page.evaluate("localStorage.length") == 0
 
 
+def test_an_answer_that_comes_late_asks_nobody_again_who_has_signed_in(
+    browser: Browser, serve: Callable[..., Service]
+) -> None:
+    guarded, held = serve(is_required=True), list[Route]()
+    job = guarded.http.post("/v1/jobs", json={"name": "mine"}, headers=guarded.bearer("user")).json()["id"]
+
+    def late(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with visitors(browser, guarded.url) as enter:
+        one = enter()
+        one.page.route(f"**/v1/jobs/{job}", late)
+        page = one.go(f"jobs/{job}")
+        page.get_by_label("Token", exact=True).fill(guarded.tokens.create("ann", Role.viewer)[1])
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("button", name="Sign out ann")).to_be_visible()
+        for route in held:
+            route.continue_()
+        expect(page.get_by_role("heading", level=1)).to_have_text("mine")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert held
+
+
 def test_one_signs_out_and_may_end_the_token(browser: Browser, serve: Callable[..., Service]) -> None:
     guarded = serve(is_required=True)
     kept, text = guarded.tokens.create("ann", Role.viewer)
@@ -154,6 +180,7 @@ def test_one_signs_out_and_may_end_the_token(browser: Browser, serve: Callable[.
             page.get_by_role("button", name="Sign out ann").click()
             box = page.get_by_role("dialog", name="Sign out?")
             box.get_by_label("End the token too").set_checked(ends)
-            box.get_by_role("button", name="Sign out").click()
+            with page.expect_event("load"):  # before it, the page that one leaves may ask for a token, too
+                box.get_by_role("button", name="Sign out").click()
             expect(page.get_by_label("Token", exact=True)).to_be_visible()
             assert (kept.id in guarded.tokens.ended([kept.id])) == ends

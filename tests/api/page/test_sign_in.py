@@ -1,33 +1,24 @@
 """Sign-in through a provider in a real browser: the way there and back, and what other pages cannot do with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from service import challenge_of, new_secret
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit, visitors
 from tests.api.page.test_everywhere import WCAG_AA
-from tests.api.sign_in.provider import Provider, providing
+from tests.api.sign_in.provider import Provider
 
 POST = """async (url) => {
     const headers = { "Content-Type": "text/plain" };
     const options = { method: "POST", credentials: "include", headers, body: '{"name": "x"}' };
     return (await fetch(url, { ...options, mode: "MODE" }).catch(() => ({ status: -1 }))).status;
 }"""
-
-
-@pytest.fixture
-def provider() -> Iterator[Provider]:
-    with providing() as one:
-        yield one
-
-
-@pytest.fixture
-def guarded(serve: Callable[..., Service], provider: Provider) -> Service:
-    return serve(sign_in=provider.sign_in)
 
 
 @pytest.fixture
@@ -76,6 +67,35 @@ def test_one_signs_in_where_one_was_and_signs_out(visitor: Visit, guarded: Servi
     page.get_by_role("dialog", name="Sign out?").get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("dialog", name="Sign in").get_by_role("link", name="Sign in with Example")).to_be_visible()
     assert page.context.cookies() == []
+
+
+def test_signing_out_leads_over_the_provider(visitor: Visit, guarded: Service, provider: Provider) -> None:
+    provider.ends_sessions = True
+    page = visitor.go("jobs")
+    sign_in(page)
+    page.get_by_role("button", name="Sign out ann").click()
+    page.get_by_role("dialog", name="Sign out?").get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("dialog", name="Sign in").get_by_role("link", name="Sign in with Example")).to_be_visible()
+    assert len(provider.ended) == 1
+    assert page.url.startswith(f"{guarded.url}/")
+    assert page.context.cookies() == []
+
+
+def test_a_command_line_is_let_in_once_somebody_agrees(visitor: Visit, guarded: Service) -> None:
+    verifier, brought = new_secret(), list[str]()
+    told = {"port": 40_000, "state": new_secret(), "challenge": challenge_of(verifier)}
+    page = visitor.page
+    page.route("http://127.0.0.1:40000/**", lambda route: (brought.append(route.request.url), route.fulfill(body="x")))
+    page.goto(f"{guarded.url}/v1/sign-in/begin?{urlencode(told)}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in the command line?")
+    expect(page.locator("code").nth(1)).to_have_text(told["challenge"][:6])  # no script runs here, not even axe
+    assert brought == []
+    page.get_by_role("link", name="Sign in the command line").click()
+    page.wait_for_url("http://127.0.0.1:40000/**")
+    (code,) = parse_qs(urlsplit(brought[0]).query)["code"]
+    answer = guarded.http.post("/v1/sign-in/login", json={"code": code, "verifier": verifier})
+    assert answer.json()["user"] == "ann"
+    visitor.asked = [url for url in visitor.asked if ":40000/" not in url]
 
 
 def test_one_who_is_not_let_in_is_told_why(visitor: Visit, provider: Provider) -> None:

@@ -27,13 +27,18 @@ def test_a_sweep_as_error_against_batch_heat_map_and_table(service: Service, vis
     expect(page.get_by_role("row", name="how-large")).to_contain_text("39: 39 succeeded")
     page.get_by_role("link", name="how-large").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("how-large")
-    expect(page.locator(".answer li").first).to_contain_text("64")
+    first = page.locator(".answer li").first
+    expect(first.locator("strong")).to_have_text(re.compile(r"^The baseline, batch 64 .*seeds\)\.$"))
+    expect(first.locator("p")).to_have_text([re.compile(r"^As good as that is .*points\.$")])
+    expect(page.locator(".needs")).to_have_text(re.compile("Resume: for a sweep that is paused"))
     expect(page.get_by_text("39 trials: 39 succeeded")).to_be_visible()
     figure = page.get_by_role("figure", name="Test error against batch size")
     expect(figure.locator("canvas")).to_be_visible()
     expect(figure.get_by_role("listitem")).to_have_count(4)
     heat = page.get_by_role("region", name="Heat map")
-    expect(heat.get_by_role("columnheader")).to_have_text(["Rate follows", "64", "256", "1,024", "4,096"])
+    expect(heat.get_by_role("columnheader")).to_have_text(
+        ["Rule for the learning rate", "batch 64", "batch 256", "batch 1,024", "batch 4,096"]
+    )
     expect(heat.get_by_role("row", name="linear, gradual warm-up")).to_contain_text(re.compile(r"\d\.\d\d %"))
     ground = "(node) => getComputedStyle(node).backgroundColor"
     linear = heat.get_by_role("row", name="linear, gradual warm-up").get_by_role("cell")

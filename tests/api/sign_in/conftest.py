@@ -1,29 +1,18 @@
-"""A provider, and a service that signs people in through it."""
+"""Browsers that have not been here, at a service that signs people in through a provider."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.api.conftest import Service
-from tests.api.sign_in.provider import Provider, Visitor, providing
+from tests.api.sign_in.provider import Visitor
 
 Enter = Callable[[], Visitor]
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with providing() as one:
-        yield one
-
-
-@pytest.fixture
-def guarded(serve: Callable[..., Service], provider: Provider) -> Service:
-    return serve(sign_in=provider.sign_in)
-
-
-@pytest.fixture
 def enter(guarded: Service) -> Iterator[Enter]:
-    """Opens browsers that have not been here."""
+    """Opens one."""
     opened: list[Visitor] = []
 
     def one() -> Visitor:

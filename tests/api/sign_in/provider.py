@@ -37,6 +37,10 @@ class Provider:
         """Over the usual ones; None takes one away."""
         self.info: dict[str, Any] | None = None
         """What its user info has, if it has one."""
+        self.ends_sessions = False
+        """Whether it has an address for that."""
+        self.ended: list[dict[str, str]] = []
+        """What it was told there."""
         self.published = ["one"]
         self.signs = "one"
         self.is_down = False
@@ -85,6 +89,9 @@ class Provider:
             self.codes[code] = query
             back = {"code": code, "state": query["state"], "session_state": "x"} | self.answer
             return 303, None, {"Location": f"{query['redirect_uri']}?{urlencode(back)}"}
+        if parts.path == "/end":
+            self.ended.append(query)
+            return 303, None, {"Location": query["post_logout_redirect_uri"]}
         if parts.path == "/token" and method == "POST":
             return self.exchange(dict(parse_qsl(body)), headers.get("Authorization", ""))
         found: dict[str, Any] = {
@@ -98,6 +105,7 @@ class Provider:
         """Its metadata."""
         names = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
         names |= {} if self.info is None else {"userinfo_endpoint": "userinfo"}
+        names |= {"end_session_endpoint": "end"} if self.ends_sessions else {}
         return {"issuer": self.url, **{name: f"{self.url}/{path}" for name, path in names.items()}}
 
     def exchange(self, form: dict[str, str], shown: str) -> tuple[int, Any, dict[str, str]]:

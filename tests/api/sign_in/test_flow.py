@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
+from joserfc import jwt
 from starlette.responses import Response
 
 from api.http.cookies import Cookies
@@ -13,7 +15,7 @@ from service import AuditEntry, Requester, Role
 from tests.api.conftest import Service
 from tests.api.sign_in.conftest import Enter
 from tests.api.sign_in.forgeries import FLAWED, FORGED, STRAY
-from tests.api.sign_in.provider import CLIENT, Provider, Visitor
+from tests.api.sign_in.provider import CLIENT, Provider, Visitor, key_of
 
 JOB = {"name": "first"}
 
@@ -232,3 +234,50 @@ def test_a_session_ends_by_itself(guarded: Service, enter: Enter, monkeypatch: p
         with monkeypatch.context() as patch:
             patch.setattr("time.time", lambda late_s=late_s: now + late_s)
             assert guarded.http.get("/v1/me", headers=shown).status_code == status
+
+
+def test_signing_out_ends_the_session_of_the_provider_too(
+    guarded: Service, provider: Provider, enter: Enter, tmp_path: Path
+) -> None:
+    provider.ends_sessions = True
+    visitor = enter()
+    visitor.sign_in()
+    ((_, session),) = visitor.http.cookies.items()
+    answer = visitor.http.delete("/v1/me/token")
+    assert (answer.status_code, "Max-Age=0" in answer.headers["set-cookie"]) == (200, True)
+    assert guarded.tokens.identify(session, is_cookie=True) is None
+    back = visitor.go(answer.json()["url"]).headers["location"]
+    assert back == f"{guarded.url}/"
+    (told,) = provider.ended
+    hint = told.pop("id_token_hint")
+    assert told == {"client_id": CLIENT, "post_logout_redirect_uri": f"{guarded.url}/"}
+    assert jwt.decode(hint, key_of("one")).claims["sub"] == "subject-of-ann"
+    assert not [path for path in tmp_path.rglob("*.db*") if hint.encode() in path.read_bytes()]
+
+    token = guarded.bearer("user")
+    assert guarded.http.delete("/v1/me/token", headers=token).status_code == 204  # it has no session there
+
+
+@pytest.mark.parametrize("how", ["it has none", "it is not wanted", "it is down", "the service was restarted"])
+def test_where_the_session_of_the_provider_goes_on(serve: Callable[..., Service], provider: Provider, how: str) -> None:
+    provider.ends_sessions = how != "it has none"
+
+    def sign_in(url: str, tokens: Any) -> Any:
+        return provider.sign_in(url, tokens, ends_session=how != "it is not wanted")
+
+    service = serve(sign_in=sign_in)
+    visitor = Visitor(service.url)
+    visitor.sign_in()
+    port = urlsplit(service.url).port
+    if how == "it is down":
+        provider.is_down = True
+    if how == "the service was restarted":
+        service.stop()
+        serve(port=port, sign_in=sign_in)
+    answer = visitor.http.delete("/v1/me/token")
+    if how in ("it has none", "it is not wanted"):
+        assert answer.status_code == 204
+    else:  # its address is known; without a hint it asks whom to sign out
+        assert ("id_token_hint" in answer.json()["url"]) is (how == "it is down")
+    assert visitor.me() == 401
+    visitor.http.close()

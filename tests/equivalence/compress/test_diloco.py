@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.equivalence.compress.written import WAYS
-from tests.equivalence.harness import Run, digits_spec, run_all_reduce
+from tests.equivalence.compress.written import WAYS, Memory
+from tests.equivalence.harness import Run, digits_spec, run_all_reduce, step_batches
 from tests.equivalence.local.local_sgd import in_parts, same
 
 NEAR = {"rtol": 2e-4, "atol": 2e-5}
@@ -30,6 +30,30 @@ def test_a_round_moves_the_parameters_by_what_is_not_kept(way: str) -> None:
     kept = sum(found.buffers.state[f"kept-{rank}"] for rank in range(3))
     assert kept[real].any()
     torch.testing.assert_close((found.params - kept)[real], plain.params[real], **NEAR)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_an_outer_step_it_is_local_sgd_with_error_feedback_written_out(way: str) -> None:
+    """What `parallel_sgd` is told to take: Qsparse-local-SGD (Basu et al. 2019, algorithm 1). Each of R workers makes
+    H steps of SGD from x to x_r; of (x - x_r) / R and what it has kept a part is sent; x moves by the sum of those."""
+    compress, written = WAYS[way]
+    data = {"name": "digits", "limit": 168}  # 8 whole steps an epoch
+    run = run_of(compress, every=4, outer=MEAN, optimizer={"name": "sgd", "lr": 0.05}, data=data)
+    replica, x = run.replica(), run.start().buffers.params
+    memories = [Memory(written, [slice(0, len(x))], run.layout.gaps) for _ in range(3)]
+    own = [x] * 3
+    for number, minibatches in enumerate(step_batches(run), start=1):
+        for rank, batch in enumerate(minibatches):
+            gradient = torch.zeros_like(x)
+            replica.gradient(own[rank], batch, gradient, mean=True, virtual_rank=rank)
+            own[rank] = torch.sub(own[rank], gradient, alpha=0.05)
+        if number % 4 == 0:
+            first, second, third = (
+                memory.send((x - x_r) * (7 / 21)) for memory, x_r in zip(memories, own, strict=True)
+            )
+            x = x - (first + (second + third))
+            own = [x] * 3
+    torch.testing.assert_close(run_all_reduce(run).params, x, **NEAR)
 
 
 def test_all_of_it_is_the_run_that_is_not_compressed() -> None:

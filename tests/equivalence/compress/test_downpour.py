@@ -80,6 +80,42 @@ def test_clipped_and_frozen_and_with_rates_of_their_own_it_is_serial_too(way: st
     assert torch.equal(real(run, found), real(run, expected))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_clipped_pushes_of_several_minibatches_are_dean_et_al_written_out(way: str) -> None:
+    """num_push = num_fetch = 3: a local step by each minibatch's gradient, clipped; the sum of three is clipped too,
+    then compressed, and what is sent of it makes the step of the shards."""
+    compress, written = WAYS[way]
+
+    def clipped(clip: object) -> Run:
+        algorithm = {"num_push": 3, "num_fetch": 3, "max_staleness": 2}
+        return run_of(compress, algorithm=algorithm, clip=clip, optimizer={"name": "sgd", "lr": 0.05})
+
+    run = clipped({"norm": 0.5})
+    memory, replica, server = (
+        Memory(written, run.layout.shards, run.layout.gaps),
+        run.replica(),
+        run.start().buffers.params,
+    )
+    limit = NormLimit(run.optimizer)
+    local, accrued, pending = server, torch.zeros_like(server), 0
+    for number, (batch,) in enumerate(step_batches(run)):
+        if number % 3 == 0:
+            local = server
+        gradient = torch.zeros_like(server)
+        replica.gradient(local, batch, gradient, mean=True)
+        accrued, pending = accrued + gradient, pending + 1
+        limit.shorten(gradient)
+        local = torch.add(local, gradient, alpha=-0.05)
+        if pending == 3 or (number + 1) % run.order.minibatches == 0:
+            limit.shorten(accrued)
+            server = torch.add(server, memory.send(accrued), alpha=-0.05)
+            accrued, pending = torch.zeros_like(server), 0
+    assert min(limit.found) > 0.5  # every one of them was clipped
+    found = run_through_shards(run)
+    assert torch.equal(real(run, found.params), real(run, server))
+    assert not torch.equal(real(run, run_through_shards(clipped(None)).params), real(run, server))
+
+
 @pytest.mark.parametrize("options", [{}, {"num_push": 3, "num_fetch": 3, "max_staleness": 2}, {"push": "layerwise"}])
 def test_all_of_it_is_the_run_that_is_not_compressed(options: dict[str, object]) -> None:
     found, plain = (run_through_shards(run_of(compress, algorithm=options)) for compress in ({"top_k": 1}, None))
@@ -126,9 +162,16 @@ def test_explain_tells_what_is_sent_of_how_many_bytes_and_whose_it_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"algorithm": "mixed"}, "leave compress out, or take"),
-        ({"algorithm": "hybrid"}, "leave compress out, or take"),
-        ({"algorithm": {"name": "sync", "reduction": "fast"}}, "leave compress out, or take"),
+        ({"algorithm": "mixed"}, "take downpour, or sync; or leave compress out"),
+        ({"algorithm": "hybrid"}, "take sync, or connect to send fewer"),
+        ({"algorithm": "parallel_sgd"}, "take diloco with outer: {lr: 1, momentum: 0}"),
+        ({"algorithm": "easgd"}, "take downpour, or diloco"),
+        ({"algorithm": "admm"}, "take diloco with a small average_every, or sync"),
+        ({"algorithm": {"name": "downpour", "push": "delta"}}, "take diloco, .* or push: whole"),
+        ({"algorithm": {"name": "diloco", "fragments": 2}}, "take fragments: 1, delay: 0 and alpha: 0"),
+        ({"algorithm": {"name": "diloco", "delay": 1}}, "take fragments: 1, delay: 0 and alpha: 0"),
+        ({"algorithm": {"name": "sync", "reduction": "fast"}}, "take reduction: canonical"),
+        ({"algorithm": {"name": "sync", "form": "parameter_server"}}, "take form: all_reduce"),
         ({"wire": "bfloat16"}, "leave one of the two out"),
         ({"algorithm": {"name": "downpour", "server_rule": "delay_compensated"}}, "or take plain, staleness_aware"),
         ({"compress": "topk"}, "sign or int8"),

@@ -149,10 +149,10 @@ def test_a_run_goes_on_on_other_workers_with_the_bits_of_one_that_was_not_stoppe
     [
         ({"precision": "float16"}, "take precision: bfloat16"),
         ({"elastic": {"mode": "scale_batch"}}, "or take fixed_batch"),
-        ({"algorithm": {"name": "sync", "form": "parameter_server"}}, "take sync with form: all_reduce"),
-        ({"algorithm": {"name": "sync", "reduction": "fast"}}, "take sync with form: all_reduce"),
+        ({"algorithm": {"name": "sync", "form": "parameter_server"}}, "take form: all_reduce"),
+        ({"algorithm": {"name": "sync", "reduction": "fast"}}, "take reduction: canonical"),
         ({"algorithm": {"name": "sync", "noise_scale": True}}, "leave one of the two out"),
-        ({"algorithm": "admm"}, "or downpour"),
+        ({"algorithm": "admm"}, "or sync"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, object], said: str) -> None:

@@ -144,9 +144,10 @@ def test_nothing_travels_between_the_layers_of_as_many_workers_as_blocks(blocks:
     assert floats(restricted(blocks, count, **fields)) == without + backbone + last + within
 
 
-def test_workers_see_the_blocks_of_all_others_in_shared_memory(tmp_path: Path) -> None:
-    """On the real transport; its bits are the local one's."""
-    run = restricted(4, 3, {"scheme": "c"})
+@pytest.mark.parametrize("connect", [{"blocks": 4}, {"blocks": 4, "rank": 2}])
+def test_workers_see_the_blocks_of_all_others_in_shared_memory(tmp_path: Path, connect: dict[str, int]) -> None:
+    """On the real transport; its bits are the local one's. Also with projections."""
+    run = restricted(4, 3, {"scheme": "c", "connect": connect})
     contexts = [run.context() for _ in range(3)]
     works = [list(synchronous(run.dataset, run.order, run.ranks(rank, 3), 1)) for rank in range(3)]
 

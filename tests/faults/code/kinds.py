@@ -18,8 +18,7 @@ class Small(Looks):
         self.before, self.drop, self.after = before, nn.Dropout(0.3), nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.look()
-        return self.after(self.drop(self.before(x)))
+        return self.after(self.drop(self.before(self.look(x))))
 
 
 def vectors(num_classes: int, in_features: int, plan: str = "", pause_s: float = 0.0) -> nn.Module:

@@ -1,4 +1,4 @@
-"""`hybrid` with restricted connectivity, whose blocks move with the workers."""
+"""`hybrid` with restricted connectivity, whose blocks move with the workers, and their projections too."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(300)
-def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("connect", [{"blocks": 2}, {"blocks": 2, "rank": 3}], ids=["blocks", "projections"])
+def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path, connect: dict[str, int]) -> None:
     """As many workers as blocks, fewer, and more."""
     plan = tmp_path / "plan"
 
@@ -23,15 +24,16 @@ def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> N
         return spec(
             plan,
             model={"name": "faulty:deeper", "kwargs": {"plan": str(plan), "pause_s": pause_s}},
-            algorithm={"name": "hybrid", "connect": {"blocks": 2}},
+            algorithm={"name": "hybrid", "connect": connect},
             data=DATA,
             workers={"count": 2, "virtual": 5},
             optimizer={"name": "momentum", "lr": 0.002, "weight_decay": 0.001},
             clip={"norm": 0.5},
         )
 
-    clean = ended_well(start("faults-blocks-clean", train(0), tmp_path / "clean"), 40)
-    watched = start("faults-blocks", train(0.2), tmp_path)  # it is not to end meanwhile
+    name = f"faults-{'-'.join(connect)}"
+    clean = ended_well(start(f"{name}-clean", train(0), tmp_path / "clean"), 40)
+    watched = start(name, train(0.2), tmp_path)  # it is not to end meanwhile
     has_trained(watched)
     os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
     fault(watched)
@@ -45,5 +47,9 @@ def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> N
     assert not [line for line in watched.of("log") if "back to the last checkpoint" in line["message"]]
     for name, value in clean.items():
         torch.testing.assert_close(found[name], value, rtol=0.01, atol=0.001)
+    if "rank" in connect:
+        assert found["fc2.weight"].shape == (24, 16 + 3)
+        assert found["fc2.projection.weight"].shape == (2 * 3, 16)
+        return
     for left_out in (found["fc2.weight"][:12, 16:], found["fc2.weight, as it is"][12:, :16]):
         assert not left_out.any()

@@ -108,9 +108,10 @@ def test_a_long_start_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest
     async def scenario(run: FakeRun) -> None:
         run.launcher.may_start.clear()
         run.controller.begin()
-        await asyncio.sleep(0.5)
-        said = run.log.of("state")[-1]
-        assert (said["state"], said["reason"]) == (State.STARTING, "Preparing")
+        while not (states := run.log.of("state")) or states[-1]["reason"] != "Preparing":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        said = states[-1]
+        assert said["state"] == State.STARTING
         assert said["message"] == "worker/0 opens the dataset, 35 s"
         run.launcher.may_start.set()
         await run.settle()

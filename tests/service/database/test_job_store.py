@@ -56,7 +56,7 @@ def test_a_key_with_another_body_is_refused_and_changes_nothing(store: Store, tm
 def test_what_fails_among_many_changes_nothing_and_keeps_nobody(store: Store, tmp_path: Path) -> None:
     """All of them wait for the first, and share one transaction."""
     may_go_on = threading.Event()
-    store.writer.submit(lambda _: may_go_on.wait(10))
+    store.writer.submit(lambda _: may_go_on.wait(60))
 
     def half(connection: Connection) -> None:
         connection.execute(text("UPDATE jobs SET name = 'spoilt'"))
@@ -70,12 +70,12 @@ def test_what_fails_among_many_changes_nothing_and_keeps_nobody(store: Store, tm
     after = store.submit(Submission(SPEC), tmp_path)
     may_go_on.set()
     with pytest.raises(KeyReused):
-        reused.result(10)
+        reused.result(60)
     with pytest.raises(TooManyWaiting):
-        crowded.result(10)
+        crowded.result(60)
     with pytest.raises(IntegrityError):
-        spoilt.result(10)
-    assert [one.result(10).is_new for one in (*before, again, after)] == [True, True, True, False, True]
+        spoilt.result(60)
+    assert [one.result(60).is_new for one in (*before, again, after)] == [True, True, True, False, True]
     assert again.result().job == before[2].result().job
     there = store.find(Query())
     assert {job.id for job in there} == {one.result().job.id for one in (*before, after)}
@@ -89,7 +89,7 @@ def test_the_log_is_begun_once_the_job_is_durable_and_only_if_it_is_new(store: S
         found.append(store.get(job.id))  # read by another connection: it is committed
         return Event(seq=1, time=0.0, type="state", data={"state": "QUEUED"})
 
-    first, second = (store.submit(Submission(SPEC, "key", "hash"), tmp_path, begin).result(10) for _ in range(2))
+    first, second = (store.submit(Submission(SPEC, "key", "hash"), tmp_path, begin).result(60) for _ in range(2))
     assert first.first == begin(first.job)
     assert (second.first, second.is_new) == (None, False)
     assert found[:1] == [first.job]

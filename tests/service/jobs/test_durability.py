@@ -123,7 +123,7 @@ def test_a_service_that_is_killed_again_and_again_brings_every_job_to_its_one_en
             async def is_over() -> bool:
                 return not await asyncio.to_thread(manager.store.unfinished)
 
-            await eventually(is_over, within_s=60)
+            await eventually(is_over)
             there = {job.id: job for job in manager.store.find(Query(limit=100_000))}
             assert set(told.values()) <= there.keys()
             for job_id, job in there.items():

@@ -148,7 +148,7 @@ def test_a_cancel_that_comes_while_the_run_is_being_started_is_not_lost(managed:
             assert (await manager.cancel(job.id)).state is State.CANCELLING
             runs.may_start.set()
             run = await started(runs, job.id)
-            assert await asyncio.to_thread(run.cancelled.wait, 5)
+            assert await asyncio.to_thread(run.cancelled.wait, 60)
 
     asyncio.run(scenario())
 

@@ -10,15 +10,18 @@ from service.database.job_store import Store
 from service.jobs.assembly import build_manager
 from service.jobs.manager import JobManager, ManagerConfig
 from service.spec import parse_spec
+from tests.faults.test_workers import CODE, allow, hurry
 from tests.runtime.runs import changes
 from tests.service.conftest import all_events
 from trainers import ClusterInfo, State
 
 pytestmark = pytest.mark.long
 
+HELD_AT = 200
+"""The minibatch of a worker at which the job is held until it was told to pause: in its third epoch."""
 JOB = {
     "name": "whole",
-    "model": "mlp",
+    "code": CODE,
     "epochs": 12,
     "batch": 8,
     "report_every_s": 0.1,
@@ -27,7 +30,6 @@ JOB = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_a_paused_job_and_a_fork_end_with_the_same_bits(tmp_path: Path, cluster: ClusterInfo, wire: str) -> None:
     async def scenario() -> None:
@@ -35,9 +37,14 @@ def test_a_paused_job_and_a_fork_end_with_the_same_bits(tmp_path: Path, cluster:
         manager = build_manager(store, trainers, ManagerConfig(tmp_path / "runs", tmp_path))
         await manager.start()
         try:
-            job, _ = await manager.submit(parse_spec(JOB | {"wire": wire}))
+            plan = tmp_path / "plan"
+            plan.mkdir()
+            allow(plan, 0, HELD_AT)
+            model = {"name": "faulty:struck", "kwargs": {"plan": str(plan)}}
+            job, _ = await manager.submit(parse_spec(JOB | {"model": model, "wire": wire}))
             await until(manager, job.id, "checkpoint")
             await manager.pause(job.id)
+            hurry(plan)
             await until(manager, job.id, "state", State.PAUSED)
             paused = await manager.show(job.id)
             assert (paused.state, paused.workers) == (State.PAUSED, 0)

@@ -4,12 +4,14 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
 from service.database.job_query import Query
 from service.database.job_store import Job
 from service.errors import CheckpointNotFound, JobNotFound, NeverFits, SpecInvalid, StateConflict, TooManyWaiting
+from service.jobs import active_jobs
 from service.jobs.fork import forked_spec
 from service.jobs.manager import JobManager
 from service.jobs.queueing.claims import Quotas
@@ -232,21 +234,24 @@ def test_what_cannot_be_started_is_not_tried_for_ever(managed: Managed, runs: Fa
     asyncio.run(scenario())
 
 
-def test_a_deadline_stops_what_runs_and_what_waits(managed: Managed, runs: FakeRuns) -> None:
+def test_a_deadline_stops_what_runs_and_what_waits(
+    managed: Managed, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         async with managed() as manager:
-            running, _ = await manager.submit(parse_spec(small(workers=4, deadline_s=0.5)))
+            running, _ = await manager.submit(parse_spec(small(workers=4, deadline_s=5000.5)))
             run = await started(runs, running.id)
             run.state(State.RUNNING)
-            waiting, _ = await manager.submit(parse_spec(small(workers=4, deadline_s=0.5)))
+            waiting, _ = await manager.submit(parse_spec(small(workers=4, deadline_s=5000.5)))
+            monkeypatch.setattr(active_jobs, "time", SimpleNamespace(time=lambda: time.time() + 5001))
             job = await reached(manager, waiting.id, State.CANCELLED)
             assert job.reason == "DeadlineExceeded"
-            assert await asyncio.to_thread(run.cancelled.wait, 5)
+            assert await asyncio.to_thread(run.cancelled.wait, 60)
             run.state(State.CANCELLING)
             run.state(State.CANCELLED, "Cancelled", "cancelled after 7 examples")
             job = await reached(manager, running.id, State.CANCELLED)
             assert job.reason == "DeadlineExceeded"
-            assert "0.5 s after its submission" in job.message
+            assert "5000.5 s after its submission" in job.message
 
     asyncio.run(scenario())
 

@@ -33,7 +33,6 @@ JOB = {
 HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask_cors"))
 
 
-@pytest.mark.timeout(300)
 def test_a_fork_on_a_fresh_machine_ends_with_the_same_bits(
     tmp_path: Path, cluster: ClusterInfo, request: pytest.FixtureRequest
 ) -> None:
@@ -52,7 +51,7 @@ def test_a_fork_on_a_fresh_machine_ends_with_the_same_bits(
             store.close()
 
     async def ended(manager: JobManager, job_id: str) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(250):
             events = [event async for batch in await manager.events(job_id) for event in batch]
             assert events[-1].data["state"] == State.SUCCEEDED, events[-1].data
             await eventually(lambda: is_copied(manager, job_id))

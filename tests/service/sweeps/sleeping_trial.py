@@ -8,14 +8,19 @@ from typing import Any
 from service.sweeps.trial import TrialRun
 from trainers import EventLog, Fence, State, StopReason, TrainSpec, WarmRunner
 
-HELD = (8, 77)
-"""The batch and seed of a trial that does not end until it was killed and has gone on from a checkpoint."""
+
+def hold(folder: Path, batch: int, seed: int) -> Path:
+    """Keep the trials of this batch and seed from their end, in a service that keeps its sweeps in `folder/sweeps`, as
+    long as there is the file that is returned."""
+    path = folder / f"hold-{batch}-{seed}"
+    path.touch()
+    return path
 
 
 class SleepingRun:
     """Sleeps `report_every_s` an epoch, and leaves an empty checkpoint after each. What it tells is worse by as much
     as `optimizer.lr` is above 0.02; where it is, its last epoch but one is repeated until it is stopped, so that it
-    cannot end first."""
+    cannot end first. So it is for as long as the trial is held."""
 
     def __init__(self, spec: TrainSpec, run_dir: Path) -> None:
         self.spec = spec
@@ -37,14 +42,14 @@ class SleepingRun:
             journal.append("state", {"state": state, "reason": "Sleeps", "message": ""})
         journal.append("actors", {"pid": os.getpid()})
         worse = self.spec.optimizer.lr - 0.02
-        is_held = (self.spec.global_batch, self.spec.seed) == HELD and not resume
+        held = self.run_dir.parents[3] / f"hold-{self.spec.global_batch}-{self.spec.seed}"
         epoch = done
         while epoch < self.spec.epochs:
             if self.cancelled.wait(self.spec.report_every_s):
                 journal.append("state", {"state": State.CANCELLED, **self.why._asdict()})
                 return
             fence.check()
-            epoch = min(epoch + 1, self.spec.epochs - (worse > 0 or is_held))
+            epoch = min(epoch + 1, self.spec.epochs - (worse > 0 or held.exists()))
             examples = 100 * epoch
             journal.append("epoch", {"epoch": epoch, "examples": examples, "train_loss": 1 / epoch + worse})
             figures = {"test_accuracy": 1 - min(1, 0.5 / epoch + worse), "test_loss": 0.5 / epoch}

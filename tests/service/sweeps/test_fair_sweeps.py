@@ -10,7 +10,7 @@ from service.jobs.queueing.claims import Claim, Quotas
 from service.sweeps.driver import is_alive
 from service.sweeps.trial_store import TrialState, TrialStore
 from tests.service.sweeps.managed_sweeps import managed, nothing_left, spec, until
-from tests.service.sweeps.sleeping_trial import Sleeping
+from tests.service.sweeps.sleeping_trial import Sleeping, hold
 from trainers import ClusterInfo, Resources, State
 
 OTHER = Claim("0", "ann", 0, Resources(0, 0))
@@ -20,6 +20,8 @@ OTHER = Claim("0", "ann", 0, Resources(0, 0))
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_trials_that_wait_for_their_turn_hold_no_processes(tmp_path: Path, cluster: ClusterInfo) -> None:
+    first, second = (hold(tmp_path, batch=8, seed=seed) for seed in (0, 1))  # each is seen before it ends
+
     async def story() -> None:
         async with managed(tmp_path, Sleeping, Quotas(running_jobs=1)) as sweeps:
             wanted = spec({"seed": [0, 1]}, {"report_every_s": 0.4, "epochs": 3}, limits={"concurrent": 3})
@@ -35,11 +37,13 @@ def test_trials_that_wait_for_their_turn_hold_no_processes(tmp_path: Path, clust
 
             await until(one_runs)
             held["0"] = OTHER
+            first.unlink()
             await until(driver_has_ended)
             assert (await sweeps.show(shown.id)).state is State.RUNNING
             assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
             del held["0"]
             await until(one_runs)
+            second.unlink()
             async for _ in await sweeps.events(shown.id):
                 await one_runs()
             done = await sweeps.show(shown.id)

@@ -17,18 +17,26 @@ from service import SweepView, TrialStore
 from service.sweeps.trial_curve import read_curve
 from tests.api.conftest import eventually
 from tests.api.http.test_serve import MILLRACE, Serving, left, using
+from tests.faults.test_workers import CODE, allow, hurry
 from tests.runtime.test_runs import assert_same_bits, parameters
 from trainers import EventLogReader
 from trainers.runtime.node_folder import PREFIX, SHARED_MEMORY
 
-EPOCHS, EXAMPLES = 16, 1437
-SWEEP: dict[str, Any] = {
-    "job": {"data": "digits", "model": "mlp", "workers": 2, "ps": 2, "batch": {"per_worker": 8}, "epochs": EPOCHS},
-    "axes": {"algorithm": ["sync", "downpour"], "seed": [0, 1]},
-    "limits": {"concurrent": 2},
-}
+EPOCHS, EXAMPLES, BATCH = 16, 1437, 8
 TRIALS = 4
 POLL_S = 0.1
+
+
+def sweep(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Of two synchronous trials and two asynchronous ones; and the plan of one of each, which is held in the middle
+    until it may hurry."""
+    models = [{"name": "faulty:struck", "kwargs": {"plan": str(folder / name)}} for name in ("free", "held")]
+    for name in ("free", "held"):
+        (folder / name).mkdir()
+    allow(folder / "held", 0, EPOCHS * EXAMPLES // BATCH // 4)  # of two workers' minibatches
+    job = {"data": "digits", "workers": 2, "ps": 2, "batch": {"per_worker": BATCH}, "epochs": EPOCHS, "code": CODE}
+    axes = {"algorithm": ["sync", "downpour"], "model": models}
+    return {"job": job, "axes": axes, "limits": {"concurrent": 2}}, folder / "held"
 
 
 def until_in_the_middle(store: TrialStore, num_ended: int) -> None:
@@ -91,21 +99,22 @@ def kill(serving: Serving, state_dir: Path, with_ray: bool) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_sweep_whose_service_is_killed_twice_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> None:
-    state_dir = tmp_path / "state"
+    state_dir, (wanted, held) = tmp_path / "state", sweep(tmp_path)
     try:
         with (first := Serving(state_dir, num_cpus=4)) as url, Client(url) as client:
-            killed = client.sweep(SWEEP, "killed").id
+            killed = client.sweep(wanted, "killed").id
             store = TrialStore(Path(client.get_sweep(killed).folder))
             until_in_the_middle(store, 0)
             kill(first, state_dir, with_ray=False)
         with (second := Serving(state_dir, num_cpus=4)) as url, Client(url) as client:
-            assert client.sweep(SWEEP, "killed").id == killed, "submitted again with its key, it is the same sweep"
+            assert client.sweep(wanted, "killed").id == killed, "submitted again with its key, it is the same sweep"
             until_in_the_middle(store, 2)
             done = {row.id for row in store.trials() if row.state.has_ended}
             kill(second, state_dir, with_ray=True)
+            hurry(held)
         with Serving(state_dir, num_cpus=4) as url, Client(url) as client:
             events = list(client.sweep_events(killed))
-            again = client.sweep(SWEEP, "undisturbed").id
+            again = client.sweep(wanted, "undisturbed").id
             assert list(client.sweep_events(again))[-1].is_terminal
             shown, undisturbed = client.get_sweep(killed), client.get_sweep(again)
             for view in (shown, undisturbed):
@@ -128,6 +137,6 @@ def test_a_sweep_whose_service_is_killed_twice_ends_as_one_that_nobody_disturbed
     finally:
         folder = ray_folder(state_dir)
         stop = [MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)]
-        subprocess.run(stop, capture_output=True, check=False, timeout=120)
+        subprocess.run(stop, capture_output=True, check=False, timeout=200)
     assert using(str(folder)) == []
     assert not folder.exists()

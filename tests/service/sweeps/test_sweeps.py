@@ -14,7 +14,7 @@ from service import TrialStore, TuningReport, report_text
 from service.sweeps.trial_curve import read_curve
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
 from tests.service.sweeps.managed_sweeps import kill_driver, managed, nothing_left, spec, until
-from tests.service.sweeps.sleeping_trial import HELD, Sleeping
+from tests.service.sweeps.sleeping_trial import Sleeping, hold
 from trainers import ClusterInfo, EventLogReader, State, available_resources
 from trainers.runtime.node_folder import where
 
@@ -40,9 +40,11 @@ async def num_done(store: TrialStore) -> int:
 def test_a_sweep_killed_twice_completes_each_configuration_once_and_is_extended_afterwards(
     tmp_path: Path, cluster: ClusterInfo, trainable: Any
 ) -> None:
+    held = hold(tmp_path, batch=8, seed=3)  # so that there is somebody to interrupt, however fast the others are
+
     async def story() -> None:
         async with managed(tmp_path, trainable) as sweeps:
-            wanted = spec({"batch": [8, 16, 32], "seed": [0, 1, 2, HELD[1]]}, {"epochs": 4, "report_every_s": 0.25})
+            wanted = spec({"batch": [8, 16, 32], "seed": [0, 1, 2, 3]}, {"epochs": 4, "report_every_s": 0.25})
             shown, _ = await sweeps.submit(wanted, "twice")
             again, is_new = await sweeps.submit(wanted, "twice")
             assert (again.id, is_new) == (shown.id, False)
@@ -55,16 +57,21 @@ def test_a_sweep_killed_twice_completes_each_configuration_once_and_is_extended_
             async def is_amid() -> bool:
                 """Whether the trial that is held has left a checkpoint."""
                 trains = {row.id: row.job_spec.train for row in store.trials()}
-                held = next(id for id, train in trains.items() if (train.global_batch, train.seed) == HELD)
-                return any((store.run_dir(held) / "checkpoints").glob("[0-9]*"))
+                trial = next(id for id, train in trains.items() if (train.global_batch, train.seed) == (8, 3))
+                return any((store.run_dir(trial) / "checkpoints").glob("[0-9]*"))
+
+            async def is_driven_again() -> bool:
+                return store.driver >= 2
 
             await until(lambda: some(3))
             await until(is_amid)
             kill_driver(shown.id)
+            await until(is_driven_again)
             await until(lambda: some(6))
         # The service is gone, the driver goes on by itself; then both are.
         before = await num_done(store)
         kill_driver(shown.id)
+        held.unlink()
         async with managed(tmp_path, trainable) as sweeps:
             events = [event async for batch in await sweeps.events(shown.id) for event in batch]
             done = await sweeps.show(shown.id)
@@ -120,6 +127,7 @@ def test_a_trial_that_fails_is_listed_and_the_others_go_on(tmp_path: Path, clust
 @pytest.mark.timeout(600)
 def test_a_trial_whose_process_dies_has_failed_and_the_others_go_on(tmp_path: Path, cluster: ClusterInfo) -> None:
     async def story() -> None:
+        hold(tmp_path, batch=8, seed=0)  # until it is killed
         async with managed(tmp_path, Sleeping) as sweeps:
             wanted = spec({"seed": [0, 1, 2]}, {"epochs": 5, "report_every_s": 0.2}, limits={"concurrent": 1})
             shown, _ = await sweeps.submit(wanted)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.skipif(find_spec("mlflow") is None, reason="the extra `mlflow` is not installed"),
     pytest.mark.filterwarnings("ignore"),  # MLflow's own
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from benchmarks.measurement.processes import free_port
 from service.database.job_store import Job
 from service.spec import JobSpec
 from service.tracking.tracker import Tracking
@@ -72,8 +72,7 @@ def test_a_server_that_is_killed_misses_nothing_when_it_is_back(
     run.state(State.RUNNING)
     for epoch in (1.0, 2.0):
         run.step(epoch)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     fields = spec.model_dump(mode="json")
     job = Job.model_construct(id="job1", name="mine", labels={}, run_dir=run.run_dir, spec=fields)
     client = MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")

@@ -3,7 +3,6 @@ twice."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from benchmarks.measurement.processes import free_port
 from service.tracking.mirror import TrackedJob
 from service.tracking.tensorboard import EventFile
 from tests.service.fakes import FakeRun
@@ -40,8 +40,7 @@ def soon(holds: Callable[[], bool]) -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[Callable[[], list[tuple[int, float]]]]:
     """TensorBoard over a folder of runs, until it is killed; gives what it shows of a run's training loss."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     options = {"logdir": folder, "host": "127.0.0.1", "port": port, "reload_interval": 1}
     command = [sys.executable, "-m", "tensorboard.main", *(f"--{name}={value}" for name, value in options.items())]
     server = subprocess.Popen(command, start_new_session=True, cwd=folder)

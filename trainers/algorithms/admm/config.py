@@ -63,6 +63,7 @@ class AdmmConfig(AlgorithmConfig):
             keeps_partitions=self.form == "consensus",
             own_replicas=self.form == "consensus",
             hides_average="" if self.form == "averaging" else NOT_UPDATED,
+            sends_whole="the next step needs the mean itself; take diloco with a small average_every, or sync",
         )
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:

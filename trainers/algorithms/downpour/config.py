@@ -32,6 +32,8 @@ MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the paramete
 
 LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
 
+SENDS_CHANGES = "the shards take changes whole; take diloco, of which compress is of changes too, or push: whole"
+
 
 class Backprop(BaseModel):
     """Asynchronous back-propagation: groups of layers that do not wait for each other's error signal."""
@@ -178,7 +180,7 @@ class DownpourConfig(AlgorithmConfig):
             objective="any" if self.backprop is None else "supervised",
             hides_norm=LEAVES_EARLY if self.push == "layerwise" else "",
             sends_gradients=True,
-            compresses=self.push != "delta",
+            sends_whole=SENDS_CHANGES if self.push == "delta" else "",
         )
 
     @property

@@ -80,6 +80,9 @@ class EasgdConfig(AlgorithmConfig):
             outer=OuterAverage(),
             common_vectors=3 + (self.delta > 0),
             sends_gradients=True,
+            sends_whole=(
+                "worker and centre move by the same difference, which must arrive whole; take downpour, or diloco"
+            ),
         )
 
     def build(self, context: Context) -> Algorithm:

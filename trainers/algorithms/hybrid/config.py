@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from trainers.models.split import FullyConnected, Way
 
 
+GROUP = 2
+"""Virtual workers of a group in scheme `bc`, if the spec gives none."""
+
 UPDATED_IN_TURNS = (
     "fc_batch: per_turn updates the fully connected layers before the gradient of the others is known; use fc_batch: "
     "whole, or clip.value"
@@ -65,7 +68,12 @@ class HybridConfig(AlgorithmConfig):
     weights as far as one update would."""
 
     connect: ConnectSpec | None = None
-    """What the units of a fully connected layer see of the one below, with `blocks`; null: all of it."""
+    """What the units of a fully connected layer see of the one below, with `blocks` and `rank`; null: all of it."""
+
+    columns: int | None = Field(default=None, ge=2, le=1024)
+    """Divides the layers below the fully connected ones as well: into so many columns of a network with grouped
+    convolutions, which the workers share out, and train on the examples of all (section 8; Krizhevsky et al. 2012);
+    null: every worker has all of these layers, and trains them on its own examples."""
 
     @field_validator("group")
     @classmethod
@@ -81,6 +89,16 @@ class HybridConfig(AlgorithmConfig):
             raise ValueError("scheme a has a single turn; use whole, or set scheme to b, c or bc")
         return fc_batch
 
+    @field_validator("columns")
+    @classmethod
+    def _divide_all_layers(cls, columns: int | None, info: ValidationInfo) -> int | None:
+        if columns is not None and info.data.get("fc_batch") == "per_turn":
+            raise ValueError(
+                "columns divide all layers, so none has a larger batch than the fully connected ones; use fc_batch: "
+                "whole, or leave columns out"
+            )
+        return columns
+
     @property
     def traits(self) -> Traits:
         return Traits(
@@ -90,23 +108,37 @@ class HybridConfig(AlgorithmConfig):
             objective="labels",
             divides_parameters="hybrid divides the fully connected layers among workers; use algorithm: sync",
             computes_in_float32=EXCHANGES_FLOAT32,
+            sends_whole="activities are of one step, and of no use in the next; take sync, or connect to send fewer",
             hides_norm="" if self.fc_batch == "whole" else UPDATED_IN_TURNS,
             hides_average="" if self.fc_batch == "whole" else UPDATED_MORE_OFTEN,
         )
 
+    def check_virtual(self, num_workers: int, num_virtual: int) -> None:
+        if self.columns is not None and num_virtual > self.columns:
+            why = (
+                f"{num_virtual} virtual workers, on as many workers at most, cannot share {self.columns} columns; set "
+                f"workers.virtual to at most {self.columns}, and batch.per_worker to that part of the batch"
+            )
+            raise self.refused("columns", why)
+
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected
-        from trainers.models.split import split_model
+        from trainers.models.split import FullyConnected, split_model
 
-        head = split_model(model).head
-        divided = {name for layer in head for name in layer.parameters}
+        split = split_model(model)
+        head, columns = split.head, list[FullyConnected]()
+        if self.columns is not None:
+            from trainers.algorithms.hybrid.column_layers import convolutions_of
+
+            columns = [*convolutions_of(split.backbone, self.columns)]
+        divided = {name for layer in (*columns, *head) for name in layer.parameters}
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         if frozen & divided:
             raise SpecRejected(
                 f"optimizer.groups: hybrid divides {min(frozen & divided)} among workers and cannot freeze it; "
                 "freeze layers below, or use algorithm sync"
             )
-        if frozen and frozen == dict(model.named_parameters()).keys() - divided:
+        if not columns and frozen and frozen == dict(model.named_parameters()).keys() - divided:
             raise SpecRejected(
                 "optimizer.groups: with all layers below the fully connected ones frozen, hybrid has nothing to train "
                 "by data parallelism; use algorithm sync"
@@ -120,8 +152,12 @@ class HybridConfig(AlgorithmConfig):
                     f"use at most {layer.outputs}, or algorithm sync"
                 )
 
+    def replace_layers(self, model: nn.Module, as_built: bool) -> None:
+        if self.connect is not None:
+            self.connect.replace_layers(model, as_built)
+
     def leave_out(self, model: nn.Module, versions: Iterable[dict[str, Tensor]], as_built: bool) -> None:
-        if self.connect is None:
+        if self.connect is None or self.connect.rank is not None:  # projected layers have no such weights
             return
         from trainers.algorithms.hybrid.slices import restrict
         from trainers.models.split import split_model
@@ -132,9 +168,19 @@ class HybridConfig(AlgorithmConfig):
             restrict(head, self.connect.blocks, named, as_built)
 
     @property
+    def group_size(self) -> int:
+        """Scheme `bc`: virtual workers per group, as it is taken."""
+        return self.group or GROUP
+
+    @property
     def blocks(self) -> int:
         """Of the layers between the first fully connected one and the last; 1 where their units see all others."""
         return 1 if self.connect is None else self.connect.blocks
+
+    @property
+    def rank(self) -> int:
+        """Of the projections of other blocks' units; 0 where there are none."""
+        return 0 if self.connect is None else self.connect.rank or 0
 
     def ways(self, head: Sequence[FullyConnected]) -> tuple[Way, ...]:
         """How each of the fully connected layers is divided among the workers."""
@@ -144,6 +190,7 @@ class HybridConfig(AlgorithmConfig):
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
+        from trainers.algorithms.hybrid.columns import Columns
         from trainers.algorithms.hybrid.step import Hybrid
 
-        return Hybrid(self, context)
+        return Hybrid(self, context) if self.columns is None else Columns(self, self.columns, context)

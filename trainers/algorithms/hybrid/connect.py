@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainers.section import Section
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trainers.models.split import FullyConnected
 
 
 class ConnectSpec(Section):
-    """What the units of a fully connected layer see of the one below (paper 1, sections 5.1 and 8)."""
+    """What the units of a fully connected layer see of the one below (paper 1, sections 5.1 and 8).
+
+    Blocks are the model's, not the workers': it is the same model on any number of these.
+    """
 
     blocks: int = Field(ge=2, le=65536)
     """g: the units of each layer but the last are divided into g blocks of equal size, and those of every layer between
     the first and the last see the units of their own block only: the layer has 1/g of its weights. As the first layer
     sees all activities of the layers below it, and the last one the units of all blocks, nothing travels between the
     layers of up to g workers."""
+
+    rank: int | None = Field(default=None, ge=1, le=65536)
+    """r: of every other block k, units see r linear combinations P_k h_k of its units h_k, which are learned, so that r
+    numbers travel in place of a whole block. At most the units of a block; null: of other blocks nothing is seen."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rank_is_of_blocks(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("rank") is not None and given.get("blocks") is None:
+            raise ValueError("rank is of the units of a block; give blocks too, best as many as workers")
+        return given
+
+    def replace_layers(self, model: nn.Module, as_built: bool) -> None:
+        """Put projected layers in the place of those between the first and the last fully connected one, with `rank`.
+
+        as_built: whether the model's weights are initial values that nobody has trained.
+
+        Raises:
+            SpecRejected: As `check_head`.
+        """
+        if self.rank is None:
+            return
+        from trainers.models.dropout import replace_dropout
+        from trainers.models.networks.projected import Projected
+        from trainers.models.split import split_model
+
+        twin = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})  # which it shares
+        replace_dropout(twin, seed=0)  # as in a run: these layers may have dropout between them
+        head = split_model(twin).head
+        self.check_head(head)
+        for layer in head[1:-1]:
+            whole: Any = model.get_submodule(layer.name)
+            model.set_submodule(layer.name, Projected(whole, self.blocks, self.rank, as_built))
 
     def check_head(self, head: Sequence[FullyConnected]) -> None:
         """Refuse fully connected layers that cannot be divided into so many blocks.
@@ -45,4 +85,10 @@ class ConnectSpec(Section):
                 raise SpecRejected(
                     f"algorithm.connect.blocks: {self.blocks} blocks do not divide the {layer.outputs} units of "
                     f"{layer.name}; {remedy}"
+                )
+        for below, layer in itertools.pairwise(head[:-1]):
+            if (self.rank or 0) > (most := layer.inputs // self.blocks):
+                raise SpecRejected(
+                    f"algorithm.connect.rank: a projection of rank {self.rank} is larger than what it projects, the "
+                    f"{most} units of a block of {below.name}; take {most} or less"
                 )

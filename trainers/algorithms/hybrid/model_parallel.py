@@ -1,4 +1,5 @@
-"""Model parallelism of the fully connected layers at the end of a model, on one worker (paper 1, section 4).
+"""Model parallelism of the fully connected layers at the end of a model, on one worker (paper 1, section 4), and of the
+columns below them, where these are divided too.
 
 A worker's slices of these layers form one flat vector, with the gradient and the optimizer state beside it. Where the
 transport has memory that all workers see and that survives the worker that writes it, the vectors lie there and are
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.algorithms.base import Context
+from trainers.algorithms.hybrid.column_layers import ColumnLayers
 from trainers.algorithms.hybrid.slices import LayerSlice, shapes
 from trainers.models.layout import lay_out_vectors
 from trainers.models.losses import LabelLoss, loss_of_shard
@@ -34,7 +36,7 @@ class TurnInput:
     """The examples that pass the fully connected layers together, on all workers."""
 
     activities: Tensor
-    """(B, inputs): outputs of the backbone."""
+    """(B, inputs): outputs of the backbone; or images, (B, C, H, W), where that is divided too."""
     labels: Tensor  # (B,) int64
     examples: NDArray[np.int64]  # (B,)
     epoch: int
@@ -45,13 +47,17 @@ class TurnInput:
 class ModelParallelLayers:
     """Forward and backward passes of one worker through its slices of the layers, and their updates."""
 
-    def __init__(self, context: Context, slices: Sequence[Sequence[LayerSlice]]) -> None:
-        """slices: those of all workers, by rank."""
+    def __init__(
+        self, context: Context, slices: Sequence[Sequence[LayerSlice]], below: ColumnLayers | None = None
+    ) -> None:
+        """slices: those of all workers, by rank. below: what the activities go through first, if it is divided too."""
         assert context.collectives is not None
         self.collectives, self.replica, self.rule = context.collectives, context.replica, context.optimizer.rule
         self.state_names = context.optimizer.state_names
-        self.all_slices, self.slices = slices, slices[self._rank]
-        self.layouts = [lay_out_vectors(shapes(own)) for own in slices]
+        self.slices, self.below = slices[self._rank], below
+        columns: Sequence[Sequence[LayerSlice]] = [()] * len(slices) if below is None else below.slices
+        self.all_slices = [[*first, *own] for first, own in zip(columns, slices, strict=True)]
+        self.layouts = [lay_out_vectors(shapes(own)) for own in self.all_slices]
         self.layout = self.layouts[self._rank]
         device, numel = context.replica.device, self.layout.numel
         model = context.replica.layout
@@ -77,12 +83,17 @@ class ModelParallelLayers:
         logistic units and is divided among the workers, the sum of its own units' losses over all examples.
         """
         self.replica.draws.set(turn.epoch, turn.examples)
+        below, adds = self.below, not self.is_used
         with torch.no_grad():
             with span("forward"):
-                passed = self._forward(turn.activities)
+                x = turn.activities if below is None else below.forward(self.params, turn.activities)
+                passed = self._forward(x)
                 losses, gradient = self._loss(passed[-1][2], turn)
             with span("backward"):
-                return self._backward(passed, gradient), losses.sum()
+                gradient = self._backward(passed, gradient)
+                if below is not None:
+                    below.backward(gradient, self.gradients, adds)
+                return gradient, losses.sum()
 
     def squares(self) -> float:
         """The sum of squares of the gradients accumulated since the last update."""
@@ -133,6 +144,7 @@ class ModelParallelLayers:
         elementwise layers after it. Of a divided tensor this worker has only its part."""
         passed = []
         for i, part in enumerate(self.slices):
+            x = self._seen(part, x)
             z = self._outputs(part, x)
             if part.way == "inputs":
                 z = self._all_reduce(z)
@@ -155,9 +167,42 @@ class ModelParallelLayers:
                 da = self._all_reduce(da)
             (dz,) = torch.autograd.grad(a, z, da) if part.layer.after else (da,)
             self._accumulate(part, x, dz)
-            da = self._input_gradient(part, dz)
+            da = self._gradient_of_units(part, x, self._input_gradient(part, dz))
         self.is_used = False
         return da
+
+    def _seen(self, part: LayerSlice, units: Tensor) -> Tensor:
+        """What this worker's outputs of a layer see, from the units of its own blocks below, (B, units).
+
+        These themselves, or where the layer is projected, for each of the worker's blocks b, one beside the other, h_b
+        and the projections P_k h_k of all other blocks k, in the order of the blocks. The projections travel.
+        """
+        if part.projection is None:
+            return units
+        own = self._outputs(part.projection, units)
+        sent = self._all_gather_columns(part.projection, own, range(self.collectives.size))  # (B, g r)
+        rank, found = sent.shape[1] // part.blocks, list[Tensor]()
+        for b, piece in zip(part.own_blocks, part.projection.pieces, strict=True):
+            found += [sent[:, : b * rank], units[:, piece.columns], sent[:, (b + 1) * rank :]]
+        return torch.cat(found, 1)
+
+    def _gradient_of_units(self, part: LayerSlice, seen: Tensor, gradient: Tensor) -> Tensor:
+        """This worker's contribution to the gradient of the units of its blocks, (B, units), from that to the gradient
+        of what `_seen` gave; accumulates the gradients of the projections."""
+        if part.projection is None:
+            return gradient
+        sent = gradient.new_zeros(len(gradient), part.projection.layer.outputs)  # (B, g r), of all blocks' projections
+        rank, wide = sent.shape[1] // part.blocks, part.layer.inputs // part.blocks
+        units, found = list[Tensor](), list[Tensor]()
+        for b, piece in zip(part.own_blocks, part.pieces, strict=True):
+            of_block, own = gradient[:, piece.columns], slice(b * rank, b * rank + wide)
+            sent[:, : b * rank] += of_block[:, : own.start]
+            sent[:, (b + 1) * rank :] += of_block[:, own.stop :]
+            units.append(seen[:, piece.columns][:, own])
+            found.append(of_block[:, own])
+        projected = self._reduce_scatter_columns(part.projection, sent, range(self.collectives.size))
+        self._accumulate(part.projection, torch.cat(units, 1), projected)
+        return torch.cat(found, 1) + self._input_gradient(part.projection, projected)
 
     def _outputs(self, part: LayerSlice, x: Tensor) -> Tensor:
         """A layer's outputs, (B, own outputs), or its partial sums of all of them, from the inputs at hand."""
@@ -266,7 +311,8 @@ class ModelParallelLayers:
 
         def cut(vector: Tensor) -> Tensor:
             named = layout.named(vector)
-            parts = {name: part.taken(name, named[name]) for part in self.slices for name in part.layer.parameters}
+            own = self.all_slices[self._rank]
+            parts = {name: part.taken(name, named[name]) for part in own for name in part.layer.parameters}
             return self.layout.flatten(parts).to(device)
 
         return Buffers(cut(model.params), {name: cut(vector) for name, vector in model.state.items()})

@@ -32,6 +32,8 @@ class LayerSlice:
     rank: int
     blocks: int = 1
     """g: where more than 1, a layer divided by outputs has only the weights within g blocks on its diagonal."""
+    projection: "LayerSlice | None" = None
+    """Of other blocks' inputs, where the layer sees these through one."""
 
     @property
     def mine(self) -> slice:
@@ -61,7 +63,7 @@ class LayerSlice:
         own = self.mine.stop - self.mine.start
         if self.way == "inputs":
             return (Piece(slice(0, self.layer.outputs), slice(0, own)),)
-        count, columns = len(self.own_blocks), self.layer.inputs // self.blocks
+        count, columns = len(self.own_blocks), self.layer.sees or self.layer.inputs // self.blocks
         rows = own // count
         return tuple(
             Piece(slice(i * rows, (i + 1) * rows), slice(i * columns, (i + 1) * columns)) for i in range(count)
@@ -72,11 +74,13 @@ class LayerSlice:
 
         If the layer is divided by inputs, only the first worker has the bias, and adds it to its partial sum.
         """
+        if self.projection is not None and name in self.projection.layer.parameters:
+            return self.projection.views(name, parameter)
         is_bias = name == f"{self.layer.name}.bias"
         if self.way == "inputs":
             return [parameter[: None if self.rank == 0 else 0] if is_bias else parameter[:, self.mine]]
         own = parameter[self.mine]
-        if is_bias or self.blocks == 1:
+        if is_bias or self.blocks == 1 or self.layer.sees is not None:
             return [own]
         wide = self.layer.inputs // self.blocks
         pieces = zip(self.own_blocks, self.pieces, strict=True)
@@ -129,7 +133,10 @@ def layer_slices(
     for i, (layer, way, restricted) in enumerate(zip(head, ways, blocks_of(head, blocks), strict=True)):
         width = layer.outputs if way == "outputs" else layer.inputs
         cuts = cut_units(width, size, 1 if i == last and way == "outputs" else blocks)
-        found.append(LayerSlice(layer, way, cuts, rank, restricted))
+        projection = None
+        if through := layer.projection:
+            projection = LayerSlice(through, "outputs", cut_units(through.outputs, size, blocks), rank, blocks)
+        found.append(LayerSlice(layer, way, cuts, rank, restricted, projection))
     return found
 
 
@@ -137,9 +144,7 @@ def shapes(own: Sequence[LayerSlice]) -> dict[str, tuple[int, ...]]:
     """The shape of this worker's part of each parameter, by name."""
     found = {}
     for part in own:
-        layer = part.layer
-        for name in layer.parameters:
-            full = (layer.outputs, layer.inputs) if name.endswith(".weight") else (layer.outputs,)
+        for name, full in part.layer.shapes.items():
             found[name] = tuple(part.taken(name, torch.empty(full, device="meta")).shape)
     return found
 

@@ -22,9 +22,6 @@ from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution
 from trainers.spans import span
 
-GROUP = 2
-"""Virtual workers of a group in scheme `bc`, if the spec gives none."""
-
 
 class Hybrid(Algorithm):
     """One worker, which has the whole backbone and a slice of each fully connected layer.
@@ -99,7 +96,7 @@ class Hybrid(Algorithm):
         Returns the sum of the losses and, by virtual rank, the gradients of this worker's own activities.
         """
         total_examples, loss = exchange.work.total_examples, 0.0
-        turns = plan_turns(self.config.scheme, self.config.group or GROUP, exchange.work.sizes)
+        turns = plan_turns(self.config.scheme, self.config.group_size, exchange.work.sizes)
         gathering = exchange.gather_activities(turns[0], activities)
         reducing: list[Handle[PartGradients]] = []
         for turn, following in zip(turns, [*turns[1:], None], strict=True):

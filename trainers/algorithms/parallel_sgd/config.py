@@ -20,6 +20,11 @@ ROUNDING = 1e-9
 SAMPLES = 64
 """Labels that each worker sends in a full shuffle, if the spec gives no number."""
 
+AVERAGES_STATE = (
+    "the optimizer's state is averaged with the parameters, and what is left of it is no state: its squares may be "
+    "negative; take diloco with outer: {lr: 1, momentum: 0}, which averages parameters alone"
+)
+
 
 class ParallelSgdConfig(AlgorithmConfig):
     """Each worker runs SGD by itself on the examples that it holds. The parameters are averaged from time to time, and
@@ -114,6 +119,7 @@ class ParallelSgdConfig(AlgorithmConfig):
             averaged_each_step=self.group if self.group is not None and self.within == 1 else 1,
             holds_examples=True,
             own_replicas=True,
+            sends_whole=AVERAGES_STATE,
         )
 
     def check_virtual(self, num_workers: int, num_virtual: int) -> None:

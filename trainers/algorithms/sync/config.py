@@ -97,9 +97,15 @@ class SyncConfig(AlgorithmConfig):
             divides_parameters="" if self.reduction == "canonical" else DIVIDED,
             hides_norm=self._hides_norm,
             sends_gradients=self.reduction == "canonical",
-            compresses=self.reduction == "canonical" and self.form == "all_reduce",
+            sends_whole=self._sends_whole,
             scales_loss=not self._hides_norm,
         )
+
+    @property
+    def _sends_whole(self) -> str:
+        if self.form == "parameter_server":
+            return "the shards add whole gradients; take form: all_reduce, which without compress gives the same bits"
+        return "" if self.reduction == "canonical" else "the fast reduction passes sums on; take reduction: canonical"
 
     @property
     def _hides_norm(self) -> str:

@@ -131,6 +131,8 @@ class Visits:
         """It is busy with both, a minibatch."""
         self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
+        self.beside_s = fleet.inside_lane().seconds(often, (1 / num_fetch + pushed / num_push) * share * b)
+        """It takes at a shard on the worker's own node."""
         self.sent_bytes = pushed * b / num_push
         local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
         self.alone_s = pace.passes_s + pace.update_s * local
@@ -146,7 +148,7 @@ class Visits:
         """The exchange of each of so many clients, and what it waits for the others there.
 
         Where shards stand on the workers' nodes, a shard's own node does not load its link. The clients beside a single
-        shard then wait for nothing, and the mean is over their rates and those of the others.
+        shard then wait for nothing but the way within the node, and the mean is over their rates and the others'.
         """
         near = self.near(clients)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
@@ -154,7 +156,7 @@ class Visits:
         waits = np.maximum(served - self.service_s, 0.0)
         whole = self.own_s - hidden + waits
         free = np.where(self.fleet.shards == 1, near / clients, 0.0)
-        mean = 1 / (free / think + (1 - free) / (think + whole)) - think
+        mean = 1 / (free / (think + self.beside_s) + (1 - free) / (think + whole)) - think
         left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
         own = self.own_s * left
         return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left

@@ -21,7 +21,7 @@ from trainers.spec import TrainSpec
 
 
 @lru_cache(maxsize=4096)
-def _fullest(variables: tuple[int, ...], shards: int, placement: str, whole: bool) -> float:
+def _shares(variables: tuple[int, ...], shards: int, placement: str, whole: bool) -> tuple[float, ...]:
     model = nn.Module()
     for index, numel in enumerate(variables):  # as the layout takes them: names and shapes only
         model.register_parameter(f"p{index}", nn.Parameter(torch.empty(numel, device="meta")))
@@ -29,7 +29,16 @@ def _fullest(variables: tuple[int, ...], shards: int, placement: str, whole: boo
         layout = lay_out(model, shards, placement, keeps_parameters_whole=whole)  # type: ignore[arg-type]
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from None
-    return float(max(cut.stop - cut.start for cut in layout.shards) / layout.numel)
+    return tuple((cut.stop - cut.start) / layout.numel for cut in layout.shards)
+
+
+def shard_shares(spec: TrainSpec, variables: tuple[int, ...], shards: int) -> tuple[float, ...]:
+    """Of the parameters, what each of so many shards holds.
+
+    Raises:
+        SpecRejected: The model is too small for so many.
+    """
+    return _shares(variables, shards, spec.ps.placement, spec.optimizer.whole)
 
 
 def fullest_share(spec: TrainSpec, variables: tuple[int, ...], shards: Ints) -> Floats:
@@ -38,8 +47,7 @@ def fullest_share(spec: TrainSpec, variables: tuple[int, ...], shards: Ints) -> 
     Raises:
         SpecRejected: The model is too small for so many.
     """
-    whole = spec.optimizer.whole
-    share = {int(s): _fullest(variables, int(s), spec.ps.placement, whole) for s in np.unique(shards)}
+    share = {int(s): max(shard_shares(spec, variables, int(s))) for s in np.unique(shards)}
     return np.array([share[int(s)] for s in shards])
 
 
@@ -51,7 +59,7 @@ def fullest_of_model(name: str, placement: str, counts: Sequence[int]) -> dict[i
     with torch.device("meta"):
         model = build_model(ModelSpec(name=name), 1000, (3, 224, 224), seed=0)
     variables = tuple(parameter.numel() for parameter in model.parameters())
-    return {shards: _fullest(variables, shards, placement, False) for shards in counts}
+    return {shards: max(_shares(variables, shards, placement, False)) for shards in counts}
 
 
 @lru_cache(maxsize=65536)

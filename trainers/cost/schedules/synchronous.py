@@ -43,7 +43,7 @@ def synchronous(
     passes = minibatches * pace.passes_s * fleet.crowding
     late = slowest(fleet.workers, fleet.workers - backup)
     return Step(
-        examples=(fleet.virtual - backup) * float(per_worker),
+        examples=np.maximum(fleet.virtual - backup, 1) * float(per_worker),  # one worker alone has no backup
         computing_s=passes + update_s * fleet.crowding,
         data_s=minibatches * pace.data_s * fleet.crowding,
         waiting_s=late * pace.spread * pace.passes_s * fleet.crowding * np.sqrt(minibatches / every),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from simpy import Environment, Event
 from trainers.cost.schedules.fleet import Floats
 from trainers.cost.simulation.draws import passes
 from trainers.cost.simulation.fluid import Network, Route
+from trainers.cost.simulation.recorder import Recorder
+from trainers.cost.simulation.timeline import WAITS, Timeline
 from trainers.cost.workload import Pace
 
-SHARD = "the fullest shard"
+SHARD = "a shard"
 
 
 @dataclass(frozen=True)
@@ -30,68 +32,108 @@ class Clients:
     """With one push and its update, likewise."""
     own_factor: float = 1.0
     """How many times as long a visit takes at least, since the client's own link carries all shards' parts."""
-    free: int = 0
-    """Clients that stand beside the only shard, and wait for nothing there."""
+    shards: tuple[float, ...] = (1.0,)
+    """What each shard has to do for a client, as a share of what the fullest has; that one comes first."""
+    nodes: int = 0
+    """On which the clients stand in blocks, and the shards one after the other; 0: no client stands beside a shard."""
+    beside: float = 0.0
+    """How many times as long as the shard's other clients one takes that stands beside it, and loads no link."""
     hidden: float = 0.0
     """Share of an exchange that passes while the client computes."""
     num_fetch: int = 1
     num_push: int = 1
     max_staleness: int | None = None
 
+    def is_beside(self, client: int, shard: int) -> bool:
+        """Whether the two stand on the same node."""
+        return self.nodes > 0 and client * self.nodes // len(self.slowness) == shard % self.nodes
+
 
 @dataclass
 class Ran:
     """What came of it."""
 
-    ends_s: list[float]
+    ends_s: list[float] = field(default_factory=list)
     """When each minibatch that any client trained was through."""
-    waiting_s: float
-    """The mean, a minibatch: longer at the shard than alone, or for slower clients."""
-    staleness: Counter[int]
+    waiting_s: float = 0.0
+    """The mean, a minibatch: longer at the shards than alone, or for slower clients."""
+    staleness: Counter[int] = field(default_factory=Counter)
+    passes_s: Floats = field(default_factory=lambda: np.zeros((0, 1, 1)))
+    """Of each member in each minibatch, (steps, K, members)."""
+    timeline: Timeline | None = None
+    """Of the last whole cycle."""
 
 
 def run(clients: Clients, pace: Pace, steps: int, rng: np.random.Generator) -> Ran:
     """Let each client train so many minibatches, or until the quickest has trained them: the others stop then too, so
     that a slow one does not go on alone."""
     env = Environment()
-    shards = _Shards(env, clients)
     count, members = clients.slowness.shape
-    drawn = passes(pace, (steps, count, members), clients.slowness, rng).max(axis=2)  # a group waits for its slowest
-    ran = Ran([], 0.0, Counter())
+    recorder = Recorder(env, count, "worker" if members == 1 else "group", len(clients.shards))
+    shards = _Shards(env, clients, recorder)
+    ran = Ran(passes_s=passes(pace, (steps, count, members), clients.slowness, rng))
+    drawn = ran.passes_s.max(axis=2)  # a group waits for its slowest
     phases = (
         rng.random(count) * drawn[0].mean()
     ).tolist()  # who begins together without a spread stays together for ever
     workers = [env.process(_client(env, clients, shards, drawn[:, k], k, ran, phases[k])) for k in range(count)]
     env.run(until=env.any_of(workers))
-    ran.waiting_s = shards.waited_s / max(1, len(ran.ends_s))
+    done = max(1, len(ran.ends_s))
+    ran.waiting_s = shards.waited_s / done
+    ran.timeline = recorder.timeline(env.now * count / done, max(clients.num_fetch, clients.num_push))
     return ran
 
 
 class _Shards:
-    """The parameters behind the fullest shard, and how far each client is."""
+    """The parameters, and how far each client is."""
 
-    def __init__(self, env: Environment, clients: Clients) -> None:
+    def __init__(self, env: Environment, clients: Clients, recorder: Recorder) -> None:
         self.env = env
         self.clients = clients
-        self.network = Network(env, {SHARD: 1.0})  # a second a second: transfers are as long as they keep it busy
+        self.recorder = recorder
+        # A second a second: transfers are as long as they keep it busy.
+        self.networks = [Network(env, {SHARD: 1.0}) for _ in clients.shards]
         self.route = Route((SHARD,), 1.0 / clients.own_factor)
+        self.served = [(0, 0.0)] * len(clients.shards)  # how many clients each serves, and since when
         self.version = 0
         self.clocks = [0] * clients.slowness.shape[0]
         self.slowest = 0
         self.moved = env.event()
         self.waited_s = 0.0
 
-    def visit(self, busy_s: float) -> Generator[Event, Any, None]:
-        """Go there, and wait for the others who are there."""
+    def visit(self, client: int, busy_s: float, what: str) -> Generator[Event, Any, None]:
+        """Go to all shards at once, wait for the others who are there, and go on when the last shard is through."""
         began = self.env.now
-        yield self.network.transfer(self.route, busy_s)
-        self.waited_s += self.env.now - began - busy_s * self.clients.own_factor
+        yield self.transfer(client, busy_s)
+        self.recorder.add(client, what, began)
+        self.waited_s += max(0.0, self.env.now - began - busy_s * self.clients.own_factor)
 
-    def may_fetch(self, clock: int) -> Generator[Event, Any, None]:
+    def transfer(self, client: int, busy_s: float) -> Event:
+        """Begin one. busy_s: Of the fullest shard."""
+        parts = [self._to(shard, client, busy_s * share) for shard, share in enumerate(self.clients.shards)]
+        return parts[0] if len(parts) == 1 else self.env.all_of(parts)
+
+    def _to(self, shard: int, client: int, busy_s: float) -> Event:
+        if self.clients.is_beside(client, shard):
+            return self.env.timeout(busy_s * self.clients.beside)
+        done = self.networks[shard].transfer(self.route, busy_s)
+        if shard < self.recorder.num_shards and done.callbacks is not None and busy_s > 0:
+            self._serves(shard, 1)
+            done.callbacks.append(lambda _: self._serves(shard, -1))
+        return done
+
+    def _serves(self, shard: int, more: int) -> None:
+        number, since_s = self.served[shard]
+        if number:
+            self.recorder.add_shard(shard, "serves one" if number == 1 else "serves several", since_s)
+        self.served[shard] = number + more, self.env.now
+
+    def may_fetch(self, client: int, clock: int) -> Generator[Event, Any, None]:
         """Wait until the slowest client is at most `max_staleness` steps behind."""
         began, bound = self.env.now, self.clients.max_staleness
         while bound is not None and clock - self.slowest > bound:
             yield self.moved
+        self.recorder.add(client, WAITS, began)
         self.waited_s += self.env.now - began
 
     def pushed(self, client: int, clock: int) -> None:
@@ -109,21 +151,25 @@ def _client(
 ) -> Generator[Event, Any, None]:
     """Dean et al. 2012: fetch every num_fetch minibatches, compute, push every num_push. phase_s: Until it begins."""
     yield env.timeout(phase_s)
-    seen, shown = 0, 0.0 if own < clients.free else 1 - clients.hidden
+    seen, shown, record = 0, 1 - clients.hidden, shards.recorder.add
     for clock, computing in enumerate(drawn.tolist()):
         fetches, pushes = clock % clients.num_fetch == 0, (clock + 1) % clients.num_push == 0
         if fetches:
-            yield from shards.may_fetch(clock)
-            yield from shards.visit(clients.fetch_s * shown)
+            yield from shards.may_fetch(own, clock)
+            yield from shards.visit(own, clients.fetch_s * shown, "fetch")
             seen = shards.version
+        began = env.now
         if clients.hidden:
             along = (clients.fetch_s * fetches + clients.push_s * pushes) * clients.hidden
-            yield env.all_of([env.timeout(computing), shards.network.transfer(shards.route, along)])
-            yield env.timeout(clients.fixed_s)
+            yield env.all_of([env.timeout(computing), shards.transfer(own, along)])
         else:
-            yield env.timeout(computing + clients.fixed_s)
+            yield env.timeout(computing)
+        record(own, "computing", began)
+        began = env.now
+        yield env.timeout(clients.fixed_s)
+        record(own, "data, updates, sums", began)
         if pushes:
-            yield from shards.visit(clients.push_s * shown)
+            yield from shards.visit(own, clients.push_s * shown, "push")
             ran.staleness[shards.version - seen] += 1
             shards.pushed(own, clock + 1)
             seen += 1  # its own update makes nothing of its own stale

@@ -1,9 +1,12 @@
-"""Small models: lenet5, convnet, mlp. Their parameters have plain names, as in any torch module."""
+"""Small models: lenet5, convnet, convnet_two_columns, mlp. Their parameters have plain names, as in any module."""
 
 import math
+from collections import OrderedDict
 
 import torch
 from torch import nn
+
+from trainers.models.networks.column_norm import ColumnNorm
 
 
 def _checked(image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -74,6 +77,36 @@ class ConvNet(_TwoConvolutions):
         self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), 1024)
         self.fc2 = nn.Linear(1024, 1024)
         self.fc3 = nn.Linear(1024, num_classes)
+
+
+class TwoColumnConvNet(nn.Module):
+    """AlexNet's two columns in small: convolutions 2 and 4 see the maps of their own column, 3 those of both.
+
+    Four convolutions, response normalisation within a column, and the fully connected layers of `ConvNet`.
+    """
+
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = _checked(image_shape)
+        self.features = nn.Sequential(
+            OrderedDict(
+                conv1=nn.Conv2d(channels, 32, 5, padding=2), relu1=nn.ReLU(), norm1=ColumnNorm(16),
+                pool1=nn.MaxPool2d(2),
+                conv2=nn.Conv2d(32, 64, 5, padding=2, groups=2), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2),
+                conv3=nn.Conv2d(64, 64, 3, padding=1), relu3=nn.ReLU(),
+                conv4=nn.Conv2d(64, 64, 3, padding=1, groups=2), relu4=nn.ReLU(),
+            )
+        )  # fmt: skip
+        self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), 1024)
+        self.fc2 = nn.Linear(1024, 1024)
+        self.fc3 = nn.Linear(1024, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to (B, classes), logits."""
+        x = torch.relu(self.fc1(self.features(images).flatten(1)))
+        x = torch.relu(self.fc2(x))
+        logits: torch.Tensor = self.fc3(x)
+        return logits
 
 
 class Mlp(nn.Module):

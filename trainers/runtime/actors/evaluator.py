@@ -16,6 +16,7 @@ from trainers.events import EvaluatedSet
 from trainers.models.products.choice import Choice
 from trainers.optim.ema import EMA
 from trainers.runtime.actors.base import BaseActor, limit_threads, use_code
+from trainers.runtime.memory import give_back
 from trainers.runtime.messages import ActorLocation
 from trainers.runtime.node_folder import node_folder
 from trainers.runtime.ray_data.blocks import RowsOfRun
@@ -77,6 +78,7 @@ class Evaluator(BaseActor):
                 for name, measure in setup.task.metrics(model, batch.data).items():
                     found[name] = found[name] + measure if name in found else measure
         del params
+        give_back()  # until the next one, which may be an epoch away
         if self.spec.evaluate.classes is not None and not found:
             raise SpecRejected(f"evaluate.classes: no {which} example is of one of these; name others, or leave it out")
         return {name: measure.value for name, measure in found.items()}, time.perf_counter() - begun

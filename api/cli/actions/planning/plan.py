@@ -166,6 +166,8 @@ def _show(plan: Plan, plot: Path | None) -> None:
     typer.echo("")
     for sentence in text.sentences:
         typer.echo(sentence)
+    for title, lines in text.timelines:
+        typer.echo(f"\n{title}:\n{lines}")
     if plot is not None:
         typer.echo(f"The plot is in {plot}")
 

@@ -1,10 +1,13 @@
 """On a cluster with an autoscaler jobs start for which there is no room yet, and not more of them than it may get."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from service.errors import NeverFits
+from service.jobs import active_jobs
 from service.jobs.manager import JobManager
 from service.jobs.queueing.growth import Growth
 from service.spec import JobSpec, parse_spec
@@ -132,18 +135,26 @@ def test_the_cluster_grows_before_a_running_job_gives_up_workers(managed: Manage
     asyncio.run(scenario())
 
 
-def test_a_deadline_that_passes_meanwhile_says_what_was_lacking(managed: Managed, runs: FakeRuns) -> None:
+def test_a_deadline_that_passes_meanwhile_says_what_was_lacking(
+    managed: Managed, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = "waits for room: 2 of 2 workers of 1 CPU have no room, and Ray's autoscaler adds no node to the cluster"
 
     async def scenario() -> None:
         async with managed(growth=EIGHT) as manager:
-            accepted, _ = await manager.submit(job(2, deadline_s=2))
+            accepted, _ = await manager.submit(job(2, deadline_s=5000))
             run = await started(runs, accepted.id)
             run.state(State.STARTING, NO_ROOM, said)
+
+            async def is_told() -> bool:
+                return (await manager.show(accepted.id)).reason == NO_ROOM
+
+            await eventually(is_told)
+            monkeypatch.setattr(active_jobs, "time", SimpleNamespace(time=lambda: time.time() + 5001))
             assert await asyncio.to_thread(run.cancelled.wait, 30)
             run.state(State.CANCELLED, "Cancelled", "cancelled before the first step")
             ended = await reached(manager, accepted.id, State.CANCELLED)
             assert ended.reason == "DeadlineExceeded"
-            assert ended.message.endswith(f"its deadline, 2 s after its submission, has passed; it still {said}")
+            assert ended.message.endswith(f"its deadline, 5000 s after its submission, has passed; it still {said}")
 
     asyncio.run(scenario())

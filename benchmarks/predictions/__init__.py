@@ -1,0 +1,1 @@
+"""What `millrace plan` predicts from one worker's profile and the links, against runs on throttled links."""

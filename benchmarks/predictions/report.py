@@ -1,0 +1,174 @@
+"""Predicted against measured, a row a job, and whether a plan would have named the fastest."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median, quantiles
+
+from benchmarks.measurement.report import as_bullets, as_table
+from benchmarks.predictions.cases import PLACES, QUESTIONS, Case, Place, cases_of
+from benchmarks.predictions.ledger import Ledger
+from trainers.cost.counting import count_workload
+from trainers.cost.plan import PlanRequest
+from trainers.cost.planner import plan_work
+from trainers.cost.workload import Workload
+
+MEDIAN, P90, NAMED, REGRET = 0.03, 0.06, 0.9, 0.03
+LEAST_CASES = 40
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job."""
+
+    case: Case
+    rates: tuple[float, ...]
+    """Measured, examples a second."""
+    predicted: float
+    least: float
+    most: float
+
+    @property
+    def measured(self) -> float:
+        return median(self.rates)
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def spread(self) -> float:
+        """From the slowest measurement to the fastest, as a share of the median."""
+        return (max(self.rates) - min(self.rates)) / self.measured
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which of some jobs a plan would have named, and which was the fastest."""
+
+    place: Place
+    question: str
+    named: Row
+    fastest: Row
+
+    @property
+    def regret(self) -> float:
+        """What is lost with the job that was named, as a share of the fastest rate."""
+        return 1 - self.named.measured / self.fastest.measured
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Of the table."""
+        return self.place.title, self.question, _name(self.named), _name(self.fastest), f"{self.regret:.1%}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that the ledger has, against what the model says now: nothing of it is fitted."""
+
+    ledger: Ledger
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of all jobs that were measured."""
+        return [row for place in PLACES for row in self._at(place)]
+
+    def _at(self, place: Place) -> Iterator[Row]:
+        profile, links = self.ledger.profile, self.ledger.links(place)
+        if profile is None or links is None:
+            return
+        counted = dict[bool, Workload]()  # hybrid alone divides its layers
+        for case in cases_of(place):
+            if not (rates := self.ledger.rates(case)):
+                continue
+            spec, is_hybrid = case.spec, case.algorithm == "hybrid"
+            if is_hybrid not in counted:
+                counted[is_hybrid] = count_workload(spec)
+            request = PlanRequest(profile=profile, links=links, workers=(spec.workers.count,))
+            (found,) = plan_work(spec, counted[is_hybrid], request).candidates
+            assert found.least_per_s is not None
+            assert found.most_per_s is not None
+            yield Row(case, tuple(rates), found.examples_per_s, found.least_per_s, found.most_per_s)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Of each question at each place at which two of its jobs were measured."""
+        found = list[Answer]()
+        for place in PLACES:
+            here = [row for row in self.rows if row.case.place == place]
+            for question, names in QUESTIONS.items():
+                among = [row for row in here if row.case.algorithm in names and row.case.transport == "auto"]
+                found += _answered(place, question, among)
+            for name in dict.fromkeys(row.case.algorithm for row in here if row.case.transport != "auto"):
+                found += _answered(place, f"by which transport: {name}", [r for r in here if r.case.algorithm == name])
+        return found
+
+    @property
+    def verdicts(self) -> Iterator[tuple[str, str, str, bool]]:
+        """What, the bound, what was found, and whether that is within."""
+        errors = [abs(row.error) for row in self.rows]
+        nine = quantiles(errors, n=10)[-1] if len(errors) > 1 else errors[0]
+        yield "jobs", f"at least {LEAST_CASES}", f"{len(errors)}", len(errors) >= LEAST_CASES
+        yield "median error", f"{MEDIAN:.0%}", f"{median(errors):.1%}", median(errors) <= MEDIAN
+        yield "error of nine in ten", f"{P90:.0%}", f"{nine:.1%}", nine <= P90
+        right = [answer.named is answer.fastest for answer in self.answers]
+        share = sum(right) / max(1, len(right))
+        told = f"{share:.0%} of {len(right)}"
+        yield "the fastest is named", f"{NAMED:.0%}", told, share >= NAMED
+        worst = max((answer.regret for answer in self.answers), default=0.0)
+        yield "regret where it is not", f"{REGRET:.0%}", f"at most {worst:.1%}", worst <= REGRET
+
+    @property
+    def is_met(self) -> bool:
+        """All bounds."""
+        return all(met for *_, met in self.verdicts)
+
+    def markdown(self) -> str:
+        """All of it; there is at least one row."""
+        profiles = self.ledger.records("profile")
+        commits = dict.fromkeys(record["commit"] for record in self.ledger.records("rate"))
+        about = {**profiles[-1]["machine"], "measured at": ", ".join(commits)}
+        parts = [
+            "# The cost model against runs on throttled links",
+            as_bullets(about),
+            "`millrace plan` predicts two workers from the profile of one and from the links as `millrace links` has "
+            "measured them; nothing is fitted. The nodes are network namespaces on one machine, with a token bucket on "
+            "each link. Rates are examples a second, the median of the measurements.",
+            as_table(("what", "bound", "found", "verdict"), [
+                (what, bound, found, "met" if met else "**missed**") for what, bound, found, met in self.verdicts
+            ]),
+            "## Predicted and measured",
+            as_table(
+                ("job", "transport", "links", "measured", "its spread", "predicted", "nine of ten", "error"),
+                [_cells(row) for row in self.rows],
+            ),
+            "## The fastest of some",
+            as_table(
+                ("links", "question", "named", "fastest", "regret"),
+                [answer.cells for answer in self.answers],
+            ),
+        ]  # fmt: skip
+        measured = {row.case.key for row in self.rows}
+        failed = [record for record in self.ledger.records("failed") if record["case"] not in measured]
+        if failed:
+            parts += ["## What failed", "\n".join(f"- {one['case']}: {one['why'].splitlines()[-1]}" for one in failed)]
+        return "\n\n".join(parts) + "\n"
+
+
+def _answered(place: Place, question: str, among: Sequence[Row]) -> list[Answer]:
+    if len(among) < 2:
+        return []
+    named = max(among, key=lambda row: row.predicted)
+    return [Answer(place, question, named, max(among, key=lambda row: row.measured))]
+
+
+def _name(row: Row) -> str:
+    return row.case.algorithm if row.case.transport == "auto" else f"{row.case.algorithm}, {row.case.transport}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.case.algorithm, row.case.transport, row.case.place.title, f"{row.measured:,.0f}", f"{row.spread:.1%}",
+        f"{row.predicted:,.0f}", f"{row.least:,.0f} to {row.most:,.0f}", f"{row.error:+.1%}",
+    )  # fmt: skip

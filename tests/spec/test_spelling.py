@@ -1,0 +1,55 @@
+"""Errors of pydantic's in words for people: each kind that a field can have, and what stands there instead."""
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, create_model
+
+from trainers.spelling import WORDS, sentence
+
+Strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), needed=int)
+LONG, SHORT = "this is too long: the largest number of", "this is too short: the least number of"
+CASES: list[tuple[Any, Any, str, str]] = [
+    (bool, "maybe", "bool_parsing", 'it has to be true or false, and is "maybe"'),
+    (bool, [], "bool_type", "it has to be true or false"),
+    (dict[str, int], 3, "dict_type", "this is a section, with fields of its own"),
+    (Strict, {"needed": 1, "more": 2}, "extra_forbidden", "there is no such field"),
+    (FiniteFloat, float("inf"), "finite_number", "it has to be a finite number, and is Infinity"),
+    (float, "many", "float_parsing", 'it has to be a number, and is "many"'),
+    (float, {}, "float_type", "it has to be a number"),
+    (Annotated[float, Field(gt=0)], 0, "greater_than", "it has to be greater than 0, and is 0"),
+    (Annotated[int, Field(ge=1)], -1, "greater_than_equal", "it has to be greater than or equal to 1, and is -1"),
+    (int, 1.5, "int_from_float", "it has to be a whole number, and is 1.5"),
+    (int, "two", "int_parsing", 'it has to be a whole number, and is "two"'),
+    (int, None, "int_type", "it has to be a whole number"),
+    (Annotated[float, Field(lt=1.0)], 1.0, "less_than", "it has to be less than 1, and is 1.0"),
+    (Annotated[float, Field(le=4.0)], 5, "less_than_equal", "it has to be less than or equal to 4, and is 5"),
+    (list[int], 3, "list_type", "this is a list: give what is in it in brackets, [...]"),
+    (Strict, {}, "missing", "this field is needed, and has no default"),
+    (Annotated[int, Field(multiple_of=8)], 9, "multiple_of", "it has to be a multiple of 8, and is 9"),
+    (Annotated[str, Field(pattern="^a")], "b", "string_pattern_mismatch", 'it has to match the pattern ^a, and is "b"'),
+    (Annotated[str, Field(max_length=3)], "long", "string_too_long", f"{LONG} characters is 3"),
+    (Annotated[str, Field(min_length=1)], "", "string_too_short", f"{SHORT} characters is 1"),
+    (str, 3, "string_type", "it has to be a text, and is 3"),
+    (Annotated[list[int], Field(max_length=1)], [1, 2], "too_long", f"{LONG} entries is 1"),
+    (Annotated[list[int], Field(min_length=1)], [], "too_short", f"{SHORT} entries is 1"),
+    (tuple[int, ...], 3, "tuple_type", "this is a list: give what is in it in brackets, [...]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "error", "said"), CASES, ids=[case[2] for case in CASES])
+def test_an_error_in_words(kind: Any, value: Any, error: str, said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(kind).validate_python(value)
+    (item,) = refused.value.errors()
+    assert (item["type"], sentence(item)) == (error, said)
+
+
+def test_each_kind_is_shown_here() -> None:
+    assert {error for _, _, error, _ in CASES} == WORDS.keys()
+
+
+def test_what_is_long_is_not_repeated() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(int).validate_python("x" * 100)
+    assert sentence(refused.value.errors()[0]) == "it has to be a whole number"
