@@ -14,6 +14,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "sync, fast": {"name": "sync", "reduction": "fast"},
     "sync through shards": {"name": "sync", "form": "parameter_server"},
     "hybrid": {"name": "hybrid"},
+    "spatial": {"name": "spatial"},
     "downpour": {"name": "downpour", "max_staleness": None},
     "easgd": {"name": "easgd", "tau": 4},
     "mixed": {"name": "mixed", "group": 2},
@@ -22,13 +23,20 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "admm": {"name": "admm"},
 }
 """What seldom exchanges does so every 4 steps, so that a measurement sees many of these rounds."""
-BY_MESSAGES = ("sync", "sync, fast", "hybrid", "parallel_sgd")
+BY_MESSAGES = ("sync", "sync, fast", "hybrid", "spatial", "parallel_sgd")
 """That are also run by messages where the workers could share memory."""
 BY_OBJECTS = ("downpour", "sync through shards")
 """That also reach their shards through Ray's object store."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "which algorithm": tuple(ALGORITHMS),
-    "which that waits for all in each step": ("sync", "sync, fast", "sync through shards", "hybrid", "admm"),
+    "which that waits for all in each step": (
+        "sync",
+        "sync, fast",
+        "sync through shards",
+        "hybrid",
+        "spatial",
+        "admm",
+    ),  # fmt: skip
     "which with shards": ("sync through shards", "downpour", "easgd", "mixed"),
     "which that exchanges every 4 steps": ("easgd", "parallel_sgd", "diloco"),
 }

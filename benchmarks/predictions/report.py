@@ -12,9 +12,14 @@ from trainers.cost.counting import count_workload
 from trainers.cost.plan import PlanRequest
 from trainers.cost.planner import plan_work
 from trainers.cost.workload import Workload
+from trainers.spec import DataSpec
 
 MEDIAN, P90, NAMED, REGRET = 0.03, 0.06, 0.9, 0.03
 LEAST_CASES = 40
+DIVIDED = ("hybrid", "spatial")
+"""Which divide the layers of the model, each in its own way: what they do is counted by itself."""
+OF_A_SIZE = "mnist"
+"""Whose images have the size of those that are trained, MNIST's or digits enlarged to it, so that nothing is read."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,16 @@ class Comparison:
         profile, links = self.ledger.profile, self.ledger.links(place)
         if profile is None or links is None:
             return
-        counted = dict[bool, Workload]()  # hybrid alone divides its layers
+        counted = dict[str, Workload]()
         for case in cases_of(place):
             if not (rates := self.ledger.rates(case)):
                 continue
-            spec, is_hybrid = case.spec, case.algorithm == "hybrid"
-            if is_hybrid not in counted:
-                counted[is_hybrid] = count_workload(spec)
+            spec = case.spec
+            divides = case.algorithm if case.algorithm in DIVIDED else ""
+            if divides not in counted:
+                counted[divides] = count_workload(spec.model_copy(update={"data": DataSpec(name=OF_A_SIZE)}))
             request = PlanRequest(profile=profile, links=links, workers=(spec.workers.count,))
-            (found,) = plan_work(spec, counted[is_hybrid], request).candidates
+            (found,) = plan_work(spec, counted[divides], request).candidates
             assert found.least_per_s is not None
             assert found.most_per_s is not None
             yield Row(case, tuple(rates), found.examples_per_s, found.least_per_s, found.most_per_s)
