@@ -36,7 +36,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "hybrid",
         "spatial",
         "admm",
-    ),  # fmt: skip
+    ),
     "which with shards": ("sync through shards", "downpour", "easgd", "mixed"),
     "which that exchanges every 4 steps": ("easgd", "parallel_sgd", "diloco"),
 }
