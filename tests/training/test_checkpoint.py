@@ -42,6 +42,16 @@ def test_the_one_that_a_run_began_from_is_kept_too(tmp_path: Path) -> None:
     assert names(tmp_path) == ["000000002000", "000000004000"]
 
 
+def test_one_is_newer_than_those_ahead_of_it_behind_which_the_run_has_gone_back(tmp_path: Path) -> None:
+    for examples in (2000, 3000, 1000):
+        write(tmp_path, examples)
+    prune(tmp_path, keep_last=2, written=f"{1000:012d}")
+    assert names(tmp_path) == ["000000001000", "000000003000"]
+    write(tmp_path, 1500)
+    prune(tmp_path, keep_last=2, written=f"{1500:012d}")
+    assert names(tmp_path) == ["000000001000", "000000001500"]
+
+
 def test_nobody_finds_half_of_one_that_is_removed_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for examples in (1000, 2000):
         write(tmp_path, examples)

@@ -156,9 +156,15 @@ def _choice(about: dict[str, Any]) -> Choice:
     return Choice(found["processor"], tuple(found["measured"]), tuple(found["onednn"]))
 
 
-def prune(root: Path, keep_last: int, begin: str | None = None) -> None:
-    """Remove all but the newest checkpoints of a run, and the one that it began from: who joins it begins there too."""
-    for path in _checkpoints(root)[:-keep_last]:
+def prune(root: Path, keep_last: int, begin: str | None = None, written: str | None = None) -> None:
+    """Remove all but the newest checkpoints of a run, and the one that it began from: who joins it begins there too.
+
+    written: The name of the one that was just written. Those ahead of it are older: the run has gone back since.
+    """
+    found = _checkpoints(root)
+    if written is not None:
+        found.sort(key=lambda path: path.name <= written)
+    for path in found[:-keep_last]:
         if begin is None or path.resolve() != Path(begin).resolve():
             _remove(path)
     for path in root.glob(".*.gone"):  # a removal was killed

@@ -93,7 +93,7 @@ class Evaluator(BaseActor):
         assert self.setup is not None
         kept = checkpoint_of(self.setup, self._values(parts), self._rows(buffers), position, products)
         write_checkpoint(Path(folder), kept)
-        prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume)
+        prune(Path(folder).parent, keep_last, self.spec.checkpoint.resume, Path(folder).name)
 
     def export(self, path: str, parts: list[Any], buffers: list[Any], raw: bool = False) -> None:
         """Write the finished model: a safetensors file that plain PyTorch loads; raw: not the average."""
