@@ -1,18 +1,18 @@
-"""The network and the spec of the hybrid tests."""
+"""The network, the spec and the comparisons of the hybrid tests."""
 
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tests.equivalence.harness import (
-    Run,
-    digits_spec,
-    serial,
-    step_batches,
-)
+from tests.contracts.groups import Groups, rendezvous_for
+from tests.equivalence.harness import Run, digits_spec, run_all_reduce, serial, step_batches
+from trainers.collectives.protocol import Collectives
 from trainers.optim.buffers import Buffers
 from trainers.spec import TrainSpec
+from trainers.training.work import synchronous
 
 SCHEMES = ("a", "b", "c", "bc")
 
@@ -70,3 +70,25 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 def vectors(version: Buffers) -> list[Tensor]:
     return [version.params, *version.state.values()]
+
+
+def assert_same_bits_at_once(run: Run, kind: str, folder: Path) -> None:
+    """Three workers that step at the same time, on a real transport, come to the bits of those that take turns on the
+    local one; and each has the whole of its newest version by itself."""
+    contexts = [run.context() for _ in range(3)]  # made here, since threads share torch's generator
+    works = [list(synchronous(run.dataset, run.order, run.ranks(rank, 3), 1)) for rank in range(3)]
+
+    def body(collectives: Collectives) -> list[Tensor]:
+        algorithm = run.spec.algorithm.build(replace(contexts[collectives.rank], collectives=collectives))
+        for work in works[collectives.rank]:
+            algorithm.step(work)
+        gathered = vectors(algorithm.gather_state())
+        assert all(map(torch.equal, gathered, vectors(algorithm.local_state())))
+        return gathered
+
+    with rendezvous_for(kind) as rendezvous:
+        found = Groups(kind, folder, rendezvous).run(3, body)
+    elsewhere = run_all_reduce(run).buffers
+    assert elsewhere is not None
+    for state in found:
+        assert all(map(torch.equal, state, vectors(elsewhere)))

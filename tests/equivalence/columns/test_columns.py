@@ -1,6 +1,5 @@
 """`hybrid` with columns equals serial SGD on the network with grouped convolutions."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from tests.contracts.groups import Groups, rendezvous_for
 from tests.equivalence.harness import RECIPES, Run, run_all_reduce, run_through_shards, serial, step_batches
-from tests.equivalence.hybrid_net import distance, spec, vectors
+from tests.equivalence.hybrid_net import assert_same_bits_at_once, distance, spec
 from trainers.algorithms.hybrid.column_layers import Meeting
-from trainers.collectives.protocol import Collectives
 from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.networks.column_norm import ColumnNorm
 from trainers.models.registry import build_model
 from trainers.training.setup import check, set_up
-from trainers.training.work import synchronous
 
 MEETINGS = 8 * 4 * 4 + 8 * 4 * 4
 """Activities of one example that travel: below the third convolution, and below the fully connected layers."""
@@ -159,23 +155,7 @@ def test_columns_go_with_restricted_and_projected_layers(connect: dict[str, int]
 def test_workers_see_the_columns_of_all_others_in_shared_memory(tmp_path: Path) -> None:
     """On the real transport; its bits are the local one's, and also a survivor's alone."""
     run = run_of(4, 3, {"scheme": "c"}, epochs=1)
-    contexts = [run.context() for _ in range(3)]
-    works = [list(synchronous(run.dataset, run.order, run.ranks(rank, 3), 1)) for rank in range(3)]
-
-    def body(collectives: Collectives) -> list[Tensor]:
-        algorithm = run.spec.algorithm.build(replace(contexts[collectives.rank], collectives=collectives))
-        for work in works[collectives.rank]:
-            algorithm.step(work)
-        gathered = vectors(algorithm.gather_state())
-        assert all(map(torch.equal, gathered, vectors(algorithm.local_state())))
-        return gathered
-
-    with rendezvous_for("shared_memory") as rendezvous:
-        found = Groups("shared_memory", tmp_path, rendezvous).run(3, body)
-    elsewhere = run_all_reduce(run).buffers
-    assert elsewhere is not None
-    for state in found:
-        assert all(map(torch.equal, state, vectors(elsewhere)))
+    assert_same_bits_at_once(run, "shared_memory", tmp_path)
 
 
 @pytest.mark.parametrize(

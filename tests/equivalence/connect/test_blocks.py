@@ -1,6 +1,5 @@
 """`hybrid` with restricted connectivity equals serial SGD on a model with masked layers."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,12 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.contracts.groups import Groups, rendezvous_for
 from tests.equivalence.harness import RECIPES, Run, run_all_reduce, serial, step_batches
-from tests.equivalence.hybrid_net import distance, spec, vectors
+from tests.equivalence.hybrid_net import assert_same_bits_at_once, distance, spec, vectors
 from tests.equivalence.test_hybrid_variable_batch import variable_batch
-from trainers.collectives.protocol import Collectives
 from trainers.errors import SpecRejected
 from trainers.training.checkpoint import Checkpoint, Position, write_checkpoint
 from trainers.training.setup import check, set_up
-from trainers.training.work import synchronous
 
 WIDTHS = (64, 24, 12, 16, 10)
 RESTRICTED = ("head.3", "head.6")
@@ -148,23 +144,7 @@ def test_nothing_travels_between_the_layers_of_as_many_workers_as_blocks(blocks:
 def test_workers_see_the_blocks_of_all_others_in_shared_memory(tmp_path: Path, connect: dict[str, int]) -> None:
     """On the real transport; its bits are the local one's. Also with projections."""
     run = restricted(4, 3, {"scheme": "c", "connect": connect})
-    contexts = [run.context() for _ in range(3)]
-    works = [list(synchronous(run.dataset, run.order, run.ranks(rank, 3), 1)) for rank in range(3)]
-
-    def body(collectives: Collectives) -> list[Tensor]:
-        algorithm = run.spec.algorithm.build(replace(contexts[collectives.rank], collectives=collectives))
-        for work in works[collectives.rank]:
-            algorithm.step(work)
-        gathered = vectors(algorithm.gather_state())
-        assert all(map(torch.equal, gathered, vectors(algorithm.local_state())))
-        return gathered
-
-    with rendezvous_for("shared_memory") as rendezvous:
-        found = Groups("shared_memory", tmp_path, rendezvous).run(3, body)
-    elsewhere = run_all_reduce(run).buffers
-    assert elsewhere is not None
-    for state in found:
-        assert all(map(torch.equal, state, vectors(elsewhere)))
+    assert_same_bits_at_once(run, "shared_memory", tmp_path)
 
 
 def test_a_run_begins_without_the_weights_that_are_left_out(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`spatial` equals serial SGD on the model that nobody has divided."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.contracts.groups import Groups, rendezvous_for
 from tests.equivalence.harness import RECIPES, Run, run_all_reduce, serial, step_batches
-from tests.equivalence.hybrid_net import distance, vectors
+from tests.equivalence.hybrid_net import assert_same_bits_at_once, distance
 from tests.equivalence.spatial import nets
 from tests.equivalence.spatial.nets import Alex, Normalised, Plain, Residual, net, spec
 from tests.local_runs import LocalRun
 from trainers.algorithms.spatial import exchange
 from trainers.algorithms.spatial.layers import RowModel
 from trainers.algorithms.spatial.rows import Window
-from trainers.collectives.protocol import Collectives
 from trainers.errors import SpecRejected
 from trainers.models.registry import build_model
 from trainers.spec import TrainSpec, field_errors
 from trainers.training.checkpoint import read_checkpoint
 from trainers.training.setup import check, set_up
-from trainers.training.work import synchronous
 
 PAIR = (("spatial", 2), ("sync", 1))
 LARGER = {"data": {"name": "digits", "limit": 60, "random_resized_crop": 64}, "epochs": 1}
@@ -165,23 +161,7 @@ def test_what_travels_is_what_the_formula_says(virtual: int, count: int) -> None
 def test_workers_that_move_at_the_same_time_have_the_bits_of_those_that_take_turns(tmp_path: Path, kind: str) -> None:
     """And each of them has the whole of the last two versions by itself."""
     run = Run(spec(5, 3, epochs=1), net(Plain))
-    contexts = [run.context() for _ in range(3)]  # made here, since threads share torch's generator
-    works = [list(synchronous(run.dataset, run.order, run.ranks(rank, 3), 1)) for rank in range(3)]
-
-    def body(collectives: Collectives) -> list[Tensor]:
-        algorithm = run.spec.algorithm.build(replace(contexts[collectives.rank], collectives=collectives))
-        for work in works[collectives.rank]:
-            algorithm.step(work)
-        gathered = vectors(algorithm.gather_state())
-        assert all(map(torch.equal, gathered, vectors(algorithm.local_state())))
-        return gathered
-
-    with rendezvous_for(kind) as rendezvous:
-        found = Groups(kind, tmp_path, rendezvous).run(3, body)
-    elsewhere = run_all_reduce(run).buffers
-    assert elsewhere is not None
-    for state in found:
-        assert all(map(torch.equal, state, vectors(elsewhere)))
+    assert_same_bits_at_once(run, kind, tmp_path)
 
 
 def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
