@@ -1,13 +1,11 @@
 """`hybrid` with restricted connectivity, whose blocks move with the workers, and their projections too."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.faults.test_workers import DATA, ended_well, fault, has_trained, hurry, resized, spec
+from tests.faults.divided import divided_anew
+from tests.faults.test_workers import DATA, ended_well, spec
 from tests.runtime.runs import start
 from trainers import ClusterInfo, TrainSpec
 
@@ -34,19 +32,7 @@ def test_blocks_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path, conn
     name = f"faults-{'-'.join(connect)}"
     clean = ended_well(start(f"{name}-clean", train(0), tmp_path / "clean"), 40)
     watched = start(name, train(0.2), tmp_path)  # it is not to end meanwhile
-    has_trained(watched)
-    os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
-    fault(watched)
-    resized(watched, 2)  # somebody took its place
-    for workers in (1, 3):
-        watched.run.scale(workers)
-        resized(watched, workers)
-        has_trained(watched)
-    hurry(plan)
-    found = ended_well(watched, 40)
-    assert not [line for line in watched.of("log") if "back to the last checkpoint" in line["message"]]
-    for name, value in clean.items():
-        torch.testing.assert_close(found[name], value, rtol=0.01, atol=0.001)
+    found = divided_anew(watched, plan, clean, (1, 3))
     if "rank" in connect:
         assert found["fc2.weight"].shape == (24, 16 + 3)
         assert found["fc2.projection.weight"].shape == (2 * 3, 16)

@@ -1,13 +1,11 @@
 """`hybrid` with columns between real processes: its bits, and columns that move with the workers."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.faults.test_workers import DATA, ended_well, fault, has_trained, hurry, resized, spec
+from tests.faults.divided import divided_anew
+from tests.faults.test_workers import DATA, ended_well, spec
 from tests.runtime.runs import finished, start
 from tests.runtime.runs import spec as small
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
@@ -44,16 +42,4 @@ def test_columns_move_with_the_workers(cluster: ClusterInfo, tmp_path: Path) -> 
 
     clean = ended_well(start("faults-columns-clean", train(0), tmp_path / "clean"), 40)
     watched = start("faults-columns", train(0.2), tmp_path)  # it is not to end meanwhile
-    has_trained(watched)
-    os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
-    fault(watched)
-    resized(watched, 2)  # somebody took its place
-    for workers in (1, 2):
-        watched.run.scale(workers)
-        resized(watched, workers)
-        has_trained(watched)
-    hurry(plan)
-    found = ended_well(watched, 40)
-    assert not [line for line in watched.of("log") if "back to the last checkpoint" in line["message"]]
-    for name, value in clean.items():
-        torch.testing.assert_close(found[name], value, rtol=0.01, atol=0.001)
+    divided_anew(watched, plan, clean, (1, 2))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.faults.divided import divided_anew
 from tests.faults.test_workers import DATA, assert_equal, ended_well, fault, has_trained, hurry, resized, spec
 from tests.runtime.runs import start
 from trainers import ClusterInfo, TrainSpec
@@ -57,17 +58,5 @@ def test_rows_are_divided_anew_and_nothing_but_a_step_is_lost(
     """The same numbers, to float tolerance."""
     plan = tmp_path / "plan"
     watched = start("faults-rows", train(plan, 0.1), tmp_path / "run")  # it is not to end meanwhile
-    has_trained(watched)
-    os.kill(watched.of("actors")[0]["workers"][1]["pid"], signal.SIGKILL)
-    fault(watched)
-    resized(watched, 2)  # somebody took its place
-    for workers in (1, 3):
-        watched.run.scale(workers)
-        resized(watched, workers)
-        has_trained(watched)
-    hurry(plan)
-    found = ended_well(watched, 40)
+    divided_anew(watched, plan, clean, (1, 3))
     assert all(before["examples"] <= step["examples"] for before, step in pairwise(watched.of("step")))
-    assert not [line for line in watched.of("log") if "back to the last checkpoint" in line["message"]]
-    for name, value in clean.items():
-        torch.testing.assert_close(found[name], value, rtol=0.01, atol=0.001)
