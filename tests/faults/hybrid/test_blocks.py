@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.divided import divided_anew
+from tests.faults.hybrid.divided import divided_anew
 from tests.faults.test_workers import DATA, ended_well, spec
 from tests.runtime.runs import start
 from trainers import ClusterInfo, TrainSpec

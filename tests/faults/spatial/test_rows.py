@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.faults.divided import divided_anew
+from tests.faults.hybrid.divided import divided_anew
 from tests.faults.test_workers import DATA, assert_equal, ended_well, fault, has_trained, hurry, resized, spec
 from tests.runtime.runs import start
 from trainers import ClusterInfo, TrainSpec
