@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import trainers
@@ -107,10 +108,14 @@ def _bring_up(folder: Path, names: Sequence[str], cpus: int) -> None:
     head = _start(folder, names[0], ADDRESSES[0], room, *HEAD, f"--temp-dir={folder}")
     _wait(head, folder, (folder / "ray_current_cluster").exists)  # it is written when the head is ready
     to_head = f"--address={ADDRESSES[0]}:{PORT}"
-    others = [_start(folder, name, at, room, to_head) for name, at in zip(names[1:], ADDRESSES[1:], strict=False)]
     trainers.attach(f"{ADDRESSES[0]}:{PORT}")
-    for other in others:
-        _wait(other, folder, lambda: trainers.total_resources().cpus >= cpus * len(names))
+    for number, name in enumerate(names[1:], 1):  # one by one: Ray gives a node half a minute, whoever else starts
+        other = _start(folder, name, ADDRESSES[number], room, to_head)
+        _wait(other, folder, partial(_has, cpus * (number + 1)))
+
+
+def _has(cpus: int) -> bool:
+    return trainers.total_resources().cpus >= cpus
 
 
 def _start(folder: Path, namespace: str, address: str, *options: str) -> "subprocess.Popen[bytes]":

@@ -75,6 +75,11 @@ def test_a_head_that_ends_is_started_once_more(tmp_path: Path, monkeypatch: pyte
     assert not any(Path(one.temp_dir).exists() for one in started)
 
 
+def test_ports_of_a_head_are_none_that_a_connection_may_get_before_ray_binds_them() -> None:
+    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not [port for port in (head._free_port() for _ in range(100)) if lowest <= port <= highest]
+
+
 def test_what_ray_says_of_actors_that_end_does_not_reach_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

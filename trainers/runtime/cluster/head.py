@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +27,8 @@ from trainers.runtime.processes import descendants, kill_all, start_ticks, wait_
 
 START_TIMEOUT_S = 600.0
 """How long a head that is alive may take until it is ready; 5 s are usual, and 75 s were seen under a load of 30."""
+PORTS = 20000, 32768
+"""Above those that Ray gives to its workers, and below those that Linux gives to connections."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,12 @@ def _locked(state_dir: Path) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nothing listens on. Ray binds it seconds later, so it is none of those that Linux gives to
+    whoever asks for any one: the head would end, just as this process connects to it."""
+    while True:
+        port = random.SystemRandom().randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
 
 
 def _last_lines(log: Path) -> str:
