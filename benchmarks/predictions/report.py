@@ -9,7 +9,7 @@ from benchmarks.measurement.report import as_bullets, as_table
 from benchmarks.predictions.cases import PLACES, QUESTIONS, Case, Place, cases_of
 from benchmarks.predictions.ledger import Ledger
 from trainers.cost.counting import count_workload
-from trainers.cost.plan import PlanRequest
+from trainers.cost.plan import PlanRequest, StepProfile, Timed
 from trainers.cost.planner import plan_work
 from trainers.cost.workload import Workload
 from trainers.spec import DataSpec
@@ -68,6 +68,16 @@ class Answer:
         return self.place.title, self.question, _name(self.named), _name(self.fastest), f"{self.regret:.1%}"
 
 
+def beside_each_other(profile: StepProfile) -> StepProfile:
+    """Of a worker on a node whose neighbour is the other node: both are this machine."""
+    parts = {
+        name: Timed(median_s=profile.contention * part.median_s, spread_s=profile.contention * part.spread_s)
+        for name in ("data", "forward", "backward", "update")
+        if isinstance(part := getattr(profile, name), Timed)
+    }
+    return profile.model_copy(update=parts)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """All that the ledger has, against what the model says now: nothing of it is fitted."""
@@ -83,6 +93,8 @@ class Comparison:
         profile, links = self.ledger.profile, self.ledger.links(place)
         if profile is None or links is None:
             return
+        if place.gb_per_s is not None:
+            profile = beside_each_other(profile)
         counted = dict[str, Workload]()
         for case in cases_of(place):
             if not (rates := self.ledger.rates(case)):

@@ -51,6 +51,14 @@ def test_workers_fill_the_switches_in_order() -> None:
     assert fleet(1, 2, 3, 4, on=uneven).most.tolist() == [1, 1, 2, 3]
 
 
+def test_workers_share_cores_and_what_lies_beside_them() -> None:
+    """Two cores: a second worker makes both a fifth slower, and a third and fourth have to share the cores."""
+    found = fleet(1, 2, 4, 5, cores=2, contention=0.2)
+    assert found.crowding.tolist() == pytest.approx([1.0, 1.2, 2 * 1.2, 2 * 1.2])
+    assert fleet(1, 2, 4, 5).crowding.tolist() == [1.0] * 4
+    assert fleet(1, 2, 4, 8, contention=0.1).crowding.tolist() == pytest.approx([1.0, 1.1, 1.3, 1.3])
+
+
 def test_a_canonical_sum_through_messages() -> None:
     """Of 4 MB among 4 workers each sends 3/4 of its part in pieces and 3/4 of the result: 6 MB at 1 GB/s, in 6
     messages of 1 ms."""

@@ -1,18 +1,25 @@
 """Profiles of a step: what is timed, and that two workers' link is timed by the transport of a run."""
 
+import multiprocessing
+from multiprocessing import Pipe
+
 import pytest
 import torch
 
-from trainers.cost import step_timing
+from trainers.cost import neighbours, step_timing
 from trainers.cost.link_timing import time_link
+from trainers.cost.neighbours import contention
 from trainers.cost.plan import PlanRequest, Timed
 from trainers.cost.planner import plan_spec
+from trainers.cost.step_timer import steps_of
+from trainers.errors import RunFailed
 from trainers.spec import TrainSpec
 
 
 @pytest.mark.parametrize("algorithm", ["sync", "downpour", "hybrid"])
 def test_a_step_is_timed_in_its_parts_and_can_be_planned_with(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_timing, "time_link", lambda: (1e-4, 1e9))
+    monkeypatch.setattr(step_timing, "neighbours_of", lambda spec: 0)
     spec = TrainSpec.model_validate({"model": "mlp", "data": "digits", "batch": 500, "algorithm": algorithm, "seed": 3})
     done, threads = list[int](), torch.get_num_threads()
     profile = step_timing.profile_step(spec, steps=4, on_step=done.append)  # more steps than an epoch has
@@ -22,6 +29,7 @@ def test_a_step_is_timed_in_its_parts_and_can_be_planned_with(algorithm: str, mo
     plan = plan_spec(spec, PlanRequest(profile=type(profile).model_validate_json(profile.model_dump_json())))
     assert plan.device == profile.device
     assert plan.of(1).computing_s > 0
+    assert (profile.neighbours, profile.contention) == (0, 1.0)
 
 
 def test_one_disturbed_step_moves_neither_median_nor_spread() -> None:
@@ -34,3 +42,27 @@ def test_the_link_between_two_workers() -> None:
     latency_s, bytes_per_s = time_link()
     assert latency_s > 0
     assert bytes_per_s > 0
+
+
+@pytest.mark.long  # starts processes with torch
+def test_steps_are_timed_beside_others_too() -> None:
+    spec = TrainSpec.model_validate({"model": "mlp", "data": "digits", "batch": 500, "seed": 3})
+    with steps_of(spec) as timer:
+        timer.step()
+        alone = list(timer.seconds)
+        assert contention(timer, spec, 2, steps=3) >= 1.0
+        assert len(timer.seconds) == 3
+    assert len(alone) == 1
+    assert not multiprocessing.active_children()
+
+
+def test_a_neighbour_that_dies_is_told() -> None:
+    mine, theirs = Pipe()
+    theirs.close()
+    with pytest.raises(RunFailed, match="is there memory for both"):
+        neighbours._await_first_steps(mine)
+
+
+def test_workers_with_gpus_of_their_own_have_no_neighbours() -> None:
+    spec = TrainSpec.model_validate({"model": "mlp", "data": "digits", "device": "cuda", "workers": {"gpus": 1}})
+    assert neighbours.neighbours_of(spec) == 0

@@ -44,6 +44,10 @@ class StepProfile(Figures):
     backward: Timed
     update: Timed
     """Of all parameters."""
+    neighbours: int = Field(default=0, ge=0)
+    """Processes that made such steps beside it, each on cores of its own; 0: nobody did."""
+    contention: float = Field(default=1.0, ge=1.0)
+    """How many times as long a step took meanwhile, since cores share caches and memory."""
     link_latency_s: float = Field(ge=0)
     """Of a meeting of two workers."""
     link_bytes_per_s: float = Field(gt=0)

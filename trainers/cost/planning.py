@@ -20,7 +20,7 @@ from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import cluster_of_links
 from trainers.cost.plan import Candidate, Plan, PlannedExchange, PlanRequest, recommended
-from trainers.cost.profiled import between, check_profile, machine_of, pace_of_profile
+from trainers.cost.profiled import between, check_profile, contention_of, machine_of, pace_of_profile
 from trainers.cost.schedules.asynchronous import Visits, downpour_step, easgd_step, mixed_step, rhythm_of
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.hybrid import hybrid_step
@@ -65,6 +65,8 @@ class Machines:
     """The fastest and the slowest that nine of ten runs have; None where nothing was timed."""
     cores: int | None = None
     """Of each node, where workers share them."""
+    contention: float = 0.0
+    """As `Fleet` has it."""
 
 
 def usual_counts(spec: TrainSpec, machines: Machines) -> range:
@@ -94,7 +96,8 @@ def machines_of(spec: TrainSpec, work: Workload, request: PlanRequest) -> Machin
         measured = machine_of(profile) if links is None else cluster_of_links(links, profile.device, spec)
         is_one = links is None or len(links.nodes) == 1
         cores = max(1, profile.cores // spec.workers.threads) if is_one else None
-        return Machines(measured, pace_of_profile(profile), f"{profile.steps} steps timed", between(profile), cores)
+        basis, contention = f"{profile.steps} steps timed", contention_of(profile)
+        return Machines(measured, pace_of_profile(profile), basis, between(profile), cores, contention)
     if profile is None:
         try:
             pace = pace_of(cluster.device, work, spec.batch.per_worker)
@@ -119,6 +122,7 @@ def fleet_of(spec: TrainSpec, machines: Machines, workers: Sequence[int]) -> Fle
         np.full(len(counts), spec.ps.shards),
         memory_is_shared=spec.workers.gpus == 0 and spec.transport in ("auto", "shared_memory"),
         cores=machines.cores,
+        contention=machines.contention,
     )
 
 
@@ -316,7 +320,7 @@ def _corner(spec: TrainSpec, work: Workload, machines: Machines) -> float | None
     if not isinstance(config, DownpourConfig | EasgdConfig):
         return None
     most = min(machines.cluster.num_devices, 4096)
-    fleet = replace(fleet_of(spec, machines, [most]), cores=None)
+    fleet = replace(fleet_of(spec, machines, [most]), cores=None, contention=0.0)
     visits = Visits(spec, work, machines.pace, fleet, rhythm_of(config))
     think = np.array([visits.alone_s + machines.pace.data_s])
     return float(corner(think, visits.service_s)[0]) if visits.service_s[0] > 0 else None

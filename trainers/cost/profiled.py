@@ -69,6 +69,11 @@ def pace_of_profile(profile: StepProfile) -> Pace:
     )
 
 
+def contention_of(profile: StepProfile) -> float:
+    """By what share each worker beside another makes its steps longer: as each of the neighbours did."""
+    return (profile.contention - 1) / profile.neighbours if profile.neighbours else 0.0
+
+
 def between(profile: StepProfile) -> tuple[Pace, Pace]:
     """The paces between which that of nine runs of ten lies, if steps of a run spread as those that were timed.
 

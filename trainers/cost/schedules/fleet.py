@@ -1,7 +1,7 @@
 """The candidates of a plan: arrays of numbers of workers and shards, and where these hang on a cluster's switches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class Fleet:
     """Whether the workers of a switch exchange through memory that all of them see."""
     cores: int | None = None
     """Of each switch, where workers may have to share them; None: each worker has its device for itself."""
+    contention: float = 0.0
+    """By what share each worker that computes beside another, on cores of its own, makes its steps longer."""
 
     @property
     def nodes(self) -> Ints:
@@ -66,10 +68,10 @@ class Fleet:
 
     @property
     def crowding(self) -> Floats:
-        """How many times as long a worker computes because others share its cores."""
-        if self.cores is None:
-            return np.ones(len(self.workers))
-        return np.maximum(1.0, self.most / self.cores)
+        """How many times as long a worker computes because others share its cores, or the caches beside them."""
+        cores = self.most if self.cores is None else self.cores
+        beside = np.minimum(self.most, cores) - 1
+        return np.maximum(1.0, self.most / cores) * (1 + self.contention * beside)
 
     @property
     def inside(self) -> DescribedLink:
@@ -107,9 +109,7 @@ class Fleet:
     def with_workers(self, workers: Sequence[int] | Ints, virtual: Ints | None = None) -> "Fleet":
         """As many candidates on the same cluster, with other workers."""
         count = np.asarray(workers)
-        return Fleet(
-            self.cluster, count, count if virtual is None else virtual, self.shards, self.memory_is_shared, self.cores
-        )
+        return replace(self, workers=count, virtual=count if virtual is None else virtual)
 
 
 def _at_most(link: DescribedLink, bytes_per_s: Floats) -> Floats:

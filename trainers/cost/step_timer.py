@@ -1,0 +1,111 @@
+"""One worker that makes the steps of a spec, each part timed."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from trainers import user_code
+from trainers.cost.timing import wait_for
+from trainers.data.batches import Batch
+from trainers.models.products.measure import choose
+from trainers.optim.buffers import Buffers
+from trainers.optim.gradient import TensorGradient
+from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spec import TrainSpec
+from trainers.training.setup import Setup, set_up
+
+WARM_UPS = 3
+
+
+class StepTimer:
+    """Steps of one worker without anybody else, each part timed."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, params = setup, setup.begin()[0].buffers.params
+        start = Buffers(params, setup.own_optimizer.initial_state(params))
+        self.current, self.following = (_copied(start, setup.replica.device) for _ in range(2))
+        self.gradient = torch.zeros_like(self.current.params)
+        self.rule = SliceUpdate(setup.own_optimizer, self.gradient.numel(), self.gradient.device)
+        self.batches = _endless(setup)
+        self.forget()
+
+    def forget(self) -> None:
+        """All that was timed so far."""
+        self.data: list[float] = []
+        self.forward: list[float] = []
+        self.backward: list[float] = []
+        self.update: list[float] = []
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each step."""
+        return [sum(parts) for parts in zip(self.data, self.forward, self.backward, self.update, strict=True)]
+
+    def step(self) -> None:
+        """One, in seconds."""
+        device, replica, marks = self.setup.replica.device, self.setup.replica, [time.perf_counter()]
+
+        def mark(_: float = 0.0) -> None:
+            wait_for(device)
+            marks.append(time.perf_counter())
+
+        batch = next(self.batches)
+        mark()
+        total = replica.gradient(self.current.params, batch, self.gradient, on_weight=mark)
+        mark()
+        rate = self.setup.schedule(0)
+        self.rule.apply(
+            [Contribution(TensorGradient(self.gradient), max(total.weight, 1.0), rate)], self.current, self.following
+        )
+        mark()
+        self.current, self.following = self.following, self.current
+        spans = [b - a for a, b in itertools.pairwise(marks)]
+        for into, seconds in zip((self.data, self.forward, self.backward, self.update), spans, strict=True):
+            into.append(seconds)
+
+
+@contextmanager
+def steps_of(spec: TrainSpec, on_step: Callable[[int], None] = lambda done: None) -> Iterator[StepTimer]:
+    """One worker of the spec that has made its first steps, and forgotten how long they took.
+
+    Args:
+        spec: Of a single worker.
+        on_step: Called after each of these steps with their number.
+
+    Raises:
+        SpecRejected: As in a run, for data, task, model or device.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(spec.workers.threads)
+    try:
+        with user_code.on_path(spec.code):
+            setup = set_up(spec, None)
+            with setup.dataset:
+                timer = StepTimer(setup)
+                timer.step()
+                if seen := setup.replica.products.seen:  # as a run does: with the library that is faster here
+                    setup.replica.multiply_as(choose(set(seen)))
+                for done in range(WARM_UPS):
+                    timer.step()
+                    on_step(done + 1)
+                timer.forget()
+                yield timer
+    finally:
+        torch.set_num_threads(before)
+
+
+def _endless(setup: Setup) -> Iterator[Batch]:
+    """The first worker's minibatches of one epoch after another."""
+    epoch = 0
+    while True:
+        whole = range(max(1, setup.dataset.num_train // setup.spec.batch.per_worker))
+        yield from setup.dataset.batches((epoch, setup.order.examples(epoch, index)) for index in whole)
+        epoch += 1
+
+
+def _copied(start: Buffers, device: torch.device) -> Buffers:
+    state = {name: vector.to(device, copy=True) for name, vector in start.state.items()}
+    return Buffers(start.params.to(device, copy=True), state)
