@@ -76,9 +76,9 @@ class GroupRendezvous(Store):
             self.line.get(f"{self.prefix}/{key}", timeout.total_seconds() if timeout else None)
 
 
-def _meet(config: GroupConfig, store: GroupRendezvous, given_up: Callable[[], bool]) -> None:
+def _meet(config: GroupConfig, store: GroupRendezvous, given_up: Callable[[], bool], about: bytes) -> None:
     """Until all members are there. By looking again and again: who gives them up has no hold yet on the connection."""
-    store.set(f"here-{config.rank}", b"")
+    store.set(f"here-{config.rank}", about)
     deadline, pause_s = time.monotonic() + config.join_timeout_s, FIRST_LOOK_S
     for k in range(config.size):
         while not store.check([f"here-{k}"]):
@@ -88,9 +88,24 @@ def _meet(config: GroupConfig, store: GroupRendezvous, given_up: Callable[[], bo
             pause_s = min(2 * pause_s, LAST_LOOK_S)
 
 
-def form_group(config: GroupConfig, store: GroupRendezvous, given_up: Callable[[], bool]) -> Group:
-    """The library's group, once all members are there: only then does the short timeout begin to count."""
-    _meet(config, store, given_up)
+def form_group(
+    config: GroupConfig, store: GroupRendezvous, given_up: Callable[[], bool], about: bytes
+) -> tuple[Group, list[bytes]]:
+    """The library's group, once all members are there: only then does the short timeout begin to count.
+
+    Args:
+        config: Of the group.
+        store: Where they meet.
+        given_up: Whether to wait for the others no longer.
+        about: What the others are to know of this member.
+
+    Returns:
+        The group, and what each member said about itself, by rank.
+
+    Raises:
+        PeerLost: Somebody did not come.
+    """
+    _meet(config, store, given_up, about)
     timeout = timedelta(seconds=config.timeout_s)
     try:
         if config.device.type == "cuda":
@@ -103,7 +118,7 @@ def form_group(config: GroupConfig, store: GroupRendezvous, given_up: Callable[[
             options._threads = 2
         options._timeout = timeout
         group: Group = make(store, config.rank, config.size, options)
-        return group
+        return group, [store.get(f"here-{k}") for k in range(config.size)]
     except RuntimeError as error:
         raise PeerLost(f"worker {config.rank} could not join its group: {reason_of(error)}") from error
 

@@ -63,6 +63,21 @@ class Messages(ABC):
         for handle in sent:
             handle.wait()
 
+    def trade(self, send: Sequence[Sequence[Tensor]], receive: Sequence[Sequence[Tensor]]) -> None:
+        """Send `send[k]` to each other worker k and fill `receive[k]` with what k sends, all at the same time: flat
+        vectors of any type, of the same sizes at both ends. What travels is counted by the caller.
+
+        Everybody sends to the next first, and receives from the one before, so that no link has to carry two at once.
+        """
+        others = [(self.rank + turn) % self.size for turn in range(1, self.size)]
+        sent = [self._send(vector, to) for to in others for vector in send[to] if vector.numel()]
+        for source in reversed(others):
+            for into in receive[source]:
+                if into.numel():
+                    self._receive(into, source).wait()
+        for handle in sent:
+            handle.wait()
+
     @abstractmethod
     def _send(self, vector: Tensor, to: int) -> Handle[None]:
         """`send`, of at least one element."""

@@ -8,10 +8,12 @@ rendezvous, which tells all the others when one of these ends, and waiting is do
 
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -19,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.collectives.group_forming import Group, GroupConfig, GroupRendezvous, form_group, reason_of
-from trainers.collectives.messages import ThreadLane
+from trainers.collectives.messages import Messages, ThreadLane
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum
@@ -32,6 +34,8 @@ from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient, TensorGradient
 
 T = TypeVar("T")
+Round = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""What goes to each worker, and what comes from each; by rank."""
 
 GRACE_S = 0.5  # for what a peer had sent before it closed
 POLL_S = 0.0002  # NCCL tells of its end only when asked
@@ -58,12 +62,17 @@ class ProcessGroupCollectives(Collectives):
         self.under_way: list[dist.Work] = []
         self.line = reach_rendezvous(config.store_address, config.join_timeout_s)
         self.meeting = GroupRendezvous(reach_rendezvous(config.store_address, config.join_timeout_s), config.prefix)
+        listener, mine = listen(own_host(self.line), self.size)
+        self.group: Group | None
         try:
-            self.group: Group | None = form_group(config, self.meeting, given_up)
+            self.group, members = form_group(config, self.meeting, given_up, _packed(mine))
         except BaseException:
+            listener.close()
             self.line.close()
             self.meeting.line.close()
             raise
+        self.pieces = self._lane_of(listener, members)
+        """On which vectors travel whose parts go to different workers, but on GPUs."""
         self.line.set_at_end(f"{config.prefix}/closed")
         threading.Thread(target=self._listen, name=f"listener of {config.prefix}", daemon=True).start()
 
@@ -74,11 +83,14 @@ class ProcessGroupCollectives(Collectives):
         outbox = torch.cat([tensor.reshape(-1) for tensor in send]).to(self.device)
         sizes = [tensor.numel() for tensor in receive]
         inbox = outbox.new_empty(sum(sizes))
+        going, coming = torch.split(outbox, _sizes(send)), torch.split(inbox, sizes)
 
         def deliver() -> None:
-            for own, came in zip(receive, torch.split(inbox, sizes), strict=True):
+            for own, came in zip(receive, coming, strict=True):
                 own.copy_(came.view_as(own))
 
+        if self.device.type == "cpu":
+            return self._trade([(going, coming)], deliver)
         return self._begin(lambda group: [_exchange(group, outbox, _sizes(send), inbox, sizes)], deliver)
 
     def barrier(self, signal: int = 0) -> Handle[int]:
@@ -97,6 +109,14 @@ class ProcessGroupCollectives(Collectives):
         cuts = [cut.stop - cut.start for cut in self.shares(reduction.numel)]
         own = dict(zip(reduction.nodes(self.rank), parts, strict=True))
 
+        def ordered() -> Gradient:
+            return TreeSum(reduction.num_virtual, boxes.found)
+
+        if self.device.type == "cpu":
+            rounds = [(inbox.cuts_of(own, self.shares(reduction.numel)), inbox.rows) for inbox in boxes.all]
+            boxes.filling = self._trade(rounds, ordered)
+            return boxes.filling
+
         def exchanges(group: Group) -> list[dist.Work]:
             works = []
             for inbox in boxes.all:
@@ -104,12 +124,16 @@ class ProcessGroupCollectives(Collectives):
                 works.append(_exchange(group, part, cuts if inbox.node else [0] * self.size, inbox.vector, inbox.sizes))
             return works
 
-        boxes.filling = self._begin(exchanges, lambda: TreeSum(reduction.num_virtual, boxes.found))
+        boxes.filling = self._begin(exchanges, ordered)
         return boxes.filling
 
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         self._count_gather(vector.numel())
         cuts = self.shares(vector.numel())
+        if self.device.type == "cpu":
+            rows = [vector[cut] for cut in cuts]
+            agreement = self.barrier(signal)
+            return self._trade([([rows[self.rank]] * self.size, rows)], agreement.wait)
         largest = torch.tensor([signal], device=self.device)
 
         def broadcasts(group: Group) -> list[dist.Work]:
@@ -151,9 +175,12 @@ class ProcessGroupCollectives(Collectives):
     def lane(self, index: int) -> ThreadLane:
         prefix, line, join_s = f"{self.config.prefix}/lane-{index}", self.meeting.line, self.config.join_timeout_s
         listener, mine = listen(own_host(line), self.size)
-        line.set(f"{prefix}/{self.rank}", json.dumps(astuple(mine)).encode())
-        found = [json.loads(line.get(f"{prefix}/{k}", join_s)) for k in range(self.size)]
-        endpoints = [TcpEndpoint((host, port), token) for (host, port), token in found]
+        line.set(f"{prefix}/{self.rank}", _packed(mine))
+        return self._lane_of(listener, [line.get(f"{prefix}/{k}", join_s) for k in range(self.size)])
+
+    def _lane_of(self, listener: socket.socket, members: Sequence[bytes]) -> ThreadLane:
+        """One whose members listen where they said."""
+        endpoints = [TcpEndpoint((host, port), token) for (host, port), token in map(json.loads, members)]
         messages = TcpMessages(self.rank, self.nodes, endpoints, listener, self.config.timeout_s, self.meter)
         lane = ThreadLane(messages, self)
         self.lanes.append((lane, messages))
@@ -212,6 +239,30 @@ class ProcessGroupCollectives(Collectives):
 
         return Handle(finish)
 
+    def _trade(self, rounds: Sequence[Round], result: Callable[[], T]) -> Handle[T]:
+        """The library's own exchange uses a link one way after the other where that is slow: its connections carry both
+        ways, and whoever begins later is not heard until the first has done."""
+        plain = [tuple([_plain(vector) for vector in vectors] for vectors in each) for each in rounds]
+
+        def exchange(messages: Messages) -> None:
+            for own, into in ((send[self.rank], receive[self.rank]) for send, receive in plain):
+                if own.data_ptr() != into.data_ptr():
+                    into.copy_(own)
+            by_worker = [[[each[way][k] for each in plain] for k in range(self.size)] for way in (0, 1)]
+            messages.trade(*by_worker)
+
+        traded = self.pieces.begin(exchange)
+
+        def finish() -> T:
+            try:
+                traded.wait()
+            except PeerLost:
+                self.line.close()  # so that peers which only wait for this one are told too
+                raise
+            return result()
+
+        return Handle(finish)
+
     def _stand_still(self, work: dist.Work) -> None:
         """Until the work has ended, well or badly; PeerLost if that can no longer be expected."""
         ended = work.is_completed if self.device.type == "cuda" else _told_of(work, self.news)
@@ -249,6 +300,16 @@ class Inbox:
     sizes: list[int]
     """Elements by worker."""
     vector: Tensor
+
+    @cached_property
+    def rows(self) -> Sequence[Tensor]:
+        """What arrives from each worker."""
+        return torch.split(self.vector, self.sizes)
+
+    def cuts_of(self, own: dict[Node, Tensor], cuts: Sequence[slice]) -> list[Tensor]:
+        """What goes to each worker: its share of this worker's part, if this one has so many."""
+        part = own[self.node] if self.node else None
+        return [self.vector[:0] if part is None else part[cut] for cut in cuts]
 
 
 class Inboxes:
@@ -309,6 +370,15 @@ def _bury(group: list[Group], works: list[dist.Work]) -> None:
         with news:
             news.wait_for(ended)
     group.clear()
+
+
+def _packed(endpoint: TcpEndpoint) -> bytes:
+    return json.dumps(astuple(endpoint)).encode()
+
+
+def _plain(vector: Tensor) -> Tensor:
+    """The same memory, as numbers that numpy knows."""
+    return vector.view(torch.int16) if vector.dtype == torch.bfloat16 else vector
 
 
 def _sizes(tensors: Sequence[Tensor]) -> list[int]:
