@@ -95,7 +95,7 @@ def held_by_a_worker(spec: TrainSpec) -> str:
         return "parameters and optimizer state of its part, its gradient, and all parameters as they were built"
     if not traits.own_replicas:
         if isinstance(spec.algorithm, HybridConfig):
-            kept = "; of the fully connected layers for its part alone, and all their parameters as they were built"
+            kept = " (of the fully connected layers its part), and these layers as they were built"
         versions = "two versions of parameters" if spec.compress is None else "parameters"
         return f"{versions} and optimizer state, gradients{kept}"
     own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
