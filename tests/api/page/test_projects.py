@@ -159,7 +159,11 @@ def test_a_project_that_is_written_before_the_list_has_come_is_chosen(
 ) -> None:
     service.client.create_project("vision")
     one, held = visit(), list[Route]()
-    one.page.route("**/v1/projects", held.append)
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    one.page.route("**/v1/projects", hold)
     page = one.go("new")
     page.get_by_label("Spec, as YAML or JSON").fill("project: vision\nepochs: 3\n")
     expect(page.locator(".verdict")).to_contain_text("3 epochs")
