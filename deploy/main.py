@@ -17,6 +17,7 @@ from api.cli.context import BAD_INPUT, CliContext, ServeOptions
 from deploy.settings import Settings, config_file, guide_dir
 from deploy.sign_in import oidc_config, way_in
 from deploy.tokens import database, has_token, no_token, opened_tokens
+from deploy.watchdog import ends_if_it_stands_still
 
 if TYPE_CHECKING:
     from service import ClusterInfo, Mirror, Quotas, Resources, Runs, Store, Tracking
@@ -116,7 +117,8 @@ def serve(settings: Settings, options: ServeOptions) -> None:
     listening = bind(options.host, options.port, is_guarded=demands)
     with contextlib.closing(listening), _alone(options.state_dir), _trackers(settings, options.state_dir) as trackers:
         address = options.address or start_head(options.state_dir, options.num_cpus).address
-        cluster = attach(address, json_logs=settings.log_format == "json")
+        with ends_if_it_stands_still():
+            cluster = attach(address, json_logs=settings.log_format == "json")
         store = open_store(settings, options.state_dir)
         try:
             growth = Growth(tuple(settings.grows_to) if options.address else ())  # a head of our own does not grow
