@@ -39,8 +39,8 @@ ASKS = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>Sign in the command line? · Millrace</title>
 <style>
-  body {{ max-width: 34rem; margin: 15vh auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif;
-    color-scheme: light dark; }}
+  :root {{ color-scheme: light dark; background: Canvas; color: CanvasText; }}
+  body {{ max-width: 34rem; margin: 15vh auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
   a {{ display: inline-block; padding: .6rem 1rem; border: 2px solid; border-radius: .4rem; font-weight: 600; }}
   code {{ font-size: 1.4rem; }}
 </style>

@@ -6,8 +6,11 @@ import { api } from "./http.js";
 
 export const DEFAULT = "default";
 
-/** A select of the projects that there are, hidden where there is one; `chosen` is there from the first. */
-export function projectSelect(chosen, none, signal, changed) {
+/**
+ * A select of the projects that there are, hidden where there is one; `chosen` is there from the first. `named` tells
+ * which one a text names that may have been written before the list has come.
+ */
+export function projectSelect(chosen, none, signal, changed, named) {
   const select = el("select", { "aria-label": "Project", hidden: !chosen, onchange: changed });
   const fill = (names) => {
     const all = [...new Set(chosen ? [...names, chosen] : names)];
@@ -22,6 +25,7 @@ export function projectSelect(chosen, none, signal, changed) {
     ({ projects }) => {
       chosen = select.value;
       fill(projects.map(({ name }) => name));
+      if (named) select.value = named();
     },
     () => {}, // without the list there is no choice
   );

@@ -5,7 +5,7 @@ import { duration, figure } from "../lib/format.js";
 import { api } from "../lib/http.js";
 import { badge, every, facts, heading, progressBar, section, setBadge, setProgress, table } from "../parts/widgets.js";
 import { BUSY } from "../lib/states.js";
-import { matter, projectTable } from "./project_table.js";
+import { matter, newProjectButton, projectTable } from "./project_table.js";
 
 const REFRESH_MS = 3000;
 
@@ -18,10 +18,12 @@ export function clusterView(main, _, signal) {
   const idle = el("p", { class: "note", hidden: true }, "Nothing runs."),
     empty = el("p", { class: "note", hidden: true }, "Nobody waits.");
   const projects = projectTable(() => refresh());
+  const create = newProjectButton(() => refresh());
+  create.hidden = true; // until the service has said whose page this is
   const shared = section("Projects", projects.element);
   shared.hidden = true;
   main.append(
-    heading("Cluster"),
+    heading("Cluster", create),
     amounts,
     details,
     shared,
@@ -36,6 +38,7 @@ export function clusterView(main, _, signal) {
       api("v1/projects", { signal }),
       api("v1/me", { signal }),
     ]);
+    create.hidden = me.role !== "admin";
     shared.hidden = !matter(listed.projects);
     projects.update(listed.projects, me);
     amounts.replaceChildren(

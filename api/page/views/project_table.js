@@ -1,4 +1,4 @@
-// The table of projects: what each may have, and what it uses of it.
+// The table of projects: what each may have, and what it uses of it; and the button that makes a new one.
 
 import { el, keyed, setText } from "../lib/dom.js";
 import { figure, percent } from "../lib/format.js";
@@ -33,6 +33,12 @@ export function projectTable(done) {
   };
   return { element, update };
 }
+
+/** Makes a project, for admins of the service; `done` is called when there is one. */
+export const newProjectButton = (done) =>
+  actionButton("New project", "", async () => {
+    if (await projectDialog(null, true)) await done();
+  });
 
 /** Whether there is anything to show of projects. */
 export const matter = (projects) =>

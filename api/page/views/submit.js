@@ -50,7 +50,7 @@ class SpecForm {
     this.latest = 0;
     this.key = newKey();
     this.start = el("select", { "aria-label": "Begin with", onchange: () => this.#begun() });
-    this.project = projectSelect("", "", signal, () => this.#assigned());
+    this.project = projectSelect("", "", signal, () => this.#assigned(), () => projectOf(this.editor.text));
     this.editor = new Editor(
       "",
       () => this.#typed(),

@@ -85,6 +85,7 @@ def views_of(scene: Scene) -> list[View]:
         View("models", "models", ready="tbody tr"),
         View("models-of-a-name", "models?name=digits", ready="tbody tr"),
         View("cluster", "cluster", ready=".amount"),
+        View("cluster-new-project", "cluster", press("New project")),
         View("cluster-edit-project", "cluster", press("Edit the project vision")),
         View("plan", "plan"),
         View("plan-made", "plan", plan, ready=".plan, form"),

@@ -1,10 +1,11 @@
-"""Projects on the page: a filter, a choice in the form, and what each uses; nothing of it where there is only one."""
+"""Projects on the page: how they are made, a filter, a choice in the form, and what each uses; where there is only one,
+no more than how another is made."""
 
 import re
 from collections.abc import Callable
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.api.conftest import Service
 from tests.api.page.conftest import Visit, visitors
@@ -22,6 +23,7 @@ def test_with_the_default_project_alone_there_is_nothing_of_projects(
     page = one.go("cluster")
     expect(page.get_by_role("link", name="first")).to_be_visible()
     expect(page.get_by_role("heading", name="Projects")).to_be_hidden()
+    expect(page.get_by_role("button", name="New project")).to_be_visible()
     expect(one.go(f"jobs/{job.id}").get_by_text("Project", exact=True)).to_have_count(0)
 
 
@@ -90,9 +92,84 @@ def test_an_admin_deletes_a_project_and_nobody_else_sees_how(serve: Callable[...
             row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="old")
             expect(row).to_be_visible()
             expect(row.get_by_role("button")).to_have_count(2 if bearer is root else 0)
+            expect(page.get_by_role("button", name="New project")).to_have_count(1 if bearer is root else 0)
         row.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete the project").click()
         expect(page.get_by_role("heading", name="Projects")).to_be_hidden()
+
+
+def test_a_project_is_made_once_all_its_fields_are_right(service: Service, visit: Callable[..., Visit]) -> None:
+    page = visit().go("cluster")
+    page.get_by_role("button", name="New project").click()
+    box = page.get_by_role("dialog", name="New project")
+    create, trouble = box.get_by_role("button", name="Create"), box.get_by_role("alert")
+    expect(box.get_by_label("Name")).to_be_focused()
+    expect(box.get_by_label("Members")).to_have_value("everybody")
+    assert Axe().run(page, options=WCAG_AA).violations_count == 0
+    create.click()
+    expect(trouble).to_contain_text("Name: ")
+    box.get_by_label("Name").fill("two words")
+    create.click()
+    expect(trouble).to_have_text(
+        "Name: Only letters, digits, dots, dashes and underscores, and a letter or a digit first."
+    )
+    box.get_by_label("Name").fill("default")
+    box.get_by_label("Jobs").fill("0")
+    create.click()
+    expect(trouble).to_contain_text("Jobs that run at once: ")
+    box.get_by_label("Jobs").fill("")
+    create.click()
+    expect(trouble).to_contain_text("there is a project 'default' already")
+    box.get_by_label("Name").fill("vision-2.0")
+    box.get_by_label("CPUs").fill("2.5")
+    box.get_by_label("Disk").fill("0.5")
+    box.get_by_label("Members").fill("ann, bob")
+    box.get_by_label("Its own admins").fill("eve")
+    box.get_by_label("Its own admins").press("Tab")
+    page.keyboard.press("Enter")  # on the button
+    row = page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="vision-2.0")
+    expect(row).to_contain_text("0 of 2.5")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    project = service.client.project("vision-2.0")
+    assert (project.share, project.members, project.admins) == (1.0, ("ann", "bob"), ("eve",))
+    quota = project.quota
+    assert (quota.jobs, quota.cpus, quota.gpus, quota.disk_bytes) == (None, 2.5, None, 500_000_000)
+
+
+def test_a_new_project_is_as_the_form_shows_it_where_only_its_name_is_written(
+    service: Service, visit: Callable[..., Visit]
+) -> None:
+    page = visit().go("cluster")
+    page.get_by_role("button", name="New project").click()
+    box = page.get_by_role("dialog")
+    box.get_by_label("Name").fill("vision")
+    shown = [box.get_by_label(label).input_value() for label in ("Share", "Jobs", "CPUs", "GPUs", "Disk", "Members")]
+    assert shown == ["1", "", "", "", "", "everybody"]
+    with page.expect_request(lambda request: request.method == "POST") as sent:
+        box.get_by_label("Name").press("Enter")
+    assert sent.value.post_data_json == {"name": "vision"}
+    expect(page.get_by_role("region", name="Projects").get_by_role("row").filter(has_text="vision")).to_be_visible()
+    project = service.client.project("vision")
+    assert (project.share, project.members, project.admins) == (1.0, ("*",), ())
+    assert set(project.quota.model_dump().values()) == {None}
+
+
+def test_a_project_that_is_written_before_the_list_has_come_is_chosen(
+    service: Service, visit: Callable[..., Visit]
+) -> None:
+    service.client.create_project("vision")
+    one, held = visit(), list[Route]()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    one.page.route("**/v1/projects", hold)
+    page = one.go("new")
+    page.get_by_label("Spec, as YAML or JSON").fill("project: vision\nepochs: 3\n")
+    expect(page.locator(".verdict")).to_contain_text("3 epochs")
+    (listed,) = held
+    listed.continue_()
+    expect(page.get_by_label("Project", exact=True)).to_have_value("vision")
 
 
 def test_a_project_is_changed(service: Service, visit: Callable[..., Visit]) -> None:

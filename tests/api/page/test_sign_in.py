@@ -81,14 +81,19 @@ def test_signing_out_leads_over_the_provider(visitor: Visit, guarded: Service, p
     assert page.context.cookies() == []
 
 
+def begin_login(page: Page, service: Service, challenge: str) -> None:
+    """Sign in for a command line, up to what asks whether it may."""
+    told = {"port": 40_000, "state": new_secret(), "challenge": challenge}
+    page.goto(f"{service.url}/v1/sign-in/begin?{urlencode(told)}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in the command line?")
+    expect(page.locator("code").nth(1)).to_have_text(challenge[:6])
+
+
 def test_a_command_line_is_let_in_once_somebody_agrees(visitor: Visit, guarded: Service) -> None:
     verifier, brought = new_secret(), list[str]()
-    told = {"port": 40_000, "state": new_secret(), "challenge": challenge_of(verifier)}
     page = visitor.page
     page.route("http://127.0.0.1:40000/**", lambda route: (brought.append(route.request.url), route.fulfill(body="x")))
-    page.goto(f"{guarded.url}/v1/sign-in/begin?{urlencode(told)}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in the command line?")
-    expect(page.locator("code").nth(1)).to_have_text(told["challenge"][:6])  # no script runs here, not even axe
+    begin_login(page, guarded, challenge_of(verifier))
     assert brought == []
     page.get_by_role("link", name="Sign in the command line").click()
     page.wait_for_url("http://127.0.0.1:40000/**")
@@ -96,6 +101,16 @@ def test_a_command_line_is_let_in_once_somebody_agrees(visitor: Visit, guarded: 
     answer = guarded.http.post("/v1/sign-in/login", json={"code": code, "verifier": verifier})
     assert answer.json()["user"] == "ann"
     visitor.asked = [url for url in visitor.asked if ":40000/" not in url]
+
+
+def test_axe_finds_nothing_in_what_asks_for_a_command_line(visitor: Visit, guarded: Service) -> None:
+    begin_login(visitor.page, guarded, challenge_of(new_secret()))
+    copy = visitor.page.context.new_page()  # no script runs in the page itself, not even axe
+    copy.set_content(visitor.page.content())
+    expect(copy).to_have_title("Sign in the command line? · Millrace")
+    for scheme in ("light", "dark"):
+        copy.emulate_media(color_scheme=scheme)
+        assert Axe().run(copy, options=WCAG_AA).response["violations"] == [], scheme
 
 
 def test_one_who_is_not_let_in_is_told_why(visitor: Visit, provider: Provider) -> None:
