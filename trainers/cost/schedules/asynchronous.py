@@ -131,8 +131,8 @@ class Visits:
         """It is busy with both, a minibatch."""
         self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-        self.beside_s = fleet.inside_lane().seconds(often, (1 / num_fetch + pushed / num_push) * share * b)
-        """It takes at a shard on the worker's own node."""
+        self.beside_s = fleet.inside_lane().seconds(often, (1 / num_fetch + pushed / num_push) * b)
+        """It takes where all shards are on the worker's own node."""
         self.sent_bytes = pushed * b / num_push
         local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
         self.alone_s = pace.passes_s + pace.update_s * local
@@ -140,22 +140,26 @@ class Visits:
         self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
 
     def near(self, clients: Ints) -> Ints:
-        """Of so many clients, those that stand on a shard's own node."""
-        found: Ints = np.where(self.at_home & (self.fleet.nodes > 1), np.maximum(1, clients // self.fleet.nodes), 0)
+        """Of so many clients, those that stand on a shard's own node; a group that spans nodes stands on none."""
+        on_a_node = self.fleet.workers // clients <= self.fleet.most
+        at_home = self.at_home & (self.fleet.nodes > 1) & on_a_node
+        found: Ints = np.where(at_home, np.maximum(1, clients // self.fleet.nodes), 0)
         return found
 
     def exchange(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Exchange, Floats]:
         """The exchange of each of so many clients, and what it waits for the others there.
 
-        Where shards stand on the workers' nodes, a shard's own node does not load its link. The clients beside a single
-        shard then wait for nothing but the way within the node, and the mean is over their rates and the others'.
+        Where shards stand on the workers' nodes, a shard's own node does not load its link. Where all of them stand on
+        one, as on two nodes, the clients beside them wait for nothing but the way within the node, and the mean is over
+        their rates and the others'.
         """
         near = self.near(clients)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
         served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
         waits = np.maximum(served - self.service_s, 0.0)
         whole = self.own_s - hidden + waits
-        free = np.where(self.fleet.shards == 1, near / clients, 0.0)
+        on_one = (self.fleet.shards == 1) | (self.fleet.nodes == 2)  # none stands beside the first worker
+        free = np.where(on_one, near / clients, 0.0)
         mean = 1 / (free / (think + self.beside_s) + (1 - free) / (think + whole)) - think
         left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
         own = self.own_s * left
