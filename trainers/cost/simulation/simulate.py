@@ -117,7 +117,7 @@ def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: 
         fetch_s=float(visits.fetch_s[0]),
         push_s=float(visits.push_s[0]),
         own_factor=float(visits.own_s[0]) / service_s if service_s > 0 else 1.0,
-        shards=_relative_shares(spec, work, int(fleet.shards[0])) if nodes else (1.0,),
+        shards=_relative_shares(spec, work, int(fleet.shards[0])) if nodes > 2 else (1.0,),  # on two all stand on one
         nodes=nodes,
         beside=float(visits.beside_s[0]) / service_s if service_s > 0 else 0.0,
         hidden=hidden_share(config, work) if isinstance(config, DownpourConfig) else 0.0,
