@@ -9,6 +9,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.swin_transformer import ShiftedWindowAttentionV2
 
+from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.hybrid.connect import ConnectSpec
 from trainers.cost.figures import Images, ModelCost, images_of
 from trainers.cost.layers import kind_of, profile_model, profile_spec
 from trainers.data.datasets import open_dataset
@@ -44,6 +46,32 @@ def test_alexnet_is_what_paper_1_observes(name: str) -> None:
     assert convolution.parameters == pytest.approx(0.05, abs=0.015)
     assert connected.parameters == pytest.approx(0.95, abs=0.015)
     assert convolution.activities > 0.95
+
+
+@pytest.mark.parametrize("rank", [0, 6])
+def test_blocks_and_projections_are_counted_as_a_run_computes_them(rank: int) -> None:
+    """LeNet-5's second fully connected layer, of 120 units to 84, in four blocks of 30 to 21."""
+    connect = ConnectSpec(blocks=4, rank=rank or None)
+    model = ModelSpec(name="lenet5")
+    images = images_of(model)
+    assert images is not None
+    cost = profile_model(model, images, algorithm=HybridConfig(connect=connect), num_workers=2)
+    layers = {layer.name: layer for layer in cost.layers}
+    weights, projections = 84 * (30 + 3 * rank), 4 * rank * 30
+    for name, products, biases, outputs in (("fc2", weights, 84, 84), ("fc2.projection", projections, 0, 4 * rank)):
+        layer = layers.pop(name, None)
+        if layer is None:
+            assert not products
+            continue
+        assert (layer.kind, layer.cost.parameters) == ("fully connected", products + biases)
+        assert (layer.cost.forward_flops, layer.cost.backward_flops) == (2 * products, 4 * products)
+        assert layer.cost.activities == outputs
+    assert [*layers] == ["conv1", "conv2", "fc1", "fc3"]
+    assert cost.whole.parameters == sum(cost.variables) == 61_706 - 84 * 120 + weights + projections
+    assert cost.divided is not None
+    assert cost.divided.whole == cost.whole.parameters - 2_572  # of the convolutions
+    assert cost.divided.whole / 2 <= cost.divided.most < 0.51 * cost.divided.whole
+    assert cost.divided.built == cost.divided.whole + (0 if rank else 84 * 90)
 
 
 def test_alexnet_by_hand() -> None:

@@ -145,6 +145,21 @@ def test_projections_leave_out_the_weights_that_they_stand_for() -> None:
     assert work.left_out(4, 30) == -30 * 120  # all weights, and the projections
 
 
+@pytest.mark.parametrize(
+    ("connect", "fewer"), [({"blocks": 4}, 84 * 90), ({"blocks": 4, "rank": 6}, 84 * 72 - 6 * 120)]
+)
+def test_a_plan_tells_the_parameters_that_are_trained(connect: dict[str, int], fewer: int) -> None:
+    """And takes groups of projections, of which the whole layers that it counts have none."""
+    groups = [{"match": "fc2.*", "lr": 0.1}, {"match": "*.projection.weight", "lr": 0.1}]
+    fields = {"optimizer": {"name": "momentum", "groups": groups[: 1 + ("rank" in connect)][::-1]}}
+    spec = spec_of(model="lenet5", algorithm={"name": "hybrid", "connect": connect}, **fields)
+    whole = count_workload(spec_of(model="lenet5")).parameters
+    assert planned(spec).parameters == whole - fewer
+    unknown = {"optimizer": {"name": "momentum", "groups": [{"match": "*.projections", "lr": 0.1}]}}
+    with pytest.raises(SpecRejected, match=r"^optimizer.groups.0.match: \*.projections is the name of no parameter"):
+        planned(spec_of(model="lenet5", algorithm={"name": "hybrid", "connect": connect}, **unknown))
+
+
 def test_columns_send_images_and_activities_and_no_gradient_of_a_parameter() -> None:
     """Of two workers, each of which has half of the images of a step, and half of the maps where columns meet."""
     fields = {"model": "convnet_two_columns", "workers": {"count": 2, "virtual": 2}}

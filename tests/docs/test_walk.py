@@ -32,6 +32,7 @@ WALKED = {
     "checkpoints": {"Go on from a checkpoint", "The finished model", "In other formats"},
     "recipe": {"What belongs to what"},
     "algorithms/downpour": {"Delay compensation", "Asynchronous local SGD"},
+    "algorithms/hybrid": {"Projections"},
     "algorithms/easgd": {"What outlives a worker"},
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
@@ -213,6 +214,12 @@ def test_the_recipe(place: Place) -> None:
     assert ["optimizer_state", "16", "bytes"] in [words[:3] for words in told]
     (elastic,) = blocks("algorithms/easgd", "bash")
     assert ["elastic", "0.45", "v"] in [line.split()[:3] for line in place.shell(elastic).splitlines()]
+
+
+def test_projections_are_told_and_counted(place: Place) -> None:
+    told = [line.split() for line in place.shell("\n".join(blocks("algorithms/hybrid", "bash"))).splitlines()]
+    assert ["connect", "2", "blocks,", "rank", "64"] in [words[:5] for words in told]
+    assert ["fc2.projection", "fully", "connected"] in [words[:3] for words in told]
 
 
 def test_a_papers_experiment_is_checked_without_its_data(place: Place) -> None:

@@ -63,7 +63,7 @@ def test_paper_1s_batches(pair: Pair) -> None:
     match = re.search(r"batch \((\d+), (\d+)\)", pair.path.read_text())
     assert match is not None
     m, n = (int(number) for number in match.groups())
-    per_turn = spec.algorithm.model_dump()["fc_batch"] == "per_turn"
+    per_turn = spec.algorithm.model_dump().get("fc_batch") == "per_turn"
     assert spec.global_batch == m
     assert n == (spec.batch.per_worker if per_turn else m)
     assert f"| {spec.workers.count} | ({m}, {n}) |" in README

@@ -157,7 +157,9 @@ def test_the_average_and_its_memory() -> None:
 @pytest.mark.parametrize(
     ("fields", "value"),
     [({"optimizer": "sgd"}, 12), ({"optimizer": "momentum"}, 20), ({"optimizer": "torch.optim:NAdam"}, None),
-     ({"optimizer": "momentum", "algorithm": "downpour"}, 8)],
+     ({"optimizer": "momentum", "algorithm": "downpour"}, 8), ({"algorithm": "hybrid"}, 20),
+     ({"algorithm": {"name": "hybrid", "columns": 2}}, 20),
+     ({"algorithm": {"name": "hybrid", "columns": 2}, "transport": "process_group"}, 12)],
 )  # fmt: skip
 def test_the_memory_of_a_worker_counts_what_it_holds_itself(fields: dict[str, object], value: int | None) -> None:
     assert explain(TrainSpec.model_validate(fields), 1437).quantities["worker_memory"].value == value

@@ -13,7 +13,12 @@ from torch import Tensor
 from tests.local_runs import LocalRun
 from trainers import explain, needed_memory, profile_model
 from trainers.collectives.local import LocalGroup
+from trainers.cost.clusters.cluster import read_cluster
+from trainers.cost.counting import count_workload
 from trainers.cost.figures import images_of
+from trainers.cost.plan import PlanRequest
+from trainers.cost.planner import plan_spec
+from trainers.optim.update import SliceUpdate
 from trainers.spec import TrainSpec
 from trainers.spec.memory import bytes_with, state_bytes
 from trainers.training.loop import TrainingLoop
@@ -29,13 +34,14 @@ def spec(**fields: Any) -> TrainSpec:
     return TrainSpec.model_validate(base | {"evaluate": {"every_epochs": 0}} | fields)
 
 
-def held(root: object, least: int) -> int:
-    """Bytes of the tensors of at least so many that are reached from an object, each memory once."""
+def held(root: object, least: int, without: tuple[type, ...] = ()) -> int:
+    """Bytes of the tensors of at least so many that are reached from an object, each memory once. without: what else
+    is not looked into."""
     seen, sizes, left = set[int](), dict[int, int](), [root]
     while left:
         one = left.pop()
         kind = type(one)  # of the object itself: to ask for `__class__` fails where it is a proxy of one that is gone
-        if id(one) in seen or issubclass(kind, OTHERS):
+        if id(one) in seen or issubclass(kind, OTHERS + without):
             continue
         seen.add(id(one))
         if issubclass(kind, Tensor) and one.untyped_storage().nbytes() >= least:
@@ -85,6 +91,33 @@ def test_a_synchronous_worker_holds_what_is_told(tmp_path: Path, fields: dict[st
     numel = run.setups[0].layout.numel
     told = bytes_with(train, len(train.optimizer.build().state_names))
     assert max(held(loop.algorithm, 4 * numel) for loop in loops) == told * numel
+
+
+def dividing() -> Iterator[dict[str, Any]]:
+    """Fully connected layers, whole, restricted, and projected, which are shared out equally or not; and columns."""
+    for connect in (None, {"blocks": 2}, {"blocks": 4, "rank": 32}):
+        yield {"algorithm": {"name": "hybrid", "connect": connect}, "model": "convnet", "workers": 2}
+    yield {"algorithm": "hybrid", "model": "convnet", "workers": {"count": 3, "virtual": 5}, "ema": {"decay": 0.9}}
+    columns = {"algorithm": {"name": "hybrid", "columns": 2}, "model": "convnet_two_columns"}
+    yield columns | {"workers": 2}
+    yield columns | {"workers": {"count": 1, "virtual": 2}, "optimizer": "sgd"}
+    yield columns | {"algorithm": {"name": "hybrid", "columns": 2, "connect": {"blocks": 2}}, "workers": 2}
+
+
+@pytest.mark.parametrize("fields", list(dividing()), ids=str)
+def test_a_worker_of_hybrid_holds_its_part_of_divided_layers(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """But for what updates take in at once, and a minibatch's activities, which are less than a hundredth of it."""
+    train = spec(**fields | {"transport": "process_group"})
+    _, loops = trained(train, tmp_path / "run")
+    images = images_of(train.model, train.data)
+    assert images is not None
+    counted = profile_model(train.model, images, algorithm=train.algorithm, num_workers=train.workers.count)
+    told = needed_memory(train, counted).vectors
+    assert max(held(loop.algorithm, 1024, (SliceUpdate,)) for loop in loops) == pytest.approx(told, rel=0.01)
+    planned = plan_spec(train, PlanRequest(cluster=read_cluster("one-weird-trick"), workers=(1,)))
+    assert planned.parameters == sum(counted.variables)
+    activities = 4 * count_workload(train).activities * train.batch.per_worker
+    assert planned.memory_bytes - activities == pytest.approx(told, rel=0.05)  # equal parts, biases for themselves
 
 
 @pytest.mark.parametrize("name", ["parallel_sgd", "diloco", "downpour"])

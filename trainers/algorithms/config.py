@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from trainers.algorithms.divided import Divided
 from trainers.algorithms.traits import Traits
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ class AlgorithmConfig(BaseModel, ABC):
         Raises:
             ValidationError: Names the field and what would work (see `refused`).
         """
+
+    def completed(self, num_virtual: int) -> Self:
+        """The same with what is left to the number of virtual workers as a number of its own.
+
+        Raises:
+            ValidationError: Names the field and what would work (see `refused`).
+        """
+        return self
 
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         """Refuse a model that the algorithm cannot train on this number of workers.
@@ -136,6 +145,14 @@ class AlgorithmConfig(BaseModel, ABC):
             partition_sizes: how many examples each virtual worker holds.
         """
         raise NotImplementedError(f"{self.name} has all examples at hand")
+
+    def divided(self, model: nn.Module, num_workers: int) -> Divided | None:
+        """How much of a model that was just built workers share out; None where each has all of it.
+
+        Raises:
+            SpecRejected: As `check_model`.
+        """
+        return None
 
     # -- what a checkpoint holds ------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The workload of a spec, from the counted layers of its model. Needs torch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,9 @@ from trainers.errors import SpecRejected
 from trainers.models.config import ModelSpec
 from trainers.models.dropout import replace_dropout
 from trainers.models.registry import build_model
-from trainers.models.split import exchanged, split_model
+from trainers.models.split import exchanged, split_built
+from trainers.optim.members import freeze
+from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import TrainSpec
 
 
@@ -32,7 +35,8 @@ def count_workload(spec: TrainSpec) -> Workload:
         SpecRejected: As in a run, for data, task, model or algorithm.
     """
     images = images_of(spec.model, spec.data) if spec.task.name == "classification" else None
-    counted = profile_model(spec.model, images, spec.code, spec.optimizer.groups) if images else profile_spec(spec)
+    groups = _groups_of_whole(spec, images)
+    counted = profile_model(spec.model, images, spec.code, groups) if images else profile_spec(spec)
     work = workload_of(counted, num_states_of(spec))
     if not isinstance(spec.algorithm, HybridConfig | SpatialConfig):
         return work
@@ -45,6 +49,24 @@ def count_workload(spec: TrainSpec) -> Workload:
         if isinstance(spec.algorithm, HybridConfig):
             return work.model_copy(update=head_of(spec.model, images, spec.algorithm))
         return work.model_copy(update=rows_of(spec.model, images, spec.algorithm, counted))
+
+
+def _groups_of_whole(spec: TrainSpec, images: Images | None) -> Sequence[GroupSpec]:
+    """The optimizer's groups that have parameters in the model as it is built, as which it is counted here: those of
+    projections have none.
+
+    Raises:
+        SpecRejected: A group has no parameter in the model that is trained either.
+    """
+    groups, config = spec.optimizer.groups, spec.algorithm
+    if not isinstance(config, HybridConfig) or not config.rank or images is None:
+        return groups
+    with user_code.on_path(spec.code):
+        module = build_model(spec.model, images.classes, images.shape, seed=0)
+        names = [name for name, _ in module.named_parameters()]
+        config.replace_layers(module, as_built=True)
+    freeze(module, groups)
+    return [group for group in groups if any(map(group.matches, names))]
 
 
 def workload_of(counted: ModelCost, num_states: int) -> Workload:
@@ -74,9 +96,7 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
     Raises:
         SpecRejected: The model does not end in fully connected layers.
     """
-    module = build_model(model, images.classes, images.shape, seed=0)
-    replace_dropout(module, seed=0)  # as in a run: this dropout may be divided too
-    split = split_model(module)
+    split = split_built(build_model(model, images.classes, images.shape, seed=0))
     head = split.head
     if config.connect is not None:
         config.connect.check_head(head)

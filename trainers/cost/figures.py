@@ -7,10 +7,11 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from trainers import user_code
+from trainers.algorithms.divided import Divided
 from trainers.data.names import IMAGES
 from trainers.errors import SpecRejected
 from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec, field_errors
-from trainers.spec.memory import FLOAT_BYTES, bytes_with, held_by_a_worker
+from trainers.spec.memory import FLOAT_BYTES, held_by_a_worker, vector_bytes
 
 Kind = Literal["convolution", "fully connected", "attention", "normalisation", "other"]
 LayerName = Literal["convolution", "fully_connected"]
@@ -139,6 +140,8 @@ class ModelCost(Figures):
     whole: ImageCost
     variables: tuple[int, ...] = ()
     """Elements of each parameter tensor, in the model's order."""
+    divided: Divided | None = None
+    """Of these, what workers of the spec share out; null: nothing."""
     memory: NeededMemory | None = None
     """Of a worker, where the model is that of a spec."""
 
@@ -149,8 +152,10 @@ def model_cost(
     images: Images | None,
     counted: list[tuple[str, Kind, ImageCost]],
     variables: Iterable[int] = (),
+    divided: Divided | None = None,
 ) -> ModelCost:
-    """The cost of a model, from the counted cost of its layers and the elements of its parameter tensors."""
+    """The cost of a model, from the counted cost of its layers, the elements of its parameter tensors, and what of them
+    workers share out."""
     total, kinds = ImageCost(), dict[Kind, ImageCost]()
     for _, kind, cost in counted:
         total, kinds[kind] = total + cost, kinds.get(kind, ImageCost()) + cost
@@ -164,20 +169,22 @@ def model_cost(
         kinds=shares,
         whole=total,
         variables=tuple(variables),
+        divided=divided,
     )
 
 
 def needed_memory(spec: TrainSpec, cost: ModelCost) -> NeededMemory:
     """That of a spec whose model costs so much for one example."""
     with user_code.on_path(spec.code):  # where only the optimizer's class knows how much it keeps
-        vector = bytes_with(spec, len(spec.optimizer.build().state_names))
+        states = len(spec.optimizer.build().state_names)
     trained, number = sum(cost.variables), 2 if spec.precision in ("bfloat16", "float16") else 4
     activities = cost.whole.activities
     if spec.algorithm.traits.divides_examples:
         divided = sum(layer.cost.activities for layer in cost.layers if layer.kind == "convolution")
         activities -= divided * (spec.workers.count - 1) // spec.workers.count
+    frozen = max(0, cost.whole.parameters - trained)
     return NeededMemory(
-        vectors=vector * trained + FLOAT_BYTES * max(0, cost.whole.parameters - trained),
+        vectors=vector_bytes(spec, states, trained, cost.divided) + FLOAT_BYTES * frozen,
         held=held_by_a_worker(spec),
         activations=number * activities * spec.batch.per_worker,
     )

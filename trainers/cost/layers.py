@@ -18,10 +18,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainers import user_code
+from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.divided import Divided
+from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.cost.figures import ImageCost, Images, Kind, ModelCost, model_cost
 from trainers.cost.memory import free_bytes
 from trainers.data.datasets import open_dataset
 from trainers.errors import SpecRejected
+from trainers.models.networks.projected import Projected, Projection
 from trainers.models.registry import build_model
 from trainers.optim.members import freeze
 from trainers.optim.optimizers.groups import GroupSpec
@@ -36,7 +40,7 @@ PEAK = 100
 
 KINDS: dict[Kind, tuple[type[nn.Module], ...]] = {
     "convolution": (nn.modules.conv._ConvNd,),
-    "fully connected": (nn.Linear,),
+    "fully connected": (nn.Linear, Projected, Projection),
     "normalisation": (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm),
 }
 
@@ -51,7 +55,7 @@ class ModuleCall:
     forward_flops: int = 0
     backward_flops: int = 0
     activities: int = 0
-    """Elements of its output; 0 if it calls other modules, which are counted instead."""
+    """Elements of its output; 0 if it only calls other modules, which are counted instead."""
     inner: list["ModuleCall"] = field(default_factory=list)
 
     @property
@@ -66,13 +70,20 @@ class ModuleCall:
 
 
 def profile_model(
-    model: ModelSpec, images: Images, code: str | None = None, groups: Sequence[GroupSpec] = ()
+    model: ModelSpec,
+    images: Images,
+    code: str | None = None,
+    groups: Sequence[GroupSpec] = (),
+    algorithm: AlgorithmConfig | None = None,
+    num_workers: int = 1,
 ) -> ModelCost:
     """The cost of a model, layer by layer.
 
     Args:
         code: The folder of a model of the user's own.
         groups: Of its parameters; those of frozen ones have no gradient.
+        algorithm: Whose workers have it; None: it is counted as it is built.
+        num_workers: How many share out what this algorithm divides.
 
     Raises:
         SpecRejected: The model cannot be built for these images, or not be called without data, or a group has no
@@ -83,15 +94,16 @@ def profile_model(
         problem = f"may take {needs / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free; use smaller images"
         raise SpecRejected(f"one image of {'x'.join(map(str, images.shape))} {problem}")
     with user_code.on_path(code):
-        module = build_model(model, images.classes, images.shape, seed=0).to("meta")
-        freeze(module, groups)
+        module = build_model(model, images.classes, images.shape, seed=0)
+        divided = None if algorithm is None else _as_computed(module, algorithm, num_workers)
+        freeze(module.to("meta"), groups)
         try:
             counted = Count().layers(module, lambda: module(torch.zeros(BATCH, *images.shape, device="meta")))
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
             problem = f"its passes need more than shapes: {str(error).splitlines()[0]}"
             raise SpecRejected(f"model: {model.name} cannot be counted without data, {problem}") from error
     example = f"one image of {'x'.join(map(str, images.shape))} and {images.classes} classes"
-    return model_cost(model.name, example, images, counted, _elements(module))
+    return model_cost(model.name, example, images, counted, _elements(module), divided)
 
 
 def profile_spec(spec: TrainSpec) -> ModelCost:
@@ -106,6 +118,7 @@ def profile_spec(spec: TrainSpec) -> ModelCost:
         if collates(task):
             dataset.collate_by(partial(collate_of, spec.task, spec.loss, dataset.facts))
         model = build_task_model(task, spec.model, spec.seed)
+        divided = _as_computed(model, spec.algorithm, spec.workers.count)
         freeze(model, spec.optimizer.groups)
         first = np.arange(min(BATCH, dataset.num_train))
         batch = next(iter(dataset.batches([(0, first)])))
@@ -115,7 +128,7 @@ def profile_spec(spec: TrainSpec) -> ModelCost:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise SpecRejected(f"model: {spec.model.name} does not train on {spec.data.name}: {error}") from error
         example = f"one example of {spec.data.name}, {dataset.facts.words}"
-        return model_cost(spec.model.name, example, None, counted, _elements(model))
+        return model_cost(spec.model.name, example, None, counted, _elements(model), divided)
 
 
 class Count:
@@ -169,7 +182,7 @@ class Count:
         call = self.stack.pop()
         call.forward_flops = self.counter.get_total_flops() - self.backward_pass_flops - call.flops_before
         call.backward_flops = sum(inner.backward_flops for inner in call.inner)
-        if not call.inner:
+        if not call.inner or isinstance(module, Projected):
             call.activities = sum(each.numel() for each in _tensors(output))
         if call.own_forward_flops:
             call.backward_flops = self._backward(module, args, kwargs)
@@ -203,6 +216,21 @@ class Count:
         for parameter, owner in owners.items():
             owned[owner] = owned.get(owner, 0) + parameter.numel()
         return owned
+
+
+def _as_computed(model: nn.Module, algorithm: AlgorithmConfig, num_workers: int) -> Divided | None:
+    """Put the layers that an algorithm's workers compute into a model that was just built; returns what of it they
+    share out.
+
+    Raises:
+        SpecRejected: As in a run.
+    """
+    algorithm.replace_layers(model, as_built=True)
+    divided = algorithm.divided(model, num_workers)
+    connect = algorithm.connect if isinstance(algorithm, HybridConfig) else None
+    if connect is not None and connect.rank is None:  # a run has whole layers, and computes blocks of them
+        connect.model_copy(update={"rank": 0}).replace_layers(model, as_built=True)
+    return divided
 
 
 def kind_of(module: nn.Module) -> Kind:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from trainers.algorithms.admm.config import AdmmConfig
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
+from trainers.algorithms.divided import Divided
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.hybrid.config import HybridConfig
@@ -33,7 +34,7 @@ from trainers.cost.staleness import staleness_of
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload, pace_of
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec, field_errors
-from trainers.spec.memory import bytes_a_parameter, states_of_versions
+from trainers.spec.memory import bytes_a_parameter, states_of_versions, vector_bytes
 
 MOST_BY_DEFAULT = 64
 ROWS = "algorithm: that rows may not divide evenly, or be too few for so many workers, is not counted"
@@ -169,21 +170,22 @@ def make_plan(
         for i in range(len(counts))
     )
     best, reason, regret = recommended(found)
-    vector, traits = bytes_a_parameter(spec), spec.algorithm.traits
-    divided = work.row_activities * (spec.workers.count - 1) // spec.workers.count
-    activities = FLOAT_BYTES * (work.activities - divided) * spec.batch.per_worker
-    memory = machines.cluster.device.memory
+    traits, memory = spec.algorithm.traits, machines.cluster.device.memory
+    by_rows = work.row_activities * (spec.workers.count - 1) // spec.workers.count
+    activities = FLOAT_BYTES * (work.activities - by_rows) * spec.batch.per_worker
+    parameters, divided = _trained(spec, work)
+    vectors = vector_bytes(spec, spec.optimizer.num_states or 0, parameters, divided)
     return Plan(
         model=work.model,
         example=work.example,
         algorithm=spec.algorithm.name,
         per_worker=spec.batch.per_worker,
-        parameters=work.parameters,
+        parameters=parameters,
         cluster=machines.cluster.name,
         device=machines.cluster.device.name,
         basis=machines.basis,
         shards=spec.ps.shards if traits.uses_parameter_server else None,
-        memory_bytes=None if vector is None else vector * work.parameters + activities,
+        memory_bytes=None if bytes_a_parameter(spec) is None else vectors + activities,
         device_bytes=None if memory is None else int(memory),
         candidates=found,
         corner=_corner(spec, work, machines),
@@ -261,6 +263,17 @@ def notes_of(spec: TrainSpec, machines: Machines) -> list[str]:
     elif machines.pace.spread == 0:
         found.append("no spread is known: nobody is taken to be slower than the others")
     return found
+
+
+def _trained(spec: TrainSpec, work: Workload) -> tuple[int, Divided | None]:
+    """Parameters of the counted model that are trained, and which of them workers share out, in equal parts."""
+    config = spec.algorithm
+    if not isinstance(config, HybridConfig):
+        return work.parameters, None
+    whole = work.parameters if config.columns is not None else work.head_parameters
+    left_out = work.left_out(config.blocks, config.rank)
+    trained, built = whole - left_out, whole - (left_out if config.rank else 0)
+    return work.parameters - left_out, Divided(whole=trained, most=-(-trained // spec.workers.count), built=built)
 
 
 def _virtual(spec: TrainSpec, counts: Ints) -> Ints:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.errors import SpecRejected
-from trainers.models.dropout import ExampleDropout
+from trainers.models.dropout import ExampleDropout, replace_dropout
 from trainers.models.networks.projected import Projected
 from trainers.models.tracing import trace
 
@@ -102,6 +102,14 @@ def split_model(model: nn.Module) -> Split:
     for node in reversed(chain):
         graph.erase_node(node)
     return Split(fx.GraphModule(model, graph), head)
+
+
+def split_built(model: nn.Module) -> Split:
+    """The same of a model that was just built, and is left as it is: of a copy that shares its parameters and has the
+    dropout of a run, which may lie between layers of the head."""
+    twin = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    replace_dropout(twin, seed=0)
+    return split_model(twin)
 
 
 def choose_ways(head: Sequence[FullyConnected], paired: bool, restricted: bool = False) -> tuple[Way, ...]:

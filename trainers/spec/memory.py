@@ -1,6 +1,8 @@
 """What the vectors of a model take of a worker's memory and of its links, as far as a spec alone says it. Imports no
 torch."""
 
+from trainers.algorithms.divided import Divided
+from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth
 from trainers.links.names import WireName
@@ -13,7 +15,8 @@ def bytes_a_parameter(spec: TrainSpec) -> int | None:
     """The least that a worker takes for each trained parameter of the model; None where the optimizer's class decides.
 
     Parameters and gradient are float32. Workers of one node share parameters and optimizer state, unless each virtual
-    worker has its own; with a parameter server the state is in the shards.
+    worker has its own; with a parameter server the state is in the shards. Where all layers are divided it is for each
+    parameter of the worker's part, and where some are for each of the others; `vector_bytes` counts both.
     """
     has_state = spec.algorithm.traits.outer is not None or not spec.algorithm.traits.uses_parameter_server
     return None if has_state and spec.optimizer.num_states is None else bytes_with(spec, spec.optimizer.num_states or 0)
@@ -26,8 +29,18 @@ def bytes_with(spec: TrainSpec, vectors: int) -> int:
         return FLOAT_BYTES * (1 + vectors + 1 + traits.common_vectors)
     if traits.uses_parameter_server:
         return FLOAT_BYTES * 2 + _kept(spec)
+    if _divides_all(spec):
+        return _of_part(spec, vectors)
     own = FLOAT_BYTES * num_versions(spec) * (1 + vectors + (spec.ema is not None))
     return _gradients(spec) + _kept(spec) + FLOAT_BYTES * traits.common_vectors + _replicas(spec) * own
+
+
+def vector_bytes(spec: TrainSpec, vectors: int, parameters: int, divided: Divided | None) -> int:
+    """The same for all trained parameters of a model, of which workers may share out some."""
+    if divided is None:
+        return bytes_with(spec, vectors) * parameters
+    part = _of_part(spec, vectors) * divided.most + FLOAT_BYTES * divided.built
+    return bytes_with(spec, vectors) * (parameters - divided.whole) + part
 
 
 def num_versions(spec: TrainSpec) -> int:
@@ -78,7 +91,11 @@ def held_by_a_worker(spec: TrainSpec) -> str:
     kept = "" if spec.compress is None else ", and what is kept back of what it sends"
     if traits.uses_parameter_server:
         return f"parameters and gradient{kept}"
+    if _divides_all(spec):
+        return "parameters and optimizer state of its part, its gradient, and all parameters as they were built"
     if not traits.own_replicas:
+        if isinstance(spec.algorithm, HybridConfig):
+            kept = " (of the fully connected layers its part), and these layers as they were built"
         versions = "two versions of parameters" if spec.compress is None else "parameters"
         return f"{versions} and optimizer state, gradients{kept}"
     own = f"parameters and optimizer state of {replicas} virtual worker{'s' if replicas > 1 else ''}"
@@ -88,10 +105,11 @@ def held_by_a_worker(spec: TrainSpec) -> str:
 
 def _gradients(spec: TrainSpec) -> int:
     """The gradients of a worker, for each parameter: where they are added in the canonical order, the sums that the
-    worker with most of them ships, what it adds them up in, and the sum of all where no memory is shared."""
-    if not spec.algorithm.traits.sends_gradients or spec.compress is not None:
+    worker with most of them ships, what it adds them up in, and the sum of all where no memory is shared and so each
+    worker updates all parameters."""
+    workers, sends = spec.workers, spec.algorithm.traits.sends_gradients
+    if spec.compress is not None or not (sends or isinstance(spec.algorithm, HybridConfig)):
         return FLOAT_BYTES
-    workers = spec.workers
     reduction = Reduction(workers.num_virtual, workers.count, numel=0, wire=spec.wire)
 
     def taken(rank: int) -> int:
@@ -99,8 +117,20 @@ def _gradients(spec: TrainSpec) -> int:
         scratch = max(depth(node) - (reduction.wire_of(node) == "float32") for node in nodes)
         return reduction.num_bytes(rank) + FLOAT_BYTES * scratch
 
-    gathered = FLOAT_BYTES * (spec.transport == "process_group" and workers.count > 1)
+    gathered = FLOAT_BYTES * (sends and spec.transport == "process_group" and workers.count > 1)
     return gathered + max(taken(rank) for rank in range(workers.count))
+
+
+def _divides_all(spec: TrainSpec) -> bool:
+    """Whether each worker has only a part of every layer."""
+    return isinstance(spec.algorithm, HybridConfig) and spec.algorithm.columns is not None
+
+
+def _of_part(spec: TrainSpec, vectors: int) -> int:
+    """What a worker takes for each parameter of its part of divided layers: one gradient, and a second version where it
+    lies in memory that outlives the worker, so that others can go on from it."""
+    versions = 1 if spec.transport == "process_group" else 2
+    return FLOAT_BYTES * (versions * (1 + vectors + (spec.ema is not None)) + 1)
 
 
 def _kept(spec: TrainSpec) -> int:

@@ -209,6 +209,7 @@ class TrainSpec(Section):
         if workers is not None:
             algorithm.check_workers(workers.count)
             algorithm.check_virtual(workers.count, workers.num_virtual)
+            return algorithm.completed(workers.num_virtual)
         return algorithm
 
     @field_validator("elastic")

@@ -92,7 +92,8 @@ def _cost(request: ModelRequest, spec: JobSpec, is_file: bool) -> ModelCost:
     shape, classes = _shape(request.image) if request.image else shape, request.classes or classes
     assert shape is not None
     assert classes is not None
-    return profile_model(spec.model, Images(shape=shape, classes=classes), spec.code, spec.train.optimizer.groups)
+    images, train = Images(shape=shape, classes=classes), spec.train
+    return profile_model(spec.model, images, spec.code, train.optimizer.groups, train.algorithm, train.workers.count)
 
 
 def print_timings(plan: TimingPlan, plot: Path, as_json: bool) -> None:

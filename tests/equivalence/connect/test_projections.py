@@ -260,6 +260,20 @@ def test_what_the_model_shows_to_be_wrong(connect: dict[str, int], message: str)
         check(of_lenet5(connect))
 
 
-def test_a_rank_is_of_blocks() -> None:
-    with pytest.raises(ValidationError, match="rank is of the units of a block; give blocks too"):
-        spec(2, 2, {"connect": {"rank": 4}})
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_a_rank_alone_has_a_block_a_virtual_worker(count: int) -> None:
+    """On any number of workers: these blocks stand in the spec, and it equals serial SGD on the model that has them."""
+    alone = spec(4, count, {"connect": {"rank": 2}}, epochs=1)
+    assert alone == spec(4, count, {"connect": {"blocks": 4, "rank": 2}}, epochs=1)
+    assert alone.with_workers(2).algorithm == alone.algorithm
+    run = Run(alone, net)
+    assert distance(run_all_reduce(run).params, written(run, 4, 2)) < 1e-5
+
+
+def test_where_a_rank_alone_has_no_such_blocks_they_are_to_be_given() -> None:
+    with pytest.raises(ValidationError, match=r"there is one virtual worker; set workers.virtual .*, or give blocks"):
+        spec(1, 1, {"connect": {"rank": 4}})
+    with pytest.raises(ValidationError, match=r"give blocks, of which .*, or the rank"):
+        spec(2, 2, {"connect": {}})
+    with pytest.raises(SpecRejected, match=r"^algorithm.connect.blocks: 5 blocks do not divide the 84 .*; take 2, 3"):
+        check(set_up(spec(5, 2, {"connect": {"rank": 4}}, model="lenet5"), None))

@@ -16,6 +16,7 @@ from trainers.algorithms.spatial import exchange
 from trainers.algorithms.spatial.layers import RowModel
 from trainers.algorithms.spatial.rows import Window
 from trainers.errors import SpecRejected
+from trainers.models.config import ModelSpec
 from trainers.models.registry import build_model
 from trainers.spec import TrainSpec, field_errors
 from trainers.training.checkpoint import read_checkpoint
@@ -102,7 +103,7 @@ def test_with_frozen_layers(frozen: str | list[str]) -> None:
     assert distance(run_all_reduce(run).params, written(run)) < 1e-5
 
 
-@pytest.mark.parametrize("model", ["lenet5", "convnet"])
+@pytest.mark.parametrize("model", ["lenet5", "convnet", "convnet_two_columns"])
 def test_models_by_name(model: str) -> None:
     train = spec(3, 2, epochs=1, model=model)
     run = Run(train, lambda seed: build_model(train.model, 10, (1, 8, 8), seed))
@@ -203,6 +204,15 @@ def test_a_split_that_the_rows_allow_is_taken() -> None:
     workers = {"workers": {"count": 2, "virtual": 4, "max": 2}}
     check(set_up(spec(2, 2, model="lenet5", **workers), None))
     check(set_up(spec(2, 2, {"until": "conv2"}, model="lenet5", workers=4), None))
+
+
+@pytest.mark.parametrize("name", ["alexnet_one_tower", "alexnet_two_columns"])
+def test_of_alexnet_all_layers_below_the_fully_connected_ones_are_divided(name: str) -> None:
+    images = (3, 224, 224)
+    model = build_model(ModelSpec(name=name), 1000, images, 0).to("meta")
+    rows = RowModel(model, images[1], None)
+    assert [layer.name for layer in rows.layers.values()][-2:] == ["features.conv5", "features.pool5"]
+    rows.check_workers(2)
 
 
 @pytest.mark.parametrize(

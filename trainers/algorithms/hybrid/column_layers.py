@@ -98,9 +98,8 @@ class ColumnLayers:
     """
 
     def __init__(self, backbone: fx.GraphModule, columns: int, collectives: Collectives) -> None:
-        cuts = [range(*block(columns, rank, collectives.size)) for rank in range(collectives.size)]
-        layers = convolutions_of(backbone, columns)
-        self.slices = [_slices(layers, columns, cuts, rank) for rank in range(len(cuts))]
+        cuts = _cuts(columns, collectives.size)
+        self.slices = column_slices(convolutions_of(backbone, columns), columns, collectives.size)
         self.names = [name for part in self.slices[collectives.rank] for name in part.layer.parameters]
         meeting = Meeting(collectives, [len(cut) for cut in cuts])
         self.passes = _Passes(backbone, columns, meeting, cuts[collectives.rank])
@@ -218,14 +217,19 @@ class _Gather(torch.autograd.Function):
         return ctx.meeting.reduce(gradient), None
 
 
-def _slices(layers: Sequence[Convolution], columns: int, cuts: Sequence[range], rank: int) -> list[LayerSlice]:
-    """A worker's part of each convolution. cuts: columns of each worker, by rank."""
-    found = []
-    for layer in layers:
-        width = layer.outputs // columns
-        rows = tuple(slice(cut.start * width, cut.stop * width) for cut in cuts)
-        found.append(LayerSlice(layer, "outputs", rows, rank))
-    return found
+def column_slices(layers: Sequence[Convolution], columns: int, size: int) -> list[list[LayerSlice]]:
+    """The part of each convolution that each of `size` workers has, by rank."""
+    cuts = _cuts(columns, size)
+
+    def rows(width: int) -> tuple[slice, ...]:
+        return tuple(slice(cut.start * width, cut.stop * width) for cut in cuts)
+
+    return [[LayerSlice(x, "outputs", rows(x.outputs // columns), rank) for x in layers] for rank in range(size)]
+
+
+def _cuts(columns: int, size: int) -> list[range]:
+    """The columns of each of `size` workers, by rank."""
+    return [range(*block(columns, rank, size)) for rank in range(size)]
 
 
 def _divided(backbone: fx.GraphModule, columns: int) -> dict[fx.Node, int]:

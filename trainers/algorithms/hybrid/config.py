@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.divided import Divided
 from trainers.algorithms.hybrid.connect import ConnectSpec
 from trainers.algorithms.traits import Traits
 
@@ -121,6 +122,17 @@ class HybridConfig(AlgorithmConfig):
             )
             raise self.refused("columns", why)
 
+    def completed(self, num_virtual: int) -> Self:
+        if self.connect is None or self.connect.blocks is not None:
+            return self
+        if num_virtual == 1:
+            raise self.refused(
+                "connect",
+                "rank alone projects the units of each virtual worker's block for the others, and there is one virtual "
+                "worker; set workers.virtual to 2 or more, or give blocks",
+            )
+        return self.model_copy(update={"connect": self.connect.model_copy(update={"blocks": num_virtual})})
+
     def check_model(self, model: nn.Module, num_workers: int) -> None:
         from trainers.errors import SpecRejected
         from trainers.models.split import FullyConnected, split_model
@@ -165,7 +177,12 @@ class HybridConfig(AlgorithmConfig):
         head = split_model(model).head
         self.connect.check_head(head)
         for named in versions:
-            restrict(head, self.connect.blocks, named, as_built)
+            restrict(head, self.blocks, named, as_built)
+
+    def divided(self, model: nn.Module, num_workers: int) -> Divided:
+        from trainers.algorithms.hybrid.held import divided
+
+        return divided(self, model, num_workers)
 
     @property
     def group_size(self) -> int:
@@ -175,7 +192,7 @@ class HybridConfig(AlgorithmConfig):
     @property
     def blocks(self) -> int:
         """Of the layers between the first fully connected one and the last; 1 where their units see all others."""
-        return 1 if self.connect is None else self.connect.blocks
+        return 1 if self.connect is None else self.connect.num_blocks
 
     @property
     def rank(self) -> int:

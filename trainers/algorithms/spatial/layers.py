@@ -14,10 +14,11 @@ from torch.nn import functional as F  # noqa: N812  # torch's own abbreviation
 
 from trainers.algorithms.spatial.rows import Window
 from trainers.errors import SpecRejected
+from trainers.models.networks.column_norm import ColumnNorm
 from trainers.models.split import FUNCTIONS, METHODS, MODULES
 from trainers.models.tracing import trace
 
-ELEMENTWISE = (*MODULES, nn.LocalResponseNorm)
+ELEMENTWISE = (*MODULES, nn.LocalResponseNorm, ColumnNorm)
 """Modules whose output at a place depends on the input at that place alone, in whichever channels."""
 SUMS = (operator.add, operator.iadd, torch.add)
 POOLS: Mapping[object, tuple[type[nn.Module], tuple[str, ...]]] = {
