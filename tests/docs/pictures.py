@@ -29,9 +29,10 @@ SETTLED_MS = 500
 """So long after what it waited for a view has drawn its charts."""
 KILLED_AT = 20
 """Epoch of the demo after which a worker is killed."""
-OFTEN = {"report_every_s": 0.05}
-"""These runs are short, and their curves are to have some points."""
-COMPARED = {"algorithm": "sync", "data": "digits", "model": "mlp", "workers": 1, "epochs": 15, "batch": 32} | OFTEN
+COMPARED = {
+    "algorithm": "sync", "data": "digits", "model": "mlp", "workers": 1, "epochs": 15, "batch": 32,
+    "report_every_s": 0.05,
+}  # fmt: skip
 WRONG = "name: first\nalgorithm:\n  name: downpour\n  num_push: 0\nworkers: two\ndata: digits\nmodel: mlp\nepochs: 20\n"
 
 
@@ -118,7 +119,7 @@ def photograph(browser: Browser, url: str, trained: Trained) -> None:
     page.locator(".u-over").hover()  # in the middle of the chart, so that the table tells the values there
     keep(page, "compare")
 
-    page = open_view(browser, url, f"sweeps/{trained.sweep}", 1280, 1250, color_scheme="dark")
+    page = open_view(browser, url, f"sweeps/{trained.sweep}", 1280, 1130, color_scheme="dark")
     expect(page.locator(".heat")).to_be_visible()
     keep(page, "sweep-dark")
 

@@ -42,7 +42,7 @@ ASKS = """<!doctype html>
   :root {{ color-scheme: light dark; background: Canvas; color: CanvasText; }}
   body {{ max-width: 34rem; margin: 15vh auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
   a {{ display: inline-block; padding: .6rem 1rem; border: 2px solid; border-radius: .4rem; font-weight: 600; }}
-  code {{ font-size: 1.4rem; }}
+  code:last-child {{ font-size: 1.4rem; }}
 </style>
 <h1>Sign in the command line?</h1>
 <p><code>millrace login</code> on this computer wants to work as <b>{user}</b>, with the role {role}. It has to show
