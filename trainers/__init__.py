@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.plot import plot_timings as plot_timings
     from trainers.cost.profiled import check_profile as check_profile
     from trainers.cost.profiled import counted_fields as counted_fields
+    from trainers.cost.profiles.step_timing import profile_step as profile_step
     from trainers.cost.schedules.shares import fullest_of_model as fullest_of_model
-    from trainers.cost.step_timing import profile_step as profile_step
     from trainers.cost.timing import time_layers as time_layers
     from trainers.cost.workload import Workload as Workload
     from trainers.data.datasets import count_examples as count_examples

@@ -14,7 +14,7 @@ from benchmarks.measurement.millrace_runs import SETTLE_S, follow
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.predictions.cases import Case, Place, workload
 from benchmarks.predictions.ledger import Ledger
-from trainers.cost.step_timing import profile_step
+from trainers.cost.profiles.step_timing import profile_step
 from trainers.events import Metrics
 
 WORKERS = 2

@@ -6,12 +6,12 @@ from multiprocessing import Pipe
 import pytest
 import torch
 
-from trainers.cost import neighbours, step_timing
-from trainers.cost.link_timing import time_link
-from trainers.cost.neighbours import contention
 from trainers.cost.plan import PlanRequest, Timed
 from trainers.cost.planner import plan_spec
-from trainers.cost.step_timer import steps_of
+from trainers.cost.profiles import neighbours, step_timing
+from trainers.cost.profiles.link_timing import time_link
+from trainers.cost.profiles.neighbours import contention
+from trainers.cost.profiles.step_timer import steps_of
 from trainers.errors import RunFailed
 from trainers.spec import TrainSpec
 

@@ -13,7 +13,7 @@ import torch
 from ray.util import get_node_ip_address
 
 from trainers.collectives.shared_memory import SharedMemoryCollectives
-from trainers.cost.link_timing import WORKERS, reduction_seconds
+from trainers.cost.profiles.link_timing import WORKERS, reduction_seconds
 from trainers.links.rendezvous import Address
 from trainers.links.tcp import Connection, keep_watch
 from trainers.runtime.node_folder import cleanup, node_folder

@@ -149,7 +149,7 @@ def _predicted(spec: TrainSpec, kept: "KeptProfile") -> Prediction:
 
 def _timed(spec: TrainSpec) -> None:
     from trainers.cost.kept import keep_profile
-    from trainers.cost.step_timing import profile_step
+    from trainers.cost.profiles.step_timing import profile_step
     from trainers.runtime.actors.base import use_code
 
     use_code(spec.code is not None)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainers.algorithms.sync.config import SyncConfig
-from trainers.cost.link_timing import time_link
-from trainers.cost.neighbours import contention, neighbours_of
 from trainers.cost.plan import StepProfile, Timed
 from trainers.cost.profiled import profiled_fields
-from trainers.cost.step_timer import WARM_UPS, steps_of
+from trainers.cost.profiles.link_timing import time_link
+from trainers.cost.profiles.neighbours import contention, neighbours_of
+from trainers.cost.profiles.step_timer import WARM_UPS, steps_of
 from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 

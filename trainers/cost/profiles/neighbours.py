@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from trainers.cost.step_timer import StepTimer, steps_of
+from trainers.cost.profiles.step_timer import StepTimer, steps_of
 from trainers.errors import RunFailed
 from trainers.spec import TrainSpec
 
