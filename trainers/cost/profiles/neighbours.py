@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 
 from trainers.cost.profiles.step_timer import StepTimer, steps_of
@@ -13,6 +13,7 @@ from trainers.spec import TrainSpec
 
 MOST = 3
 """Neighbours; on a machine of many cores, the others are taken to add as much each."""
+TURNS = 5
 
 
 def neighbours_of(spec: TrainSpec) -> int:
@@ -23,26 +24,43 @@ def neighbours_of(spec: TrainSpec) -> int:
 def contention(timer: StepTimer, spec: TrainSpec, count: int, steps: int) -> float:
     """How many times as long a step takes beside so many others; at least 1.
 
+    They compute and rest by turns, and the ratio is taken within a turn: other tenants of a machine make it slower for
+    minutes.
+
     Args:
-        timer: Has timed its steps alone.
-        spec: Of one worker, whose steps they make.
-        count: How many.
-        steps: That are timed.
+        timer: Makes the steps.
+        spec: Of one worker, whose steps the others make too.
+        count: How many they are.
+        steps: That are timed, beside them and as many without.
 
     Raises:
         RunFailed: One of them died.
     """
-    alone = statistics.median(timer.seconds)
-    with _beside(spec, count):
-        timer.forget()
-        for _ in range(steps):
-            timer.step()
-    return max(1.0, statistics.median(timer.seconds) / alone)
+    ratios, each = list[float](), -(-steps // TURNS)
+    with _neighbours(spec, count) as lines:
+        for _ in range(TURNS):
+            alone = _median_s(timer, each)
+            for line in lines:
+                line.send("compute")
+            beside = _median_s(timer, each)
+            for line in lines:
+                line.send("rest")
+            for line in lines:
+                _await(line)
+            ratios.append(beside / alone)
+    return max(1.0, statistics.median(ratios))
+
+
+def _median_s(timer: StepTimer, steps: int) -> float:
+    timer.forget()
+    for _ in range(steps):
+        timer.step()
+    return statistics.median(timer.seconds)
 
 
 @contextmanager
-def _beside(spec: TrainSpec, count: int) -> Iterator[None]:
-    """So many processes that make steps meanwhile."""
+def _neighbours(spec: TrainSpec, count: int) -> Iterator[list[Connection]]:
+    """The lines to so many processes that have made their first steps, and rest."""
     spawn = multiprocessing.get_context("spawn")
     lines, processes = list[Connection](), list[multiprocessing.process.BaseProcess]()
     try:
@@ -53,12 +71,8 @@ def _beside(spec: TrainSpec, count: int) -> Iterator[None]:
             theirs.close()
             lines.append(mine)
         for line in lines:
-            line.recv()
-        yield
-    except EOFError:
-        raise RunFailed(
-            "a process that made steps beside the one that was timed died; is there memory for it?"
-        ) from None
+            _await(line)
+        yield lines
     finally:
         for line in lines:
             line.close()
@@ -66,16 +80,20 @@ def _beside(spec: TrainSpec, count: int) -> Iterator[None]:
             process.join()
 
 
-def _await_first_steps(line: Connection) -> None:
+def _await(line: Connection) -> None:
+    """Until the process at the other end rests."""
     try:
         line.recv()
-    except EOFError:
+    except (EOFError, ConnectionError):
         raise RunFailed("a process that made steps beside the timed one died; is there memory for both?") from None
 
 
 def _compute(spec: TrainSpec, line: Connection) -> None:
-    """Until the other end closes, or its process is gone."""
-    with steps_of(spec) as timer:
-        line.send(None)
-        while not line.poll():
-            timer.step()
+    """Whenever the other end says so, until it closes or its process is gone."""
+    with steps_of(spec) as timer, suppress(EOFError, ConnectionError):
+        while True:
+            line.send("rests")
+            line.recv()
+            while not line.poll():
+                timer.step()
+            line.recv()
