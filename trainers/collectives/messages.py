@@ -21,6 +21,8 @@ from trainers.spans import span
 
 Transfers = Sequence[tuple[Tensor, int]]
 """Vectors, each with the worker to whom it goes or from whom it comes."""
+Round = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""What goes to each worker, and what comes from each; by rank."""
 
 
 class Messages(ABC):
@@ -63,18 +65,22 @@ class Messages(ABC):
         for handle in sent:
             handle.wait()
 
-    def trade(self, send: Sequence[Sequence[Tensor]], receive: Sequence[Sequence[Tensor]]) -> None:
-        """Send `send[k]` to each other worker k and fill `receive[k]` with what k sends, all at the same time: flat
-        vectors of any type, of the same sizes at both ends. What travels is counted by the caller.
+    def trade(self, rounds: Sequence[Round]) -> None:
+        """Send each other worker what goes to it and receive what comes from it, all at the same time: flat vectors of
+        any type, of the same sizes at both ends. What a worker has for itself is copied. The caller counts what is
+        sent.
 
         Everybody sends to the next first, and receives from the one before, so that no link has to carry two at once.
         """
         others = [(self.rank + turn) % self.size for turn in range(1, self.size)]
-        sent = [self._send(vector, to) for to in others for vector in send[to] if vector.numel()]
+        sent = [self._send(send[to], to) for to in others for send, _ in rounds if send[to].numel()]
+        for send, receive in rounds:
+            if send[self.rank].data_ptr() != receive[self.rank].data_ptr():
+                receive[self.rank].copy_(send[self.rank])
         for source in reversed(others):
-            for into in receive[source]:
-                if into.numel():
-                    self._receive(into, source).wait()
+            for _, receive in rounds:
+                if receive[source].numel():
+                    self._receive(receive[source], source).wait()
         for handle in sent:
             handle.wait()
 

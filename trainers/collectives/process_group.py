@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.collectives.group_forming import Group, GroupConfig, GroupRendezvous, form_group, reason_of
-from trainers.collectives.messages import Messages, ThreadLane
+from trainers.collectives.messages import Round, ThreadLane
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum
@@ -34,8 +34,6 @@ from trainers.links.waiting import waiting
 from trainers.optim.gradient import Gradient, TensorGradient
 
 T = TypeVar("T")
-Round = tuple[Sequence[Tensor], Sequence[Tensor]]
-"""What goes to each worker, and what comes from each; by rank."""
 
 GRACE_S = 0.5  # for what a peer had sent before it closed
 POLL_S = 0.0002  # NCCL tells of its end only when asked
@@ -240,18 +238,9 @@ class ProcessGroupCollectives(Collectives):
         return Handle(finish)
 
     def _trade(self, rounds: Sequence[Round], result: Callable[[], T]) -> Handle[T]:
-        """The library's own exchange uses a link one way after the other where that is slow: its connections carry both
-        ways, and whoever begins later is not heard until the first has done."""
-        plain = [tuple([_plain(vector) for vector in vectors] for vectors in each) for each in rounds]
-
-        def exchange(messages: Messages) -> None:
-            for own, into in ((send[self.rank], receive[self.rank]) for send, receive in plain):
-                if own.data_ptr() != into.data_ptr():
-                    into.copy_(own)
-            by_worker = [[[each[way][k] for each in plain] for k in range(self.size)] for way in (0, 1)]
-            messages.trade(*by_worker)
-
-        traded = self.pieces.begin(exchange)
+        """gloo's own exchange mostly uses a slow link one way after the other: see the guide's page on transports."""
+        plain = [([*map(_plain, send)], [*map(_plain, receive)]) for send, receive in rounds]
+        traded = self.pieces.begin(lambda messages: messages.trade(plain))
 
         def finish() -> T:
             try:
