@@ -80,6 +80,17 @@ def test_reduce_canonical_again_and_again_and_on_a_vector_too_small_to_share(gro
     assert torch.equal(torch.cat(small), (a + b) + c)
 
 
+def test_sums_of_vectors_of_several_lengths_are_made_beside_each_other(groups: Groups) -> None:
+    def body(c: Collectives) -> tuple[Tensor, Tensor]:
+        reduced(c, 3, numel=10)
+        return reduced(c, 3), reduced(c, 3, numel=10)
+
+    long, short = zip(*groups.run(2, body), strict=True)
+    assert torch.equal(torch.cat(long), by_hand(3))
+    a, b, c = (leaf(rank, 10) for rank in range(3))
+    assert torch.equal(torch.cat(short), (a + b) + c)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_gather_completes_a_replicated_vector_and_agrees_on_the_largest_signal(groups: Groups, size: int) -> None:
     def body(c: Collectives) -> tuple[Tensor, int]:

@@ -17,6 +17,7 @@ from tests.faults.test_workers import (
     resized,
     spec,
     strike,
+    trained_each_once,
 )
 from tests.local_runs import LocalRun
 from tests.runtime.runs import finished, start
@@ -29,6 +30,8 @@ from trainers.training.checkpoint import read_checkpoint
 pytestmark = pytest.mark.long
 
 EPOCHS = 14
+
+LOCAL = {"name": "parallel_sgd", "average_every": 1, "shuffle": "none"}
 
 
 def compressed(plan: Path, count: int, pause_s: float = 0.01, **more: Any) -> TrainSpec:
@@ -79,6 +82,29 @@ def test_sync_has_its_bits_through_a_resize_a_kill_and_a_resume(
     assert_equal({name: params[name] for name in params}, {name: undisturbed[name] for name in params})
 
 
+@pytest.mark.parametrize("transport", ["shared_memory", "process_group"])
+def test_parallel_sgd_has_its_bits_through_a_resize_and_a_kill(
+    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """What virtual workers have kept moves with the resize, in the middle of a round too, where it is of an older one;
+    the kill takes it back to the last checkpoint."""
+    plan, fields = tmp_path / "plan", {"algorithm": {"name": "parallel_sgd", "average_every": 4}, "epochs": 12}
+    train = compressed(plan, 2, pause_s=0.1, transport=transport, **fields)
+    watched = start(f"compress-parallel-{transport}", train, tmp_path / "run")
+    has_trained(watched)
+    watched.run.scale(3)
+    resized(watched, 3)
+    has_trained(watched, EXAMPLES)  # past an epoch's end, where there is a checkpoint
+    strike(plan, "kill")
+    fault(watched)
+    hurry(plan)
+    trained_each_once(watched, 12, EXAMPLES)
+    monkeypatch.syspath_prepend(CODE)
+    alone = LocalRun(compressed(tmp_path / "alone", 1, pause_s=0, **fields), tmp_path / "alone-run")
+    found = load_weights(watched.folder / "model.safetensors")
+    assert_equal(found, read_checkpoint(alone.train()).model)
+
+
 def test_workers_of_downpour_train_each_example_once_whatever_becomes_of_them(
     cluster: ClusterInfo, tmp_path: Path
 ) -> None:
@@ -108,10 +134,12 @@ def test_workers_of_downpour_train_each_example_once_whatever_becomes_of_them(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "what"), [("downpour", "pushed_bytes"), ("sync", "sent_bytes")], ids=["downpour", "sync"]
+    ("algorithm", "what"),
+    [("downpour", "pushed_bytes"), ("sync", "sent_bytes"), (LOCAL, "sent_bytes")],
+    ids=["downpour", "sync", "parallel_sgd"],
 )
 def test_a_runs_events_count_the_bytes_of_the_messages(
-    cluster: ClusterInfo, tmp_path: Path, algorithm: str, what: str
+    cluster: ClusterInfo, tmp_path: Path, algorithm: object, what: str
 ) -> None:
     found = {}
     for name, compress in (("plain", None), ("sign", "sign")):

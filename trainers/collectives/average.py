@@ -21,13 +21,14 @@ class Average:
     """A weighted average over the virtual workers, summed in the canonical order. The new one is written beside the old
     one, which the others may still be reading."""
 
-    def __init__(self, collectives: Collectives, num_virtual: int, numel: int) -> None:
+    def __init__(self, collectives: Collectives, num_virtual: int, numel: int, name: str = "average") -> None:
+        """name: no other average of these workers has it, since on shared memory it says where the vector lies."""
         self.collectives = collectives
         self.reduction = Reduction(num_virtual, collectives.size, numel)
         self.parts = collectives.parts(self.reduction)
         self.span = collectives.span(numel)
         self.scratch = Scratch(self.parts[0])
-        self.versions = [collectives.replicated(f"average-{i}", numel) for i in (0, 1)]
+        self.versions = [collectives.replicated(f"{name}-{i}", numel) for i in (0, 1)]
         self.clock = 0
 
     @property

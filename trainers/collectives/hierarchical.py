@@ -23,7 +23,7 @@ from trainers.collectives.process_group import ProcessGroupCollectives
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum, joined, sum_parts
-from trainers.collectives.shared_memory import SharedMemoryCollectives
+from trainers.collectives.shared_memory import SharedMemoryCollectives, parts_name
 from trainers.links.encoding import DTYPES, encoded
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
@@ -216,7 +216,7 @@ class HierarchicalCollectives(Collectives):
     def _parts_of(self, reduction: Reduction, rank: int) -> dict[Node, Tensor]:
         """What a worker of this node ships, where it lies."""
         nodes = reduction.nodes(rank)
-        file = self.inside.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel)
+        file = self.inside.file(parts_name(reduction, rank), len(nodes), reduction.numel)
         return {node: encoded(file.row(i), reduction.wire_of(node)) for i, node in enumerate(nodes)}
 
     def _sums(self, reduction: Reduction) -> list[list[Node]]:

@@ -316,7 +316,7 @@ class SharedMemoryCollectives(Collectives):
 
     def _part(self, reduction: Reduction, rank: int, index: int) -> Tensor:
         nodes = reduction.nodes(rank)
-        row = self.file(f"parts-{rank}-{reduction.num_virtual}", len(nodes), reduction.numel).row(index)
+        row = self.file(parts_name(reduction, rank), len(nodes), reduction.numel).row(index)
         return encoded(row, reduction.wire_of(nodes[index]))
 
     def file(self, name: str, rows: int, numel: int) -> MappedFile | DeviceRows:
@@ -328,6 +328,11 @@ class SharedMemoryCollectives(Collectives):
             else:
                 self.files[name] = MappedFile(path, rows, numel)
         return self.files[name]
+
+
+def parts_name(reduction: Reduction, rank: int) -> str:
+    """Under which name (`file`) the parts of a worker lie; those of reductions of other lengths lie beside them."""
+    return f"parts-{rank}-{reduction.num_virtual}-{reduction.numel}"
 
 
 def meet_peers(

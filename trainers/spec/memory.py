@@ -3,6 +3,7 @@ torch."""
 
 from trainers.algorithms.divided import Divided
 from trainers.algorithms.hybrid.config import HybridConfig
+from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth
 from trainers.links.names import WireName
@@ -135,12 +136,13 @@ def _of_part(spec: TrainSpec, vectors: int) -> int:
 
 def _kept(spec: TrainSpec) -> int:
     """Where what is sent is compressed, what a worker keeps of it for each parameter. Of a sum also what each of its
-    virtual workers adds to that, and what the sum is made in."""
+    virtual workers adds to that, what the sum is made in, and, if only that asks for it, where a round began."""
     if spec.compress is None:
         return 0
     if spec.algorithm.traits.uses_parameter_server:
         return FLOAT_BYTES
-    return FLOAT_BYTES * (2 * _most_virtual(spec) + depth((0, spec.workers.num_virtual)))
+    begun = isinstance(spec.algorithm, ParallelSgdConfig)
+    return FLOAT_BYTES * (2 * _most_virtual(spec) + depth((0, spec.workers.num_virtual)) + begun)
 
 
 def _replicas(spec: TrainSpec) -> int:

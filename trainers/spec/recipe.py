@@ -17,6 +17,7 @@ from trainers.optim.optimizers.config import OptimizerSpec
 from trainers.optim.optimizers.groups import GroupSpec
 from trainers.spec import DataSpec, TrainSpec
 from trainers.spec.advice import advice
+from trainers.spec.compression import compressed
 from trainers.spec.memory import (
     bytes_a_parameter,
     gradient_bytes,
@@ -24,7 +25,6 @@ from trainers.spec.memory import (
     num_versions,
     state_bytes,
     states_of_versions,
-    sum_bytes,
 )
 from trainers.spec.quantity import Explained, Quantity
 from trainers.spec.told.parts import parts
@@ -274,7 +274,7 @@ def _model(spec: TrainSpec) -> dict[str, Quantity]:
         **_evaluated(spec),
         "precision": Quantity(value=spec.precision, formula=formula, source=source),
         "wire": _wire(spec),
-        **_compressed(spec),
+        **compressed(spec),
         "compile": Quantity(
             value=str(model.compile).lower(), formula="torch.compile, to train" if model.compile else ""
         ),
@@ -309,27 +309,6 @@ def _wire(spec: TrainSpec) -> Quantity:
     formula = "each virtual worker's gradient is rounded once; sums and what comes back are float32"
     sent = f"{rounded} bytes an element of the gradients of {spec.workers.count} workers, {plain} in float32"
     return Quantity(value=spec.wire, formula=f"{formula}; {sent}", source=source)
-
-
-def _compressed(spec: TrainSpec) -> dict[str, Quantity]:
-    """What of a gradient travels, and how many bytes for each of its elements, where it is compressed."""
-    compress = spec.compress
-    if compress is None:
-        return {}
-    formula = f"{compress.formula}; {_sent_compressed(spec)}"
-    return {"compress": Quantity(value=compress.value, formula=formula, source=compress.source)}
-
-
-def _sent_compressed(spec: TrainSpec) -> str:
-    """How many bytes travel for each element of what is compressed."""
-    assert spec.compress is not None
-    if spec.compress.powersgd is not None:
-        return "each worker sends each other r (n + m) numbers of n m, and vectors and small matrices whole, in float32"
-    if (both := sum_bytes(spec)) and spec.algorithm.traits.is_synchronous:
-        found, plain = both
-        return f"{found:.3g} bytes an element of a sum among {spec.workers.count} workers, {plain:.3g} uncompressed"
-    each = spec.compress.bytes_an_element
-    return f"{each:.3g} bytes an element of each push, 4 where a node's shards read it in place"
 
 
 def _recomputed(spec: TrainSpec) -> Quantity:

@@ -164,7 +164,6 @@ def test_explain_tells_what_is_sent_of_how_many_bytes_and_whose_it_is() -> None:
     [
         ({"algorithm": "mixed"}, "take downpour, or sync; or leave compress out"),
         ({"algorithm": "hybrid"}, "take sync, or connect to send fewer"),
-        ({"algorithm": "parallel_sgd"}, "take diloco with outer: {lr: 1, momentum: 0}"),
         ({"algorithm": "easgd"}, "take downpour, or diloco"),
         ({"algorithm": "admm"}, "take diloco with a small average_every, or sync"),
         ({"algorithm": {"name": "downpour", "push": "delta"}}, "take diloco, .* or push: whole"),

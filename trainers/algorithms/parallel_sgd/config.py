@@ -20,10 +20,8 @@ ROUNDING = 1e-9
 SAMPLES = 64
 """Labels that each worker sends in a full shuffle, if the spec gives no number."""
 
-AVERAGES_STATE = (
-    "the optimizer's state is averaged with the parameters, and what is left of it is no state: its squares may be "
-    "negative; take diloco with outer: {lr: 1, momentum: 0}, which averages parameters alone"
-)
+START = "round-start"
+"""Under which name a checkpoint within a round has the parameters with which that began, (P,)."""
 
 
 class ParallelSgdConfig(AlgorithmConfig):
@@ -119,7 +117,7 @@ class ParallelSgdConfig(AlgorithmConfig):
             averaged_each_step=self.group if self.group is not None and self.within == 1 else 1,
             holds_examples=True,
             own_replicas=True,
-            sends_whole=AVERAGES_STATE,
+            sends_whole="",
         )
 
     def check_virtual(self, num_workers: int, num_virtual: int) -> None:
@@ -165,7 +163,7 @@ class ParallelSgdConfig(AlgorithmConfig):
         return Partitioning(self.start, Shuffle(self.shuffle, self.samples or SAMPLES, seed, partition_sizes))
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
-        return names_of_ranks(("x", *rule), num_virtual)
+        return (START, *names_of_ranks(("x", *rule), num_virtual))
 
     def resume_options(self) -> dict[str, object]:
         return super().resume_options() | {"start": self.start, "shuffle": self.shuffle, "samples": self.samples}

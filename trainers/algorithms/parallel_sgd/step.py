@@ -13,7 +13,8 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
-from trainers.collectives.average import Average, GroupAverages
+from trainers.algorithms.parallel_sgd.means import CompressedMeans, WholeMeans
+from trainers.collectives.average import GroupAverages
 from trainers.optim.buffers import Buffers
 from trainers.spans import span
 
@@ -26,28 +27,30 @@ class ParallelSgd(Algorithm):
     (line 5), weighted by the examples that each has trained since the last average: the report's 1/k if all have
     trained equally many. In the middle of a round `gather_state` computes that mean too, but no worker continues from
     it.
+
+    With `compress` a worker sends a part of what its parameters have changed, keeps the rest, and adds it in the next
+    round; averages within groups, optimizer states, and the mean of a snapshot are whole.
     """
 
     def __init__(self, config: ParallelSgdConfig, context: Context) -> None:
         assert context.collectives is not None
-        self.names, self.numel = context.optimizer.state_names, context.replica.layout.numel
-        start = context.start.buffers
-        first = start.params.new_empty(1 + len(self.names), self.numel)  # x, then each state
-        for row, vector in zip(first, [start.params, *(start.state[name] for name in self.names)], strict=True):
+        self.collectives, self.numel = context.collectives, context.replica.layout.numel
+        start, names = context.start.buffers, context.optimizer.state_names
+        first = start.params.new_empty(1 + len(names), self.numel)  # x, then each state
+        for row, vector in zip(first, [start.params, *(start.state[name] for name in names)], strict=True):
             row.copy_(vector)
-        self.average = Average(context.collectives, context.num_virtual, first.numel())
-        self.average.begin(first.flatten())
-        self.local = LocalSteps(context, config.every, self.average.newest.device)
+        self.names = names
+        self.local = LocalSteps(context, config.every, self.collectives.device)
+        self.means = (WholeMeans if context.compress is None else CompressedMeans)(context, self.local, first)
         self.within, self.groups = config.within, None
         if config.group is not None:
-            self.groups = GroupAverages(context.collectives, context.num_virtual, config.group, first.numel())
+            self.groups = GroupAverages(self.collectives, context.num_virtual, config.group, first.numel())
 
     def step(self, work: Work) -> StepReport:
         report = self.local.step(work)
         if self.local.ends_round(work):
             with span("average"):
-                self._make_average()
-                self.local.own.copy_(self.average.newest.view(1, -1, self.numel).expand_as(self.local.own))
+                self.local.own.copy_(self.means.take().expand_as(self.local.own))
             self.local.begin_round()
         elif self.groups is not None and self.within and not (self.local.steps_before(work) + 1) % self.within:
             with span("average"):
@@ -56,14 +59,12 @@ class ParallelSgd(Algorithm):
 
     def gather_state(self) -> Buffers:
         """The mean, and between two averages, on worker 0, also x and optimizer state of each virtual worker."""
-        if self.local.trained:
-            self._make_average()
-        params, *states = self.average.newest.view(-1, self.numel)
-        mean = dict(zip(self.names, states, strict=True))
-        return Buffers(params, mean | self.local.gather() if self.local.diverged else mean)
+        params, *states = self.means.now()
+        state = dict(zip(self.names, states, strict=True)) | self.means.gather()
+        return Buffers(params, state | self.local.gather() if self.local.diverged else state)
 
     def finish(self) -> None:
-        self.average.collectives.barrier().wait()
+        self.collectives.barrier().wait()
 
     def _average_within(self, groups: GroupAverages) -> None:
         """Within each group, whose members have trained equally many: only the last step of an epoch is uneven."""
@@ -75,9 +76,3 @@ class ParallelSgd(Algorithm):
         for ranks, mean in groups.of(member):
             here = own[max(ranks.start - first, 0) : ranks.stop - first]
             here.copy_(mean.view(1, -1, self.numel).expand_as(here))
-
-    def _make_average(self) -> None:
-        def weighted(rank: int, into: Tensor) -> None:
-            into.copy_(self.local.own[rank - self.local.ranks.start].flatten()).mul_(self.local.trained[rank])
-
-        self.average.update(weighted, self.local.all_trained)

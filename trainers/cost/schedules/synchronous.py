@@ -78,6 +78,10 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
     every = math.inf if config.average_every == "round" else float(config.average_every)
     num_bytes = (1 + work.num_states) * work.num_bytes
     exchanges = [canonical("averages", fleet, num_bytes, every)]
+    if spec.compress is not None:  # of the parameters alone
+        exchanges = [exchanged("averages", fleet, message_bytes(spec.compress, work), every)]
+        if work.num_states:
+            exchanges.append(canonical("averages of states", fleet, work.num_states * work.num_bytes, every))
     meetings = every
     if config.group is not None and config.within is not None:
         # All groups at once, each on as few switches as it needs; the average of all stands for one of a group.
