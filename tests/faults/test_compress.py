@@ -105,18 +105,21 @@ def test_parallel_sgd_has_its_bits_through_a_resize_and_a_kill(
     assert_equal(found, read_checkpoint(alone.train()).model)
 
 
-def test_workers_of_downpour_train_each_example_once_whatever_becomes_of_them(
-    cluster: ClusterInfo, tmp_path: Path
+@pytest.mark.parametrize(
+    ("algorithm", "count"), [("downpour", 3), ({"name": "mixed", "group": 2}, 4)], ids=["downpour", "mixed"]
+)
+def test_asynchronous_workers_train_each_example_once_whatever_becomes_of_them(
+    cluster: ClusterInfo, tmp_path: Path, algorithm: object, count: int
 ) -> None:
     """A worker is killed, some leave, and the run is paused in the middle of an epoch; it goes on with another number
     of workers, and so does a fork."""
-    plan, more = tmp_path / "plan", {"algorithm": "downpour", "compress": "sign", "transport": "process_group"}
-    train = compressed(plan, 3, pause_s=0.06, workers=3, **more)
-    watched = start("compress-downpour", train, tmp_path / "run")
+    plan, more = tmp_path / "plan", {"algorithm": algorithm, "compress": "sign", "transport": "process_group"}
+    train, name = compressed(plan, count, pause_s=0.06, workers=count, **more), f"compress-of-{count}"
+    watched = start(name, train, tmp_path / "run")
     has_trained(watched)
     strike(plan, "kill")
     fault(watched)
-    resized(watched, 3)
+    resized(watched, count)
     has_trained(watched)
     watched.run.scale(2)
     resized(watched, 2)
@@ -127,7 +130,7 @@ def test_workers_of_downpour_train_each_example_once_whatever_becomes_of_them(
     begin = {"every_epochs": 0, "resume": watched.of("checkpoint")[-1]["path"]}
     further = compressed(plan, 2, workers=2, checkpoint=begin, **more)
     for place in ("run", "fork"):
-        ended = finished(f"compress-downpour-{place}", further, tmp_path / place)
+        ended = finished(f"{name}-{place}", further, tmp_path / place)
         assert ended.events[-1].data["state"] == "SUCCEEDED", ended.events[-1]
         audits = {audit["epoch"]: audit for audit in ended.of("epoch_audit")}
         assert all((one["trained"], one["lost"], one["duplicated"]) == (EXAMPLES, 0, 0) for one in audits.values())
@@ -135,8 +138,8 @@ def test_workers_of_downpour_train_each_example_once_whatever_becomes_of_them(
 
 @pytest.mark.parametrize(
     ("algorithm", "what"),
-    [("downpour", "pushed_bytes"), ("sync", "sent_bytes"), (LOCAL, "sent_bytes")],
-    ids=["downpour", "sync", "parallel_sgd"],
+    [("downpour", "pushed_bytes"), ("mixed", "pushed_bytes"), ("sync", "sent_bytes"), (LOCAL, "sent_bytes")],
+    ids=["downpour", "mixed", "sync", "parallel_sgd"],
 )
 def test_a_runs_events_count_the_bytes_of_the_messages(
     cluster: ClusterInfo, tmp_path: Path, algorithm: object, what: str

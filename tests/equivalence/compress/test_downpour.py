@@ -162,7 +162,6 @@ def test_explain_tells_what_is_sent_of_how_many_bytes_and_whose_it_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"algorithm": "mixed"}, "take downpour, or sync; or leave compress out"),
         ({"algorithm": "hybrid"}, "take sync, or connect to send fewer"),
         ({"algorithm": "easgd"}, "take downpour, or diloco"),
         ({"algorithm": "admm"}, "take diloco with a small average_every, or sync"),

@@ -64,7 +64,7 @@ class MixedConfig(AlgorithmConfig):
             num_push=self.num_push,
             group=None if self.group == "node" else self.group,
             sends_gradients=True,
-            sends_whole="nobody in a group keeps what its push would leave out; take downpour, or sync",
+            sends_whole="",
         )
 
     def check_workers(self, num_workers: int) -> None:

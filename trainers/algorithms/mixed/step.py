@@ -24,7 +24,8 @@ class Mixed(Algorithm):
     """One worker of a group. Only the first worker of a group communicates with the shards.
 
     The group's gradient is the sum over its minibatches in the canonical order, divided by the examples in them. So to
-    the shards a group of g workers is one Downpour worker with a minibatch of gn examples.
+    the shards a group of g workers is one Downpour worker with a minibatch of gn examples. With `compress` it sends a
+    part of each push, keeps the rest, and adds it to the next; sums within the group are whole.
     """
 
     def __init__(self, config: MixedConfig, context: Context) -> None:
@@ -39,6 +40,7 @@ class Mixed(Algorithm):
         self.span = self.group.span(numel)
         self.weight = StepWeight(self.replica.weight_per_example, self.group, self.group.size, self.part.device)
         self.limit = NormLimit(context.optimizer)
+        self.feedback = context.feedback() if self.store is not None else None  # of the group: who pushes keeps
         self.params = self.gradient.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (
@@ -112,5 +114,5 @@ class Mixed(Algorithm):
             identity = PushIdentity(work.epoch, self.first, index + work.group_minibatches - 1)
             numbers = self.begun_at + self.clock, self.pending_examples, self.pending
             with span("push"):
-                self.store.push(Push(identity, *numbers, wire=self.context.wire))
+                self.store.push(Push(identity, *numbers, wire=self.context.wire, feedback=self.feedback))
             self.accrued, self.pending, self.pending_examples = None, 0, 0
