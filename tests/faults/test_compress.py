@@ -82,15 +82,22 @@ def test_sync_has_its_bits_through_a_resize_a_kill_and_a_resume(
     assert_equal({name: params[name] for name in params}, {name: undisturbed[name] for name in params})
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "process_group"])
-def test_parallel_sgd_has_its_bits_through_a_resize_and_a_kill(
-    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+PARALLEL = {"name": "parallel_sgd", "average_every": 4}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "transport"),
+    [(PARALLEL, "shared_memory"), (PARALLEL, "process_group")],
+    ids=["parallel_sgd, memory", "parallel_sgd"],
+)
+def test_local_steps_have_their_bits_through_a_resize_and_a_kill(
+    cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any], transport: str
 ) -> None:
     """What virtual workers have kept moves with the resize, in the middle of a round too, where it is of an older one;
     the kill takes it back to the last checkpoint."""
-    plan, fields = tmp_path / "plan", {"algorithm": {"name": "parallel_sgd", "average_every": 4}, "epochs": 12}
+    plan, fields = tmp_path / "plan", dict[str, Any](algorithm=algorithm, epochs=12)
     train = compressed(plan, 2, pause_s=0.1, transport=transport, **fields)
-    watched = start(f"compress-parallel-{transport}", train, tmp_path / "run")
+    watched = start(f"compress-{algorithm['name']}-{transport}", train, tmp_path / "run")
     has_trained(watched)
     watched.run.scale(3)
     resized(watched, 3)
@@ -146,8 +153,9 @@ def test_a_runs_events_count_the_bytes_of_the_messages(
 ) -> None:
     found = {}
     for name, compress in (("plain", None), ("sign", "sign")):
-        train = small(workers=2, algorithm=algorithm, transport="process_group", compress=compress)
+        rule = {"optimizer": {"name": "sgd", "lr": 0.02}} if algorithm is LOCAL else {}  # no state is averaged
+        train = small(workers=2, algorithm=algorithm, transport="process_group", compress=compress, **rule)
         run = finished(f"{tmp_path.name}-{name}", train, tmp_path / name)
         assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
         found[name] = sum(step[what] for step in run.of("step"))
-    assert 0 < found["sign"] < 0.05 * found["plain"]
+    assert 0 < found["sign"] < 0.1 * found["plain"]

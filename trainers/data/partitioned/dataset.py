@@ -65,6 +65,7 @@ class PartitionedDataset(Dataset):
     def hold(self, order: HeldOrder, ranks: range, how: Partitioning, rounds: int) -> None:
         """Hold the examples that the virtual `ranks` have after the shuffles before that many rounds."""
         labels = self._labels()
+        order.hold({})  # of a generation before, where others were members
         initial = [order.examples_of(rank, epoch=0) for rank in range(order.num_virtual)]
         first = first_partitions(how.start, initial, labels)
         held = how.shuffle.replayed(first, labels, rounds)
@@ -147,11 +148,6 @@ class PartitionedImages(PartitionedDataset, MemoryDataset):
         """arrays: without training images. source: opens them, (N, C, H, W)."""
         MemoryDataset.__init__(self, arrays, augmentation, device)
         self._source = source
-
-    def hold(self, order: HeldOrder, ranks: range, how: Partitioning, rounds: int) -> None:
-        super().hold(order, ranks, how, rounds)
-        arrays = self._opened()
-        self._arrays = replace(arrays, train_labels=arrays.train_labels[:0].copy())
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         if self._partition is not None:
