@@ -108,6 +108,26 @@ def test_a_step_with_compressed_gradients_sends_fewer_bytes_and_is_shorter(algor
     assert steps[1].rate[0] > steps[0].rate[0]
 
 
+def test_of_local_sgd_only_parameters_are_compressed_and_of_a_group_only_its_push() -> None:
+    """Of averages of 1 M parameters and as many velocities, every 4 steps; of streaming every fragment, by itself."""
+
+    def sent(algorithm: dict[str, Any], compress: object) -> dict[str, float]:
+        spec = TrainSpec.model_validate({"algorithm": algorithm, "workers": 4, "compress": compress})
+        exchanges = step_of(spec, WORK, Pace(0.004, 0.006, 0.001), fleet(4)).exchanges
+        return {exchange.name: float(exchange.sent_bytes[0]) for exchange in exchanges}
+
+    local = {"name": "parallel_sgd", "average_every": 4}
+    found, plain = (sum(sent(local, how).values()) for how in ({"top_k": 0.01}, None))
+    assert found == pytest.approx(3 * 0.08 * MB / 4 + plain / 2)
+    stream = {"name": "diloco", "average_every": 100, "fragments": 4, "delay": 5}
+    assert sent(stream, {"top_k": 0.01}) == {"averages": pytest.approx(3 * 0.08 * MB / 100)}
+    grouped = {"name": "mixed", "group": 2}
+    found, plain = (sent(grouped, how) for how in ({"top_k": 0.01}, None))
+    fewer = {name: plain[name] - found[name] for name in plain if plain[name] != found[name]}
+    (saved,) = fewer.values()
+    assert 0 < saved < sum(plain.values())
+
+
 def test_what_passes_while_a_fragment_travels_is_hidden() -> None:
     """4 workers in steps of 10 ms, 6 MB of messages at 10 MB/s: 600 ms every 100 steps. In halves, each of which takes
     300 ms, 20 steps hide 200 of them; where a round is shorter than its messages, no more than the steps are hidden."""

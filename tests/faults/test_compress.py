@@ -83,19 +83,22 @@ def test_sync_has_its_bits_through_a_resize_a_kill_and_a_resume(
 
 
 PARALLEL = {"name": "parallel_sgd", "average_every": 4}
+STREAM = {"name": "diloco", "average_every": 4, "fragments": 2, "delay": 3}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "transport"),
-    [(PARALLEL, "shared_memory"), (PARALLEL, "process_group")],
-    ids=["parallel_sgd, memory", "parallel_sgd"],
+    [(PARALLEL, "shared_memory"), (PARALLEL, "process_group"), (STREAM, "shared_memory"), (STREAM, "process_group")],
+    ids=["parallel_sgd, memory", "parallel_sgd", "streaming, memory", "streaming"],
 )
 def test_local_steps_have_their_bits_through_a_resize_and_a_kill(
     cluster: ClusterInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any], transport: str
 ) -> None:
-    """What virtual workers have kept moves with the resize, in the middle of a round too, where it is of an older one;
-    the kill takes it back to the last checkpoint."""
+    """What virtual workers have kept moves with the resize, in the middle of a round too, where it is of an older one,
+    and with sums under way; the kill takes it back to the last checkpoint."""
     plan, fields = tmp_path / "plan", dict[str, Any](algorithm=algorithm, epochs=12)
+    if algorithm is STREAM:
+        fields["ema"] = None  # the outer parameters are none's update
     train = compressed(plan, 2, pause_s=0.1, transport=transport, **fields)
     watched = start(f"compress-{algorithm['name']}-{transport}", train, tmp_path / "run")
     has_trained(watched)

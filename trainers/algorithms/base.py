@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from trainers.collectives.lossy.compressed import CompressedSum
+from trainers.collectives.lossy.compressed_beside import CompressedSumBeside
 from trainers.collectives.lossy.low_rank import LowRankSum
+from trainers.collectives.messages import Lane
 from trainers.collectives.protocol import Collectives
 from trainers.data.batches import Batch, Skipped
 from trainers.links.names import WireName
@@ -154,6 +156,15 @@ class Context:
             return CompressedSum(*among, compressor_of(self.compress), layout.gaps, start)
         low_rank = low_rank_of(zip(layout.offsets, layout.shapes, strict=True), self.compress.powersgd)
         return LowRankSum(*among, low_rank, layout.numel, self.seed, start)
+
+    def compressed_beside(self, lane: Lane) -> CompressedSumBeside | None:
+        """The same of one part of the vectors after the other, on a lane."""
+        if self.compress is None:
+            return None
+        assert self.collectives is not None
+        gaps, start = self.replica.layout.gaps, self.start.buffers.state
+        compressor = compressor_of(self.compress)
+        return CompressedSumBeside(self.collectives, self.num_virtual, compressor, gaps, start, lane)
 
 
 class Algorithm(ABC):

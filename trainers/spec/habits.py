@@ -177,6 +177,11 @@ def can_be_compressed(compress: CompressSpec | None, info: ValidationInfo) -> Co
             "powersgd adds up what all workers send, and a push to the shards is of one; take top_k, sign or int8, or "
             "sync or diloco"
         )
+    if compress.powersgd is not None and getattr(algorithm, "streams", False):
+        raise ValueError(
+            "powersgd adds up twice, the second time by what came of the first, and a sum that travels while all train "
+            "on is made once; take top_k, sign or int8, or fragments: 1, delay: 0 and alpha: 0"
+        )
     if _follows_workers(info):
         raise ValueError(
             "a virtual worker keeps what it has not sent, and with elastic.mode: scale_batch virtual workers come and "

@@ -166,8 +166,6 @@ def test_explain_tells_what_is_sent_of_how_many_bytes_and_whose_it_is() -> None:
         ({"algorithm": "easgd"}, "take downpour, or diloco"),
         ({"algorithm": "admm"}, "take diloco with a small average_every, or sync"),
         ({"algorithm": {"name": "downpour", "push": "delta"}}, "take diloco, .* or push: whole"),
-        ({"algorithm": {"name": "diloco", "fragments": 2}}, "take fragments: 1, delay: 0 and alpha: 0"),
-        ({"algorithm": {"name": "diloco", "delay": 1}}, "take fragments: 1, delay: 0 and alpha: 0"),
         ({"algorithm": {"name": "sync", "reduction": "fast"}}, "take reduction: canonical"),
         ({"algorithm": {"name": "sync", "form": "parameter_server"}}, "take form: all_reduce"),
         ({"wire": "bfloat16"}, "leave one of the two out"),

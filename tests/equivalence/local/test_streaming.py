@@ -187,7 +187,7 @@ def test_a_snapshot_changes_nothing() -> None:
         ({"delay": 20}, {}, "/algorithm/delay", "give at most 19, or raise average_every"),
         ({"fragments": 21}, {}, "/algorithm/fragments", "a round has 20; give at most so many"),
         ({"alpha": 1.0}, {}, "/algorithm/alpha", "less than 1"),
-        ({"fragments": 2}, {"compress": "sign"}, "/compress", "take fragments: 1, delay: 0 and alpha: 0"),
+        ({"fragments": 2}, {"compress": {"powersgd": 2}}, "/compress", "fragments: 1, delay: 0 and alpha: 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -31,10 +31,6 @@ NOT_UPDATED = (
     "averages the workers' averages"
 )
 
-SENT_IN_TURN = (
-    "the sum of a fragment travels whole, while all train on; take fragments: 1, delay: 0 and alpha: 0 for smaller sums"
-)
-
 
 class Outer(BaseModel):
     """SGD on what a round changed: the mean of start minus end over all workers takes the place of a gradient."""
@@ -150,7 +146,7 @@ class DilocoConfig(AlgorithmConfig):
             own_replicas=True,
             common_vectors=2 if self.outer.momentum else 1,
             hides_average=NOT_UPDATED,
-            sends_whole=SENT_IN_TURN if self.streams else "",
+            sends_whole="",
         )
 
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ algorithm 2.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
@@ -14,6 +15,7 @@ from trainers.algorithms.diloco.outer import OuterStep
 from trainers.algorithms.diloco.turns import Turns
 from trainers.algorithms.local_steps import LocalSteps
 from trainers.collectives.average_beside import AverageBeside
+from trainers.collectives.lossy.compressed_beside import CompressedSumBeside
 from trainers.links.handle import Handle, done
 from trainers.optim.buffers import Buffers
 from trainers.spans import span
@@ -32,6 +34,8 @@ class StreamingDiloco(Algorithm):
 
     A snapshot waits for what travels, keeps it as it came, and leaves it to its step. Its parameters are those that
     outer steps would make now: of what travels, or else of what workers have changed since they took theta.
+
+    With `compress` a worker sends a part of its share of d_p, keeps the rest, and adds it when p leaves again.
     """
 
     def __init__(self, config: DilocoConfig, context: Context) -> None:
@@ -43,6 +47,7 @@ class StreamingDiloco(Algorithm):
         self.outer = OuterStep(config.outer, start, device)
         self.local = LocalSteps(context, lambda _: config.average_every, device)
         self.average = AverageBeside(self.collectives, context.num_virtual)
+        self.sum = context.compressed_beside(self.average.lane)
         self.travelling: dict[int, Handle[Tensor]] = {}  # by fragment
         self.settled = set(range(len(self.parts)))  # fragments of which all took theta after the last step
         self.work: Work | None = None  # of the last step
@@ -58,7 +63,7 @@ class StreamingDiloco(Algorithm):
         self.settled = set()
         for p in fragments:
             if self.turns.leaves(p, step) or (work.ends_epoch and p not in self.travelling):
-                self.travelling[p] = self._mean(p)
+                self.travelling[p] = self._mean(p) if self.sum is None else self._sent(self.sum, p)
         arriving = [p for p in fragments if work.ends_epoch or self.turns.arrives(p, step)]
         if arriving:
             with span("average"):
@@ -74,10 +79,11 @@ class StreamingDiloco(Algorithm):
         else:
             params, arriving = self._would_be()
             apart = self.alpha > 0 or len(self.settled) < len(self.parts)
+        kept = {} if self.sum is None else self.sum.gather()
         state = self.local.gather_with_means(apart)
         if not state:
             return Buffers(params, {})
-        state |= self.outer.state
+        state |= kept | self.outer.state
         if apart:
             state[START] = self.outer.theta
         if arriving is not None:
@@ -100,6 +106,18 @@ class StreamingDiloco(Algorithm):
             self.outer.changed(self.local.versions[rank].params[part], into, part).mul_(trained[rank])
 
         return self.average.begin(part.stop - part.start, weighted, all_trained)
+
+    def _sent(self, summed: CompressedSumBeside, p: int) -> Handle[Tensor]:
+        """Begin the sum of what workers send of their shares of that, and of what they have kept of it."""
+        assert self.work is not None
+        part, theta = self.parts[p], self.outer.theta
+        steps = self.turns.steps(p, self.local.steps_of(self.work) + 1)
+        trained, all_trained = self.local.examples_of(self.work, steps)
+        shares = [torch.empty_like(theta) for _ in self.local.ranks]  # of which only the part is read
+        for (rank, version), share in zip(self.local.versions.items(), shares, strict=True):
+            torch.sub(theta[part], version.params[part], out=share[part]).mul_(trained[rank] / all_trained)
+        handle = summed.begin(shares, part)
+        return Handle(lambda: theta[part] - handle.wait()) if self.outer.config.is_none else handle
 
     def _mix(self, p: int) -> None:
         """The sum of a fragment has come: one outer step, of which all take their share."""

@@ -114,7 +114,10 @@ def _streaming(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace
     anybody's waiting is not counted."""
     every, num = float(config.average_every), config.fragments
     by_messages = replace(fleet, memory_is_shared=False)
-    one = canonical("averages", by_messages, work.num_bytes / num)
+    if spec.compress is not None:
+        one = exchanged("averages", by_messages, message_bytes(spec.compress, work) / num)
+    else:
+        one = canonical("averages", by_messages, work.num_bytes / num)
     updates = pace.update_s * (fleet.minibatches + 1 / every)
     alone = synchronous(fleet, pace, spec.batch.per_worker, (), updates, every=every / num)
     computing = alone.computing_s + alone.data_s
