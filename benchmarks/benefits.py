@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from benchmarks.links import namespaces
 from benchmarks.links.endless import Rate, run
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, paired
 from benchmarks.measurement.workload import Workload, data_title, find_data
 from trainers.spec import TrainSpec
@@ -212,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, places, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-benefits.md"
+        path = report_path("benefits")
         path.write_text(text)
         raw = {
             place: [{n: [asdict(rate) for rate in pair] for n, pair in each.items()} for each in found]

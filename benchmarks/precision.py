@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.comparison import VERDICTS, verdict
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import SHAKESPEARE
 from trainers.spec import TrainSpec
@@ -158,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(runs, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-precision.md"
+        path = report_path("precision")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n")
     return 0

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.measurement import machine
 from benchmarks.measurement.millrace_runs import running, worker_pids
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.slowdown import slowed
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload, data_title, find_data
@@ -208,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-stragglers.md"
+        path = report_path("stragglers")
         path.write_text(text)
         raw = [{name: [asdict(steps) for steps in pair] for name, pair in each.items()} for each in rounds]
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -151,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.load_after = machine.load()
     report.print_tables(results, console)
     if options.report:
-        console.print(f"written: {report.write(results, date.today().isoformat()).name}, with its JSON")
+        console.print(f"written: {report.write(results).name}, with its JSON")
     return 1 if results.failures else 0
 
 

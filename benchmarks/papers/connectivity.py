@@ -14,7 +14,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import nn
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread
 from benchmarks.measurement.workload import REPOSITORY
 from service.claims.experiments.networks import small_alexnet
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(runs, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-connectivity.md"
+        path = report_path("connectivity")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n")
         picture(runs).savefig(PICTURE)

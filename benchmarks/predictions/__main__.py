@@ -8,14 +8,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.links import namespaces
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS
+from benchmarks.measurement.report import report_path
 from benchmarks.predictions.cases import PLACES, cases_of
 from benchmarks.predictions.ledger import Ledger
 from benchmarks.predictions.measuring import Times, measure_place, measure_profile
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-runs", action="store_true", help="only compare what the ledger has")
     parser.add_argument("--report", action="store_true", help="write the ledger's report beside it, as .md")
     options = parser.parse_args(arguments)
-    ledger = Ledger(options.ledger or RESULTS / f"{date.today().isoformat()}-predictions.jsonl")
+    ledger = Ledger(options.ledger or report_path("predictions").with_suffix(".jsonl"))
     console = Console()
     if not options.no_runs:
         exit_on_sigterm()

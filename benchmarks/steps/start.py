@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +26,7 @@ from benchmarks.measurement import machine, proc
 from benchmarks.measurement.comparison import VERDICTS, verdict
 from benchmarks.measurement.memory import own_service
 from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm, free_port
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import REPOSITORY
 
@@ -263,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(*measure(options.rounds, console), before)
     console.print(text, markup=False)
     if options.report:
-        (RESULTS / f"{date.today().isoformat()}-start.md").write_text(text)
+        report_path("start").write_text(text)
     return 0
 
 
