@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
     parser.add_argument("--place", choices=[HERE.name, LINK.name], help="measure there only")
-    parser.add_argument("--report", action="store_true", help="write <today>-benefits.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), seconds=options.seconds)

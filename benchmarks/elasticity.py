@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elasticity", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default 5)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
-    parser.add_argument("--report", action="store_true", help="write <today>-elasticity.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), workers=2)

@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=200, help="how many are overlaid (default 200)")
     parser.add_argument("--steps", type=int, default=10_000, help="reports a run (default 10,000)")
     parser.add_argument("--rounds", type=int, default=6, help="visits, the first of which warms up (default 6)")
-    parser.add_argument("--report", action="store_true", help="write <today>-page.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()

@@ -34,7 +34,7 @@ MOST_SIMULATED_S = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when a bound is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-plan.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     tables, seconds, simulated_s = all_tables(), speed(), simulation_speed()
     text = markdown(tables, seconds, simulated_s)

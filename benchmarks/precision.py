@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--text", type=Path, default=SHAKESPEARE, help="the file with the characters")
-    parser.add_argument("--report", action="store_true", help="write <today>-precision.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     if not options.text.is_file():
         parser.error(f"there is no text at {options.text}; name a file with --text")

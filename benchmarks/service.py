@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print or write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few of everything, to see that it works")
-    parser.add_argument("--report", action="store_true", help="write <today>-service.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     size, before = SMALL if options.small else Size(), machine.load()
     with (

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3, help="runs of each algorithm (default 3)")
     parser.add_argument("--text", type=Path, default=SHAKESPEARE, help="the file with the characters")
     parser.add_argument("--only", choices=VARIANTS, help="one algorithm")
-    parser.add_argument("--report", action="store_true", help="write <today>-shakespeare.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     if not options.text.is_file():
         parser.error(f"there is no text at {options.text}; name a file with --text")

@@ -102,7 +102,7 @@ def markdown(work: Workload, found: dict[str, Bytes]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shard_traffic", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write <today>-shard-traffic.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work, console = Workload(find_data(None), workers=WORKERS), Console()

@@ -87,7 +87,7 @@ def markdown(packed: dict[str, float], costs: dict[str, Any], load: dict[str, st
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure both."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-sweeps.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     before, found = machine.load(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as temp, trainers.embedded(num_cpus=CPUS):

@@ -190,9 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="only contenders with this in their name")
     parser.add_argument("--more", action="store_true", help="also other settings of downpour")
     parser.add_argument("--no-tune", action="store_true", help="take the peers' usual best, search no better")
-    parser.add_argument(
-        "--report", action="store_true", help="write benchmarks/results/<today>-throughput.md and .json"
-    )
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     parser.add_argument(
         "--service-pid", type=int, help="a running service whose memory is reported; else one is started"
     )

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="write benchmarks/results/<today>-links.md and .json; other places that they tell of are kept",
+        help="write the dated report into benchmarks/results",
     )
     options = parser.parse_args(arguments)
     exit_on_sigterm()

@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=300.0, help="after which a run has not reached the target (default 300)")
     add("--target", type=float, help="accuracy of the digits (default 0.97), or loss of the text (default 2.7)")
     add("--text", type=Path, help="a file or folder of text; left out, this repository's guide")
-    add("--report", action="store_true", help="write benchmarks/results/<today>-low-communication.md and .json")
+    add("--report", action="store_true", help="write the dated report into benchmarks/results")
     return parser
 
 

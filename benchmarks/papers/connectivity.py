@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers.connectivity", description=__doc__)
     parser.add_argument("root", type=Path, help="the folder with Fashion-MNIST")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each variant (default 5)")
-    parser.add_argument("--report", action="store_true", help="write <today>-connectivity.md, .json and the picture")
+    parser.add_argument("--report", action="store_true", help="write the dated report and the picture")
     options = parser.parse_args(arguments)
     if not (options.root / "FashionMNIST").is_dir():
         parser.error(f"there is no folder FashionMNIST in {options.root}")

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2, help="how often every job is measured (default 2)")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no more is begun (default 40)")
-    parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions.jsonl")
+    parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions-<maker>.jsonl")
     parser.add_argument("--no-runs", action="store_true", help="only compare what the ledger has")
     parser.add_argument("--report", action="store_true", help="write the ledger's report beside it, as .md")
     options = parser.parse_args(arguments)

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of one measurement (default 30)")
     parser.add_argument("--think", type=float, default=3.2, help="T, seconds of a worker's minibatch (default 3.2)")
     parser.add_argument("--serve", type=float, default=0.05, help="tau, seconds of a push at a shard (default 0.05)")
-    parser.add_argument("--report", action="store_true", help="write <today>-scale.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     sleepers, console = Sleepers(options.think, options.serve), Console()

@@ -121,9 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and with --report keep."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.optimizers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="how often everyone is measured (default 200)")
-    parser.add_argument(
-        "--report", action="store_true", help="write benchmarks/results/<today>-optimizers.md and .json"
-    )
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     before = machine.load()

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 once everything was measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.products", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="how often each is timed (default 9)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-products.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     console, before = Console(), machine.load()

@@ -255,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 once everything was measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how often everything is started (default 7)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-start.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()
