@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="write the dated report into benchmarks/results",
+        help="write the dated report into benchmarks/results; other places that it tells of are kept",
     )
     options = parser.parse_args(arguments)
     exit_on_sigterm()

@@ -95,7 +95,7 @@ def tables(comparisons: Sequence[Comparison], verdicts: Sequence[tuple[str, ...]
 
 
 def write_report(name: str, text: str, comparisons: Sequence[Comparison]) -> None:
-    """`<today>-<name>.md`, and the raw numbers as JSON beside it."""
+    """The dated report, and the raw numbers as JSON beside it."""
     path = report_path(name)
     path.write_text(text)
     raw = {c.title: [{n: asdict(m) for n, m in r.items()} for r in c.rounds] for c in comparisons}
