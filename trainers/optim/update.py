@@ -153,13 +153,14 @@ class SliceUpdate:
     def _mean_gradient(self, piece: Piece, contribution: Contribution, newest: Buffers, target: Buffers) -> Tensor:
         """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the newest
         parameters added."""
-        w = newest.params
-        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
+        w, scratch = newest.params, self.scratches[piece.length]
+        out = None if piece.exempt else scratch  # which are divided once more
+        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop, out)
         if self.optimizer.late is not None:
             fetched = w if contribution.fetched is None else contribution.fetched[piece.computed]
-            out = self.compensated[: len(w)]
-            total = self.optimizer.late.apply(total, w, fetched, newest.state, target.state, out)
-        scratch, decay, rule = self.scratches[piece.length], piece.group.weight_decay, piece.group.rule
+            into = self.compensated[: len(w)]
+            total = self.optimizer.late.apply(total, w, fetched, newest.state, target.state, into)
+        decay, rule = piece.group.weight_decay, piece.group.rule
         g = self._mean(total, contribution, scratch)
         if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:
             g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)
