@@ -98,7 +98,6 @@ that imports torch's tracer by itself."""
 LIGHT: dict[str, dict[str, Any]] = {
     "plain": {},
     "optimizer-of-torch": {"optimizer": "torch.optim:NAdam"},
-    "computed-again": {"model": {"name": "mlp", "checkpoint_activations": ["fc1"]}},
     "torchvision": {"data": {"name": "digits", "limit": 203, "random_crop": 1}},
 }
 

@@ -50,8 +50,8 @@ HASTY, SERVE = "--hasty", "--serve"
 VISION, TRACING = "--vision", "--tracing"
 MORE = {VISION: "torchvision.models", TRACING: "torch._dynamo"}
 """What some actors need besides, by the option that asks for it. Each has servers of its own, since it takes as long as
-torch to import. torch itself imports its tracer, with SymPy and Triton, where an object of `torch.optim` is made, or an
-activation is computed again: without a server that has it, each worker takes 80 MB and two CPU seconds for itself."""
+torch to import. torch itself imports its tracer, with SymPy and Triton, where an object of `torch.optim` is made:
+without a server that has it, each worker takes 106 MB and two CPU seconds for itself."""
 COMMAND = [sys.executable, "-P", os.path.abspath(__file__), SERVE]
 HEAP = {
     "MALLOC_ARENA_MAX": "1",

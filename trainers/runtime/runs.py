@@ -221,15 +221,12 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
 
 def _needs(spec: TrainSpec) -> list[str]:
     """What to start with: torchvision where it makes the model, or reads or varies the images, and torch's tracer for
-    what imports it. A guess: who needs it otherwise imports it."""
+    an optimizer of torch's kind. A guess: who needs one of them otherwise imports it."""
     data, model = spec.data, spec.model
     varied = data.varied_by or data.random_crop or data.horizontal_flip or data.random_resized_crop or data.resize
     vision = model.name in (*torchvision_names(), "resnet_cifar") or bool(varied) or data.name in TORCHVISION
-    tracing = model.compile or bool(model.checkpoint_activations) or spec.optimizer.name == "torch"
-    return [
-        *([fork_server.VISION] if vision else []),
-        *([fork_server.TRACING] if tracing else []),
-    ]
+    tracing = spec.optimizer.name == "torch"
+    return [*([fork_server.VISION] if vision else []), *([fork_server.TRACING] if tracing else [])]
 
 
 def _count(spec: TrainSpec) -> Workload:
