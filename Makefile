@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-long test-all fuzz check types style docs bench bench-quick soak clean
+.PHONY: demo test test-faults test-long test-all fuzz check types style docs bench bench-quick soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -22,6 +22,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(PYTEST) -m "not slow and not long"
+
+test-faults: $(READY) # the long tests of what holds while workers, shards and coordinators die; CI runs these
+	$(PYTEST) -m "long and not slow" tests/faults tests/runtime
 
 test-long: $(READY) # of those files alone that have any: each process reads them all, of others in vain
 	$(PYTEST) -m "long and not slow" $$(grep -rl --include="*.py" "mark\.long" tests)

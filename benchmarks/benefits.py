@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from benchmarks.links import namespaces
 from benchmarks.links.endless import Rate, run
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, paired
 from benchmarks.measurement.workload import Workload, data_title, find_data
 from trainers.spec import TrainSpec
@@ -195,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
     parser.add_argument("--place", choices=[HERE.name, LINK.name], help="measure there only")
-    parser.add_argument("--report", action="store_true", help="write <today>-benefits.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), seconds=options.seconds)
@@ -212,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, places, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-benefits.md"
+        path = report_path("benefits")
         path.write_text(text)
         raw = {
             place: [{n: [asdict(rate) for rate in pair] for n, pair in each.items()} for each in found]

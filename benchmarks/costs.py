@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -36,7 +35,7 @@ from benchmarks.measurement.millrace_runs import (
     spec_of,
 )
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload, find_data
 from trainers.runtime.coordinator import Coordinator
@@ -146,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=20, help="how often all are measured (default 20)")
     parser.add_argument("--seconds", type=float, default=6.0, help="about how long each is (default 6)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
-    parser.add_argument("--report", action="store_true", help="write <today>-costs.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), workers=2, seconds=options.seconds)
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, rounds, load)
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-costs.md"
+        path = report_path("costs")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps([asdict(r) for r in rounds], indent=1) + "\n")
     return 0

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.measurement import machine
 from benchmarks.measurement.millrace_runs import running, worker_pids
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import Workload, data_title, find_data
 from benchmarks.peers import ray_train
@@ -231,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elasticity", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default 5)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
-    parser.add_argument("--report", action="store_true", help="write <today>-elasticity.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), workers=2)
@@ -246,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-elasticity.md"
+        path = report_path("elasticity")
         path.write_text(text)
         raw = [{name: asdict(one) for name, one in each.items()} for each in rounds]
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")

@@ -6,14 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
 
 import torch
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.gpu_runs import OurWorker
 from benchmarks.measurement.gpu_work import IMAGES28, IMAGES224, GpuWork, timed
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.peers.gpu_loop import BareLoop
 
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(" | ".join(each.rows), flush=True)
     if options.report:
         name = torch.cuda.get_device_name(0).split()[1].lower()
-        path = RESULTS / f"{date.today().isoformat()}-gpu-{name}.md"
+        path = report_path(f"gpu-{name}")
         path.write_text(markdown(found, options.rounds))
         path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
     return 0

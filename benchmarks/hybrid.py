@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of one measurement of convnet (default 8)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
     parser.add_argument("--only", choices=["convnet", "alexnet"], help="one of the two comparisons")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-hybrid.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()

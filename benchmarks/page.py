@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -24,7 +23,7 @@ from rich.console import Console
 
 from benchmarks.measurement import machine, proc
 from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from service import ClusterInfo, JobSpec, ManagerConfig, Resources, State, Store, SweepManager, build_manager
 from service.status import Status
@@ -204,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=200, help="how many are overlaid (default 200)")
     parser.add_argument("--steps", type=int, default=10_000, help="reports a run (default 10,000)")
     parser.add_argument("--rounds", type=int, default=6, help="visits, the first of which warms up (default 6)")
-    parser.add_argument("--report", action="store_true", help="write <today>-page.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()
@@ -218,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(options.runs, options.steps, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        (RESULTS / f"{date.today().isoformat()}-page.md").write_text(text)
+        report_path("page").write_text(text)
     return 0
 
 

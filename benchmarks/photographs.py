@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.photographs", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often everyone is measured (default 5)")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of one measurement (default 8)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-photographs.md, .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()

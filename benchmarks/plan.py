@@ -5,12 +5,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 
 from rich.console import Console
 
 from benchmarks.measurement import machine
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.papers.parameter_servers import paper_3
 from benchmarks.papers.tables import (
     PaperTable,
@@ -35,13 +34,13 @@ MOST_SIMULATED_S = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when a bound is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-plan.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     tables, seconds, simulated_s = all_tables(), speed(), simulation_speed()
     text = markdown(tables, seconds, simulated_s)
     Console().print(text, markup=False)
     if options.report:
-        (RESULTS / f"{date.today().isoformat()}-plan.md").write_text(text)
+        report_path("plan").write_text(text)
     is_slow = seconds > MOST_S or simulated_s > MOST_SIMULATED_S
     return int(is_slow or any("missed" in table.verdict for table in tables))
 

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.comparison import VERDICTS, verdict
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import SHAKESPEARE
 from trainers.spec import TrainSpec
@@ -142,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--text", type=Path, default=SHAKESPEARE, help="the file with the characters")
-    parser.add_argument("--report", action="store_true", help="write <today>-precision.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     if not options.text.is_file():
         parser.error(f"there is no text at {options.text}; name a file with --text")
@@ -158,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(runs, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-precision.md"
+        path = report_path("precision")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n")
     return 0

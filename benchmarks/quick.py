@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everyone is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of one measurement (default 4)")
     parser.add_argument("--averages", action="store_true", help="measure parallel_sgd and admm too")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-quick.md, .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import machine, proc
 from benchmarks.measurement.http_load import Answer, Connection, Subscriber, at_once, at_rate
 from benchmarks.measurement.recorded_sweep import SWEEP, record
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.service_watch import EVERY_S, Watch, drawing
 from benchmarks.measurement.statistics import Spread, Target
 from service import MAX_VALUES, Store, configurations, parse_spec
@@ -358,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print or write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few of everything, to see that it works")
-    parser.add_argument("--report", action="store_true", help="write <today>-service.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     size, before = SMALL if options.small else Size(), machine.load()
     with (
@@ -369,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(found, size, (before, machine.load()))
     print(text)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-service.md"
+        path = report_path("service")
         path.write_text(text)
         raw = {title: [asdict(figure) for figure in figures] for title, figures in found.items()}
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")

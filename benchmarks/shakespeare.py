@@ -11,7 +11,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rich.console import Console
 from benchmarks.measurement import machine
 from benchmarks.measurement.comparison import VERDICTS, verdict
 from benchmarks.measurement.processes import alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import REPOSITORY, SHAKESPEARE
 from trainers.spec import TrainSpec
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3, help="runs of each algorithm (default 3)")
     parser.add_argument("--text", type=Path, default=SHAKESPEARE, help="the file with the characters")
     parser.add_argument("--only", choices=VARIANTS, help="one algorithm")
-    parser.add_argument("--report", action="store_true", help="write <today>-shakespeare.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     if not options.text.is_file():
         parser.error(f"there is no text at {options.text}; name a file with --text")
@@ -114,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(runs, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-shakespeare.md"
+        path = report_path("shakespeare")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n")
     return 0

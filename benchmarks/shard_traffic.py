@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.console import Console
 from benchmarks.measurement import machine
 from benchmarks.measurement.millrace_runs import running
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.workload import Workload, find_data
 from trainers.events import Metrics
 from trainers.spec import TrainSpec
@@ -103,7 +102,7 @@ def markdown(work: Workload, found: dict[str, Bytes]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shard_traffic", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write <today>-shard-traffic.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work, console = Workload(find_data(None), workers=WORKERS), Console()
@@ -115,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, found)
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-shard-traffic.md"
+        path = report_path("shard-traffic")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps({n: asdict(b) for n, b in found.items()}, indent=1) + "\n")
     return 0

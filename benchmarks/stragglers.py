@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.measurement import machine
 from benchmarks.measurement.millrace_runs import running, worker_pids
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.slowdown import slowed
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload, data_title, find_data
@@ -193,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--data-root", type=Path, help="a folder with MNIST in torchvision's layout")
-    parser.add_argument("--report", action="store_true", help="write <today>-stragglers.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     work = Workload(find_data(options.data_root), workers=WORKERS, seconds=options.seconds)
@@ -208,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(work, rounds, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-stragglers.md"
+        path = report_path("stragglers")
         path.write_text(text)
         raw = [{name: [asdict(steps) for steps in pair] for name, pair in each.items()} for each in rounds]
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")

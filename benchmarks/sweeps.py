@@ -7,13 +7,12 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import trainers
 from benchmarks.measurement import machine
-from benchmarks.measurement.report import RESULTS, as_bullets
+from benchmarks.measurement.report import as_bullets, report_path
 from benchmarks.measurement.statistics import Spread
 from service import TrialStore, parse_sweep
 from service.sweeps import control
@@ -88,7 +87,7 @@ def markdown(packed: dict[str, float], costs: dict[str, Any], load: dict[str, st
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure both."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=__doc__)
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-sweeps.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     before, found = machine.load(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as temp, trainers.embedded(num_cpus=CPUS):
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[measure.__name__] = measure(Path(temp) / measure.__name__)
             print(json.dumps({measure.__name__: found[measure.__name__]}), flush=True)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-sweeps.md"
+        path = report_path("sweeps")
         path.write_text(markdown(found["packing"], found["overhead"], {"load average before": before}))
         path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -151,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.load_after = machine.load()
     report.print_tables(results, console)
     if options.report:
-        console.print(f"written: {report.write(results, date.today().isoformat()).name}, with its JSON")
+        console.print(f"written: {report.write(results).name}, with its JSON")
     return 1 if results.failures else 0
 
 
@@ -191,9 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="only contenders with this in their name")
     parser.add_argument("--more", action="store_true", help="also other settings of downpour")
     parser.add_argument("--no-tune", action="store_true", help="take the peers' usual best, search no better")
-    parser.add_argument(
-        "--report", action="store_true", help="write benchmarks/results/<today>-throughput.md and .json"
-    )
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     parser.add_argument(
         "--service-pid", type=int, help="a running service whose memory is reported; else one is started"
     )

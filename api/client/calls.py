@@ -17,9 +17,9 @@ AnySweep: TypeAlias = "service.SweepSpec | dict[str, Any] | Path"
 States: TypeAlias = "tuple[service.State, ...]"
 
 
-DRAWN: dict[str, Any] = {"timeout": 900.0}
-"""Options of a request for figures, which waits for their drawing and for those before it. The service ends a process
-that hangs after 300 s."""
+SLOW: dict[str, Any] = {"timeout": 900.0}
+"""Options of a request for what a process of its own draws or works out, one piece after the other. The service ends a
+drawing that hangs after 300 s."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def plan(spec: AnyJob, asked: dict[str, Any]) -> Call[service.Plan]:
     told = {
         name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value for name, value in asked.items()
     }
-    return Call("POST", "/v1/plans", one(service.Plan), {"json": {"spec": _absolute(spec), **told}}, True)
+    return Call("POST", "/v1/plans", one(service.Plan), {"json": {"spec": _absolute(spec), **told}, **SLOW}, True)
 
 
 def jobs(
@@ -227,7 +227,7 @@ def report(sweep_id: str) -> Call[service.AnyReport]:
 
 def scaling(sweep_id: str) -> Call[service.Study]:
     """GET /v1/sweeps/{id}/scaling."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/scaling", one(service.Study))
+    return Call("GET", f"/v1/sweeps/{sweep_id}/scaling", one(service.Study), SLOW)
 
 
 def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
@@ -237,12 +237,12 @@ def report_text(sweep_id: str, media_type: str) -> Call[bytes]:
 
 def figures(sweep_id: str) -> Call[list[str]]:
     """GET /v1/sweeps/{id}/figures."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/figures", lambda response: list(response.json()), DRAWN)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures", lambda response: list(response.json()), SLOW)
 
 
 def figure(sweep_id: str, name: str) -> Call[bytes]:
     """GET /v1/sweeps/{id}/figures/{name}."""
-    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", content, DRAWN)
+    return Call("GET", f"/v1/sweeps/{sweep_id}/figures/{name}", content, SLOW)
 
 
 def algorithms() -> Call[list[service.Algorithm]]:

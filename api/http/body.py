@@ -30,8 +30,8 @@ from service import (
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 256_000
-AT_ONCE_BYTES = 2048
-"""What is read where it came, in milliseconds."""
+AT_ONCE_BYTES = 4096
+"""What is read where it came, in milliseconds: a spec that says each of its options has 2,700 as JSON."""
 JSON_TYPES = ("application/json", "")
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 

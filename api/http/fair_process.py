@@ -18,7 +18,7 @@ MOST_IN_FLIGHT = 32
 IDLE_S = 60.0
 """How long the process, of 70 MB, is kept without work. To start it takes half a second."""
 NICENESS = 10
-"""Of the process: what the service answers meanwhile goes first."""
+"""Of the work: what the service answers meanwhile goes first."""
 
 
 class FairProcess:
@@ -60,7 +60,7 @@ class FairProcess:
     async def _try(self, work: Callable[..., T], *args: object) -> T:
         process = self.process = self.process or own_process()
         try:
-            return await asyncio.get_running_loop().run_in_executor(process, work, *args)
+            return await asyncio.get_running_loop().run_in_executor(process, _behind, work, *args)
         except BrokenExecutor:
             if self.process is process:
                 self.process = None
@@ -76,10 +76,16 @@ def own_process() -> Executor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin)
 
 
+def _behind(work: Callable[..., T], *args: object) -> T:
+    """Do it when the service has nothing to do. The modules of `work` have been imported before this, at the service's
+    own priority: behind everything else, a machine with a load of 25 took a minute for them."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS))
+    return work(*args)
+
+
 def _begin() -> None:
-    """Leave Ctrl-C and the processors to the service, and end with it however it ends."""
+    """Leave Ctrl-C to the service, and end with it however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
     service = multiprocessing.parent_process()
     assert service is not None
 

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from benchmarks.links.report import Found, markdown, raw, restored
 from benchmarks.links.rounds import measure_place
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS
+from benchmarks.measurement.report import report_path
 from benchmarks.measurement.workload import Workload, find_data
 
 PLACE_S = 3600.0
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="write benchmarks/results/<today>-links.md and .json; other places that they tell of are kept",
+        help="write the dated report into benchmarks/results; other places that it tells of are kept",
     )
     options = parser.parse_args(arguments)
     exit_on_sigterm()
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Workload(find_data(None), minibatch=128, warmup_steps=4, seconds=options.seconds)
     console, before = Console(), machine.load()
     places = [Place(nodes, mbit) for nodes in options.nodes for mbit in options.mbit]
-    found, path = list[Found](), RESULTS / f"{date.today().isoformat()}-links.md"
+    found, path = list[Found](), report_path("links")
     kept = restored(json.loads(path.with_suffix(".json").read_text())) if path.with_suffix(".json").exists() else []
     for place in places:
         try:

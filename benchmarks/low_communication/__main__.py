@@ -8,7 +8,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from benchmarks.low_communication.race import SLACK_S, Found, race
 from benchmarks.low_communication.report import markdown, raw
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS
+from benchmarks.measurement.report import report_path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +41,7 @@ def _measure(options: argparse.Namespace, tasks: Sequence[Task]) -> int:
     console, before = Console(), machine.load()
     places = [Found(task, rate, options.group) for task in tasks for rate in options.rate]
     seeds = [seed for _ in range(options.rounds) for seed in range(options.seeds)]
-    found, path = list[Found](), RESULTS / f"{date.today().isoformat()}-low-communication.md"
+    found, path = list[Found](), report_path("low-communication")
     for place in places:
         longest = len(seeds) * len(options.only) * (options.seconds + SLACK_S) + namespaces.START_S
         try:
@@ -71,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=300.0, help="after which a run has not reached the target (default 300)")
     add("--target", type=float, help="accuracy of the digits (default 0.97), or loss of the text (default 2.7)")
     add("--text", type=Path, help="a file or folder of text; left out, this repository's guide")
-    add("--report", action="store_true", help="write benchmarks/results/<today>-low-communication.md and .json")
+    add("--report", action="store_true", help="write the dated report into benchmarks/results")
     return parser
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
 
 from rich.console import Console
 from rich.progress import Progress
@@ -11,7 +10,7 @@ from rich.progress import Progress
 from benchmarks.measurement.contender import Measurement
 from benchmarks.measurement.millrace_runs import SENT_BYTES
 from benchmarks.measurement.processes import MeasurementError
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload
 
@@ -96,8 +95,8 @@ def tables(comparisons: Sequence[Comparison], verdicts: Sequence[tuple[str, ...]
 
 
 def write_report(name: str, text: str, comparisons: Sequence[Comparison]) -> None:
-    """`<today>-<name>.md`, and the raw numbers as JSON beside it."""
-    path = RESULTS / f"{date.today().isoformat()}-{name}.md"
+    """The dated report, and the raw numbers as JSON beside it."""
+    path = report_path(name)
     path.write_text(text)
     raw = {c.title: [{n: asdict(m) for n, m in r.items()} for r in c.rounds] for c in comparisons}
     path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")

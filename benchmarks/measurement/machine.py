@@ -27,6 +27,13 @@ def describe() -> dict[str, str]:
     }
 
 
+def maker() -> str:
+    """Of the processor, in a word for a file's name: "amd", "intel", or the architecture."""
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    names = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
+    return names.get(vendor.group(1) if vendor else "", platform.machine())
+
+
 def load() -> str:
     """Load average over the last 1, 5 and 15 minutes."""
     return " ".join(f"{value:.2f}" for value in os.getloadavg())

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measurement import machine
 from benchmarks.measurement.results import BARE, DDP, LIMIT, LIMIT_OURS, RAY_ASYNC, Results
 from benchmarks.measurement.statistics import Spread
 
@@ -90,10 +92,15 @@ def markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(results: Results, day: str, folder: Path = RESULTS) -> Path:
-    """`<day>-throughput.md`, and the raw numbers as JSON beside it."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{day}-throughput.md"
+def report_path(name: str) -> Path:
+    """Where the report of a benchmark is kept: by its day and the processor's maker, each of whom keeps one."""
+    RESULTS.mkdir(exist_ok=True)
+    return RESULTS / f"{date.today().isoformat()}-{name}-{machine.maker()}.md"
+
+
+def write(results: Results) -> Path:
+    """The report of `throughput`, and the raw numbers as JSON beside it."""
+    path = report_path("throughput")
     path.write_text(markdown(results))
     path.with_suffix(".json").write_text(json.dumps(results.raw(), indent=1) + "\n")
     return path

@@ -14,7 +14,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import nn
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread
 from benchmarks.measurement.workload import REPOSITORY
 from service.claims.experiments.networks import small_alexnet
@@ -149,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers.connectivity", description=__doc__)
     parser.add_argument("root", type=Path, help="the folder with Fashion-MNIST")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each variant (default 5)")
-    parser.add_argument("--report", action="store_true", help="write <today>-connectivity.md, .json and the picture")
+    parser.add_argument("--report", action="store_true", help="write the dated report and the picture")
     options = parser.parse_args(arguments)
     if not (options.root / "FashionMNIST").is_dir():
         parser.error(f"there is no folder FashionMNIST in {options.root}")
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(runs, (before, machine.load()))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-connectivity.md"
+        path = report_path("connectivity")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(runs, indent=1) + "\n")
         picture(runs).savefig(PICTURE)

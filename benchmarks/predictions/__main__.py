@@ -8,14 +8,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.links import namespaces
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS
+from benchmarks.measurement.report import report_path
 from benchmarks.predictions.cases import PLACES, cases_of
 from benchmarks.predictions.ledger import Ledger
 from benchmarks.predictions.measuring import Times, measure_place, measure_profile
@@ -32,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2, help="how often every job is measured (default 2)")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no more is begun (default 40)")
-    parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions.jsonl")
+    parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions-<maker>.jsonl")
     parser.add_argument("--no-runs", action="store_true", help="only compare what the ledger has")
     parser.add_argument("--report", action="store_true", help="write the ledger's report beside it, as .md")
     options = parser.parse_args(arguments)
-    ledger = Ledger(options.ledger or RESULTS / f"{date.today().isoformat()}-predictions.jsonl")
+    ledger = Ledger(options.ledger or report_path("predictions").with_suffix(".jsonl"))
     console = Console()
     if not options.no_runs:
         exit_on_sigterm()

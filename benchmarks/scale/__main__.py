@@ -5,14 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import date
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm
-from benchmarks.measurement.report import RESULTS
+from benchmarks.measurement.report import report_path
 from benchmarks.scale.report import Report, markdown
 from benchmarks.scale.rig import Figures, measure
 from benchmarks.scale.sleepers import Sleepers
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of one measurement (default 30)")
     parser.add_argument("--think", type=float, default=3.2, help="T, seconds of a worker's minibatch (default 3.2)")
     parser.add_argument("--serve", type=float, default=0.05, help="tau, seconds of a push at a shard (default 0.05)")
-    parser.add_argument("--report", action="store_true", help="write <today>-scale.md and .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     sleepers, console = Sleepers(options.think, options.serve), Console()
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(Report(sleepers, found, options.seconds, (before, machine.load())))
     console.print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-scale.md"
+        path = report_path("scale")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
     return 0

@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 
 import torch
 from rich.console import Console
@@ -17,7 +16,7 @@ from rich.progress import track
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.comparison import VERDICTS, verdict
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target, paired
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
@@ -122,9 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and with --report keep."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.optimizers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="how often everyone is measured (default 200)")
-    parser.add_argument(
-        "--report", action="store_true", help="write benchmarks/results/<today>-optimizers.md and .json"
-    )
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     before = machine.load()
@@ -132,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = markdown(times, {"load average before": before, "after": machine.load()})
     Console().print(text, markup=False)
     if options.report:
-        path = RESULTS / f"{date.today().isoformat()}-optimizers.md"
+        path = report_path("optimizers")
         path.write_text(text)
         path.with_suffix(".json").write_text(json.dumps(times) + "\n")
     return 0

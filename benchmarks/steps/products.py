@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from torchvision import models
 
 from benchmarks.measurement import machine
 from benchmarks.measurement.comparison import VERDICTS, verdict
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.peers.products import linear_shapes
 from trainers.models.networks.gpt import Gpt
@@ -121,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 once everything was measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.products", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="how often each is timed (default 9)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-products.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     console, before = Console(), machine.load()
@@ -138,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(found, ours, before)
     console.print(text, markup=False, soft_wrap=True)
     if options.report:
-        (RESULTS / f"{date.today().isoformat()}-products.md").write_text(text)
+        report_path("products").write_text(text)
     return 0
 
 

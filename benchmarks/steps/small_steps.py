@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.small_steps", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how often everyone is measured (default 7)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement (default 5)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-small-steps.md, .json")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()

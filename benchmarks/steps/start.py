@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +26,7 @@ from benchmarks.measurement import machine, proc
 from benchmarks.measurement.comparison import VERDICTS, verdict
 from benchmarks.measurement.memory import own_service
 from benchmarks.measurement.processes import MeasurementError, exit_on_sigterm, free_port
-from benchmarks.measurement.report import RESULTS, as_bullets, as_table
+from benchmarks.measurement.report import as_bullets, as_table, report_path
 from benchmarks.measurement.statistics import Spread, Target
 from benchmarks.measurement.workload import REPOSITORY
 
@@ -256,14 +255,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 once everything was measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="how often everything is started (default 7)")
-    parser.add_argument("--report", action="store_true", help="write benchmarks/results/<today>-start.md")
+    parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     console, before = Console(), machine.load()
     text = report(*measure(options.rounds, console), before)
     console.print(text, markup=False)
     if options.report:
-        (RESULTS / f"{date.today().isoformat()}-start.md").write_text(text)
+        report_path("start").write_text(text)
     return 0
 
 

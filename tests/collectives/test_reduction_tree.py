@@ -90,6 +90,9 @@ def test_a_piece_is_the_piece_of_the_whole() -> None:
     vectors = leaves(5, 100)
     total = TreeSum(5, {(i, i + 1): vector for i, vector in enumerate(vectors)})
     assert torch.equal(total.piece(13, 77), total.piece(0, 100)[13:77])
+    out = torch.empty(64)
+    assert torch.equal(total.piece(13, 77, out), total.piece(13, 77))
+    assert torch.equal(out, total.piece(13, 77)), "it is made there"
 
 
 def test_what_is_missing_is_noticed() -> None:

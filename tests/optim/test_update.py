@@ -1,7 +1,6 @@
 """The fused update: chunks, divisors, decay; and how vectors are cut."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -71,20 +70,23 @@ def test_an_empty_slice_is_no_trouble() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_exempt_parts_do_not_decay_and_the_cut_does_not_show(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others have the bits of a run without exemptions, the exempt ones those of a run without decay; in any
-    chunks and slices."""
+    chunks and slices. So too where the gradient is a sum that is made piece by piece."""
     dice = random.Random(seed)
     numel, generator = 64 * 30, torch.Generator().manual_seed(seed)
     marks = sorted(dice.sample(range(numel // 16), 12))
     exempt = [slice(16 * a, 16 * b) for a, b in zip(marks[::2], marks[1::2], strict=True)]
-    w, *g = (torch.randn(numel, generator=generator) for _ in range(3))
-    contributions = [Contribution(TensorGradient(g[0]), 7, 0.1), Contribution(TensorGradient(g[1]), 1, 0.2, decays=2)]
+    w, *g = (torch.randn(numel, generator=generator) for _ in range(6))
+    contributions = [([g[0]], 7, 0.1, 1), ([g[1]], 1, 0.2, 2), (g[2:], 5, 0.1, 1)]
 
     def run(decay: float, exempt: list[slice], count: int = 1) -> torch.Tensor:
         out = torch.empty(numel)
         for cut in spans(numel, count):
             optimizer = Optimizer(SgdSpec().build(), decay, tuple(exempt)).within(cut)
             mine = SliceUpdate(optimizer, cut.stop - cut.start, CPU)
-            parts = [replace(c, gradient=TensorGradient(c.gradient.vector[cut])) for c in contributions]  # type: ignore[attr-defined]
+            parts = [
+                Contribution(TreeSum(len(of), {(i, i + 1): one[cut] for i, one in enumerate(of)}), divisor, lr, decays)
+                for of, divisor, lr, decays in contributions
+            ]
             mine.apply(parts, Buffers(w[cut], {}), Buffers(out[cut], {}))
         return out
 

@@ -113,20 +113,23 @@ class TreeSum:
     num_virtual: int
     parts: dict[Node, Tensor]
 
-    def piece(self, start: int, stop: int) -> Tensor:
+    def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Elements [start, stop) of the sum."""
-        return sum_parts((0, self.num_virtual), self.parts, slice(start, stop))
+        return sum_parts((0, self.num_virtual), self.parts, slice(start, stop), out)
 
 
-def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice) -> Tensor:
+def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice, out: Tensor | None = None) -> Tensor:
     """The sum under `node` of subtrees that make it up, each (n,), over a cut of them, in float32; where the node
-    itself is one of them and float32, that, not a copy."""
+    itself is one of them and float32, that, not a copy. A sum is made in `out`, if it is given."""
+    import torch  # not needed by processes that only plan a reduction
+
     part = parts.get(node)
     if part is not None:
         return part[cut].float()
     lo, hi = node
     m = middle(lo, hi)
-    return sum_parts((lo, m), parts, cut) + sum_parts((m, hi), parts, cut)
+    left, right = sum_parts((lo, m), parts, cut, out), sum_parts((m, hi), parts, cut)
+    return torch.add(left, right, out=out)
 
 
 def covers(num_virtual: int, nodes: Iterable[Node]) -> bool:

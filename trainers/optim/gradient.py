@@ -9,8 +9,12 @@ from torch import Tensor
 class Gradient(Protocol):
     """The gradient of a slice, or a sum of gradients, computed piece by piece."""
 
-    def piece(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the slice, (stop - start,) float32; valid until the next call."""
+    def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        """Elements [start, stop) of the slice, (stop - start,) float32; valid until the next call.
+
+        out: (stop - start,) float32, for what has to be computed. It does so in the cache, where the memory of a new
+            tensor may not be. None: in a new one.
+        """
 
 
 @dataclass(frozen=True)
@@ -19,5 +23,5 @@ class TensorGradient:
 
     vector: Tensor
 
-    def piece(self, start: int, stop: int) -> Tensor:
+    def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return self.vector[start:stop].float()

@@ -7,6 +7,7 @@ read and write it again.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -66,6 +67,11 @@ class Piece:
     parameter: Parameter | None = None
     """Where the rule takes parameters one by one."""
 
+    @cached_property
+    def length(self) -> int:
+        """Of `computed`."""
+        return int(self.computed.stop - self.computed.start)
+
 
 class SliceUpdate:
     """Applies contributions to a slice of n elements, one after the other."""
@@ -79,8 +85,10 @@ class SliceUpdate:
             self.pieces = _chunks(optimizer, numel, CHUNK if device.type == "cpu" else max(numel, 1))
         self.shares_passes = not isinstance(optimizer.rule, ParameterRule)
         """Whether several contributions in one call cost less than one call for each."""
-        longest = max((piece.computed.stop - piece.computed.start for piece in self.pieces), default=0)
-        self.scratch = torch.empty(longest, device=device)
+        lengths = {piece.length for piece in self.pieces}
+        longest = max(lengths, default=0)
+        scratch = torch.empty(longest, device=device)
+        self.scratches = {length: scratch[:length] for length in lengths}  # a view costs as much as a short operation
         self.compensated = torch.empty(0 if optimizer.late is None else longest, device=device)
         self.sees_steps = optimizer.late is not None and optimizer.late.sees_steps
         self.before = torch.empty(longest if self.sees_steps else 0, device=device)
@@ -116,8 +124,8 @@ class SliceUpdate:
         for contribution in contributions:
             lr = contribution.lr * group.rate_at(contribution.seen)
             g = self._mean_gradient(piece, contribution, newest, target)
-            before = self.before[: len(g)]
             if self.sees_steps:
+                before = self.before[: len(g)]
                 before.copy_(newest.params)  # `target` may be the same memory
             if piece.parameter is not None:
                 assert isinstance(rule, ParameterRule)
@@ -145,13 +153,14 @@ class SliceUpdate:
     def _mean_gradient(self, piece: Piece, contribution: Contribution, newest: Buffers, target: Buffers) -> Tensor:
         """The gradient of a piece, divided by the examples in it and clipped, with the weight decay of the newest
         parameters added."""
-        w = newest.params
-        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop)
+        w, scratch = newest.params, self.scratches[piece.length]
+        out = None if piece.exempt else scratch  # which are divided once more
+        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop, out)
         if self.optimizer.late is not None:
             fetched = w if contribution.fetched is None else contribution.fetched[piece.computed]
-            out = self.compensated[: len(w)]
-            total = self.optimizer.late.apply(total, w, fetched, newest.state, target.state, out)
-        scratch, decay, rule = self.scratch[: len(w)], piece.group.weight_decay, piece.group.rule
+            into = self.compensated[: len(w)]
+            total = self.optimizer.late.apply(total, w, fetched, newest.state, target.state, into)
+        decay, rule = piece.group.weight_decay, piece.group.rule
         g = self._mean(total, contribution, scratch)
         if decay and isinstance(rule, UpdateRule) and not rule.decouples_decay:
             g = torch.add(g, w, alpha=decay * contribution.decays, out=scratch)

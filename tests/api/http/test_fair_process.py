@@ -13,10 +13,11 @@ from typing import TypeVar
 import pytest
 
 from api.http.body import AT_ONCE_BYTES
-from api.http.fair_process import MOST_IN_FLIGHT, FairProcess
+from api.http.fair_process import MOST_IN_FLIGHT, NICENESS, FairProcess
 from service import MAX_VALUES, FieldError, SpecInvalid, TooManyInFlight
 from tests.api.conftest import Service, eventually
 from tests.api.endings import die, die_once
+from tests.api.priority import seen
 
 T = TypeVar("T")
 
@@ -89,6 +90,18 @@ def test_a_process_that_was_ended_is_made_anew_and_ends_when_nobody_needs_it(tmp
         with pytest.raises(BrokenExecutor):
             await run(process, "ann", die)
         assert await run(process, "bob", os.getpid) not in (pid, os.getpid())
+        process.close()
+
+    asyncio.run(scenario())
+
+
+def test_only_the_work_itself_waits_for_the_service_not_its_imports() -> None:
+    """Behind everything else, a busy machine took a minute for them, and whoever had sent a spec gave up."""
+
+    async def scenario() -> None:
+        process = FairProcess("specs")
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert await run(process, "ann", seen) == (own, max(own, NICENESS))
         process.close()
 
     asyncio.run(scenario())

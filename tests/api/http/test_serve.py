@@ -54,13 +54,16 @@ class Serving:
             raise AssertionError(f"it does not serve: {self.said}")
         return url
 
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """After an error, it also says where it stood, in a note of that error."""
+        self.process.send_signal(signal.SIGTERM if error is None else signal.SIGABRT)
         try:
             stdout, stderr = self.process.communicate(timeout=200)
         finally:
             self.process.kill()
         self.said += stdout + stderr
+        if error is not None:
+            error.add_note(f"the service said: {self.said}")
 
     def _start(self) -> subprocess.Popen[str]:
         pipe, env = subprocess.PIPE, {**os.environ, "PYTHONFAULTHANDLER": "1"}

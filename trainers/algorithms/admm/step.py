@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from trainers.algorithms.admm.config import RHO, STEPS, AdmmConfig, agent_names
@@ -104,9 +105,9 @@ class Penalised:
     z: Tensor
     rho: float
 
-    def piece(self, start: int, stop: int) -> Tensor:
+    def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         a, cut = self.agent, slice(start, stop)
-        return (a.x[cut] - self.z[cut]).add_(a.u[cut]).mul_(self.rho).add_(self.gradient[cut])
+        return torch.sub(a.x[cut], self.z[cut], out=out).add_(a.u[cut]).mul_(self.rho).add_(self.gradient[cut])
 
 
 class ConsensusAdmm(Algorithm):
