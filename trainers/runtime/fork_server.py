@@ -46,7 +46,12 @@ HASTE_S = 0.2
 POLL_S = 0.02
 IDLE_S = 600.0
 """A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
-HASTY, VISION, SERVE = "--hasty", "--vision", "--serve"
+HASTY, SERVE = "--hasty", "--serve"
+VISION, TRACING = "--vision", "--tracing"
+MORE = {VISION: "torchvision.models", TRACING: "torch._dynamo"}
+"""What some actors need besides, by the option that asks for it. Each has servers of its own, since it takes as long as
+torch to import. torch itself imports its tracer, with SymPy and Triton, where an object of `torch.optim` is made:
+without a server that has it, each worker takes 106 MB and two CPU seconds for itself."""
 COMMAND = [sys.executable, "-P", os.path.abspath(__file__), SERVE]
 HEAP = {
     "MALLOC_ARENA_MAX": "1",
@@ -63,7 +68,7 @@ LENGTH = struct.Struct("<q")
 PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
 
 
-def environment(more: dict[str, Any] | None, threads: int, vision: bool = False) -> dict[str, Any] | None:
+def environment(more: dict[str, Any] | None, threads: int, options: Iterable[str] = ()) -> dict[str, Any] | None:
     """The runtime environment of an actor that starts warm, with whatever `more` asks for.
 
     Only where all nodes of the cluster are on this machine, because it names this interpreter.
@@ -71,7 +76,7 @@ def environment(more: dict[str, Any] | None, threads: int, vision: bool = False)
     Args:
         threads: Of torch, which the server has imported for one thread: others start cold. 0 for an actor that needs
             no torch, and so does not wait for a server that is still importing it.
-        vision: Whether it needs torchvision, whose import takes as long as torch's. Others do not wait for it.
+        options: Of `MORE`, what it needs besides. Others do not wait for that.
     """
     import ray
 
@@ -83,8 +88,7 @@ def environment(more: dict[str, Any] | None, threads: int, vision: bool = False)
         return more
     command = [sys.executable]
     if threads <= 1:
-        options = [*([] if threads else [HASTY]), *([VISION] if vision else [])]
-        command += ["-S", "-P", str(Path(__file__).resolve()), *options]
+        command += ["-S", "-P", str(Path(__file__).resolve()), *([] if threads else [HASTY]), *options]
     return {**(more or {}), "py_executable": shlex.join(command)}
 
 
@@ -112,17 +116,17 @@ def early() -> Iterator[None]:
 def start(arguments: list[str]) -> None:
     """Have the driver's server fork the worker, and end; otherwise become it."""
     options = set()
-    while arguments[0] in (HASTY, VISION):
+    while arguments[0] in (HASTY, *MORE):
         options.add(arguments.pop(0))
-    hasty, vision = HASTY in options, VISION in options
+    more = sorted(options - {HASTY})
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
-            _ask(line, [dict(os.environ), vision], (), HASTE_S if hasty else None)
+            _ask(line, [dict(os.environ), more], (), HASTE_S if HASTY in options else None)
 
     try:
         server = _address()
-        with _connected(_drivers(server, vision), start_drivers) as line:
+        with _connected(_drivers(server, more), start_drivers) as line:
             _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
             if line.recv(1) == FORKED:
                 return
@@ -179,10 +183,9 @@ def _servers_own(variables: Mapping[str, str]) -> dict[str, str]:
     return HEAP | {name: value for name, value in variables.items() if name != "PYTHONPATH"} | one
 
 
-def _drivers(server: str, vision: bool) -> str:
-    """The address of a driver's own server, one with torchvision or one without. Two Rays may number their drivers
-    alike."""
-    return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}{VISION if vision else ''}"
+def _drivers(server: str, more: Iterable[str]) -> str:
+    """The address of a driver's own server, one for each choice of `MORE`. Two Rays may number their drivers alike."""
+    return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}{''.join(more)}"
 
 
 def _address() -> str:
@@ -214,9 +217,9 @@ def serve() -> list[str] | None:
     if driver is None:
         return None
     driver.line.close()
-    variables, vision = driver.what
+    variables, more = driver.what
     _live_in(_servers_own(variables))  # what Ray reads, below
-    worker = _asked(_drivers(address, vision), (*RAY, *(["torchvision.models"] if vision else [])), IDLE_S)
+    worker = _asked(_drivers(address, more), (*RAY, *(MORE[option] for option in more)), IDLE_S)
     return None if worker is None else _become(worker)
 
 

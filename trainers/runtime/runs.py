@@ -216,14 +216,17 @@ def runtime_environment(spec: TrainSpec, objects: Objects | None = None) -> dict
     code = package_code(Path(spec.code)) if spec.code is not None else None
     if objects:
         code = (code or {}) | {"py_modules": package_objects(objects)}
-    return fork_server.environment(code, spec.workers.threads, vision=_needs_torchvision(spec))
+    return fork_server.environment(code, spec.workers.threads, _needs(spec))
 
 
-def _needs_torchvision(spec: TrainSpec) -> bool:
-    """Whether torchvision makes the model, or reads or varies the images. A guess: who needs it imports it."""
-    data = spec.data
+def _needs(spec: TrainSpec) -> list[str]:
+    """What to start with: torchvision where it makes the model, or reads or varies the images, and torch's tracer for
+    an optimizer of torch's kind. A guess: who needs one of them otherwise imports it."""
+    data, model = spec.data, spec.model
     varied = data.varied_by or data.random_crop or data.horizontal_flip or data.random_resized_crop or data.resize
-    return spec.model.name in (*torchvision_names(), "resnet_cifar") or bool(varied) or data.name in TORCHVISION
+    vision = model.name in (*torchvision_names(), "resnet_cifar") or bool(varied) or data.name in TORCHVISION
+    tracing = spec.optimizer.name == "torch"
+    return [*([fork_server.VISION] if vision else []), *([fork_server.TRACING] if tracing else [])]
 
 
 def _count(spec: TrainSpec) -> Workload:
