@@ -1,5 +1,5 @@
-"""Compressed gradients between real processes: kills, resizes and a resume leave no trace in a run of `sync` or `diloco`,
-and of others each example counts once."""
+"""Compressed gradients between real processes: kills, resizes and a resume leave no trace in a run of `sync` or of
+`diloco`, and of others each example counts once."""
 
 from pathlib import Path
 from typing import Any
