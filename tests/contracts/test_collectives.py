@@ -75,20 +75,11 @@ def test_the_test_above_can_fail() -> None:
 def test_reduce_canonical_again_and_again_and_on_a_vector_too_small_to_share(groups: Groups) -> None:
     again = groups.run(2, lambda c: reduced(c, 5, rounds=3))
     assert torch.equal(torch.cat(again), by_hand(5))
-    small = groups.run(3, lambda c: reduced(c, 3, numel=10))  # two of the spans are empty
+    both = groups.run(3, lambda c: (reduced(c, 3, numel=10), reduced(c, 3)))  # two of the spans of 10 are empty
+    small, beside = zip(*both, strict=True)
     a, b, c = (leaf(rank, 10) for rank in range(3))
     assert torch.equal(torch.cat(small), (a + b) + c)
-
-
-def test_sums_of_vectors_of_several_lengths_are_made_beside_each_other(groups: Groups) -> None:
-    def body(c: Collectives) -> tuple[Tensor, Tensor]:
-        reduced(c, 3, numel=10)
-        return reduced(c, 3), reduced(c, 3, numel=10)
-
-    long, short = zip(*groups.run(2, body), strict=True)
-    assert torch.equal(torch.cat(long), by_hand(3))
-    a, b, c = (leaf(rank, 10) for rank in range(3))
-    assert torch.equal(torch.cat(short), (a + b) + c)
+    assert torch.equal(torch.cat(beside), by_hand(3)), "sums of several lengths lie beside each other"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
