@@ -1,12 +1,13 @@
 """The report on known measurements, and our rates from a known event log."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.measurement import report
+from benchmarks.measurement import machine, report
 from benchmarks.measurement.contender import Measurement
 from benchmarks.measurement.memory import RunMemory
 from benchmarks.measurement.millrace_runs import Sample, Window, analyse
@@ -40,9 +41,12 @@ def test_markdown_says_it_all() -> None:
     assert "| DDP, default | 900, 950 |" in text
 
 
-def test_written_report_has_its_numbers_beside_it(tmp_path: Path) -> None:
-    path = report.write(known(), "2030-01-02", tmp_path / "results")
-    assert path.name == "2030-01-02-throughput.md"
+def test_written_report_has_its_numbers_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(machine, "maker", lambda: "intel")
+    path = report.write(known())
+    assert path.parent == tmp_path / "results"
+    assert path.name == f"{date.today().isoformat()}-throughput-intel.md"
     rounds = json.loads(path.with_suffix(".json").read_text())["rounds"]
     assert rounds[1][SYNC]["examples_per_s"] == 800
 
