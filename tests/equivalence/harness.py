@@ -22,6 +22,7 @@ from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
+from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
 from trainers.optim.members import freeze
@@ -81,6 +82,7 @@ class Run:
     spec: TrainSpec
     net: Callable[[int], nn.Module] | None = None
     """By default `build_net` for images, and for other data the model of the spec."""
+    products: Choice = UNMEASURED
     task: Task = field(init=False)
     dataset: Dataset = field(init=False)
     order: Order = field(init=False)
@@ -122,7 +124,9 @@ class Run:
         model = self.model()
         draws = replace_dropout(model, self.spec.seed)
         compiles = self.spec.model.compile
-        return Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision, compiles=compiles)
+        found = Replica(model, self.layout, CPU, draws, self.task, precision=self.spec.precision, compiles=compiles)
+        found.multiply_as(self.products)
+        return found
 
     def start(self) -> Start:
         replica = self.replica()

@@ -12,6 +12,7 @@ from tests.faults.test_workers import spec as normalised
 from tests.runtime.runs import changes, finished, gone_soon, spec, start
 from trainers import ClusterInfo, SpecRejected, TrainSpec, train
 from trainers.data.datasets import open_dataset
+from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.models.registry import build_model
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -21,10 +22,11 @@ def parameters(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def on_the_local_transport(train: TrainSpec, **options: int) -> dict[str, torch.Tensor]:
-    """The parameters of the same spec, trained in this process."""
+def on_the_local_transport(train: TrainSpec, products: Choice = UNMEASURED, **options: int) -> dict[str, torch.Tensor]:
+    """The parameters of the same spec, trained in this process. products: those of the run, where layers are so large
+    that it measures them."""
     data = open_dataset(train.data, train.seed, None)
-    local = Run(train, lambda seed: build_model(train.model, data.facts.classes, data.facts.inputs, seed))
+    local = Run(train, lambda seed: build_model(train.model, data.facts.classes, data.facts.inputs, seed), products)
     outcome = (run_through_shards if train.algorithm.traits.uses_parameter_server else run_all_reduce)(local, **options)
     return local.layout.named(outcome.params)
 

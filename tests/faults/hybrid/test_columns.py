@@ -10,6 +10,7 @@ from tests.runtime.runs import finished, start
 from tests.runtime.runs import spec as small
 from tests.runtime.test_runs import assert_same_bits, on_the_local_transport, parameters
 from trainers import ClusterInfo, TrainSpec
+from trainers.training.checkpoint import products_of
 
 
 @pytest.mark.long
@@ -20,7 +21,8 @@ def test_columns_have_the_bits_of_the_local_transport(transport: str, cluster: C
     train = small(workers={"count": 2, "virtual": 2}, **fields)
     run = finished(f"columns-{transport}", train, tmp_path)
     assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
-    assert_same_bits(parameters(tmp_path), on_the_local_transport(train))
+    products = products_of(Path(run.of("checkpoint")[-1]["path"]))
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train, products))
 
 
 @pytest.mark.slow
