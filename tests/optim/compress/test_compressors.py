@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -67,6 +67,8 @@ def test_what_was_sent_and_what_is_kept_make_up_the_sum_of_the_gradients_exactly
     compressor=st.one_of(st.builds(TopK, st.floats(0.001, 1)), st.builds(Int8)),
     vector=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60),
 )
+@example(compressor=Int8(), vector=[3.3762393121177824e38])  # 64 times a scale of 2^122 would be infinite
+@example(compressor=Int8(), vector=[3.4028234663852886e38, 1.0])
 def test_top_k_and_int8_lose_nothing_of_any_vector(compressor: Compressor, vector: list[float]) -> None:
     whole = torch.tensor(vector, dtype=torch.float32)
     found = decoded(compressor, whole)

@@ -27,11 +27,11 @@ def in_blocks(vector: Tensor) -> Tensor:
     return torch.nn.functional.pad(vector, (0, -len(vector) % BLOCK)).view(-1, BLOCK)
 
 
-def exponents(sizes: Tensor, rounds_up: bool) -> Tensor:
-    """(blocks,) of int8: the powers of two next to sizes (blocks,) that are not negative."""
+def exponents(sizes: Tensor, rounds_up: bool, most: int = MOST) -> Tensor:
+    """(blocks,) of int8: the powers of two next to sizes (blocks,) that are not negative, up to 2^most."""
     mantissa, exponent = torch.frexp(sizes)  # mantissa in [1/2, 1)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent if rounds_up else exponent - 1)
-    found = exponent.clamp(LEAST, MOST)
+    found = exponent.clamp(LEAST, most)
     found = torch.where(sizes == 0, ZERO, found)
     return torch.where(sizes.isfinite(), found, INFINITE).to(torch.int8)
 
