@@ -14,10 +14,10 @@ from tests.faults.test_workers import (
     fault,
     has_trained,
     hurry,
+    resize_and_kill,
     resized,
     spec,
     strike,
-    trained_each_once,
 )
 from tests.local_runs import LocalRun
 from tests.runtime.runs import finished, start
@@ -102,14 +102,7 @@ def test_local_steps_go_on_through_a_resize_and_a_kill(
         fields["ema"] = None  # the outer parameters are none's update
     train = compressed(plan, 2, pause_s=0.1, transport=transport, **fields)
     watched = start(f"compress-{algorithm['name']}-{transport}", train, tmp_path / "run")
-    has_trained(watched)
-    watched.run.scale(3)
-    resized(watched, 3)
-    has_trained(watched, EXAMPLES)  # past an epoch's end, where there is a checkpoint
-    strike(plan, "kill")
-    fault(watched)
-    hurry(plan)
-    trained_each_once(watched, 12, EXAMPLES)
+    resize_and_kill(watched, plan, epochs=12)
     if algorithm is PARALLEL:
         return
     monkeypatch.syspath_prepend(CODE)

@@ -99,6 +99,18 @@ def trained_each_once(watched: Watched, epochs: int, examples: int) -> None:
     gone_soon(watched.run.job_id, [])
 
 
+def resize_and_kill(watched: Watched, plan: Path, epochs: int) -> None:
+    """A third worker joins a run of two, and later one is killed; all ends well."""
+    has_trained(watched)
+    watched.run.scale(3)
+    resized(watched, 3)
+    has_trained(watched, EXAMPLES)  # past an epoch's end, where there is a checkpoint
+    strike(plan, "kill")
+    fault(watched)
+    hurry(plan)
+    trained_each_once(watched, epochs, EXAMPLES)
+
+
 def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -132,14 +144,7 @@ def test_rounds_of_local_steps_give_the_same_bits_through_a_resize_and_a_kill(
     fields |= {"workers": {"count": 2, "virtual": 5}, "epochs": 12, "checkpoint": {"every_epochs": 1}}
     plan = tmp_path / "plan"
     watched = start(f"faults-rounds-{len(stream)}", spec(plan, pause_s=0.1, **fields), tmp_path / "run")
-    has_trained(watched)
-    watched.run.scale(3)
-    resized(watched, 3)
-    has_trained(watched, EXAMPLES)  # past an epoch's end, where there is a checkpoint
-    strike(plan, "kill")
-    fault(watched)
-    hurry(plan)
-    trained_each_once(watched, 12, EXAMPLES)
+    resize_and_kill(watched, plan, epochs=12)
     monkeypatch.syspath_prepend(CODE)
     alone = LocalRun(spec(tmp_path / "alone", pause_s=0, **fields), tmp_path / "alone-run")
     found = load_weights(watched.folder / "model.safetensors")

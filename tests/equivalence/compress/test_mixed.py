@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.equivalence.compress.written import WAYS, Compress, Memory
+from tests.equivalence.compress.written import WAYS, Compress, Memory, sends_watched
 from tests.equivalence.harness import Run, digits_spec, run_through_shards, step_batches
 from trainers import explain
 from trainers.elastic.lease_table import Audit
 from trainers.optim.compress.build import compressor_of
-from trainers.optim.compress.feedback import ErrorFeedback
 from trainers.optim.gradient_norm import NormLimit
 from trainers.spec import TrainSpec
 
@@ -85,18 +84,9 @@ def test_all_of_it_is_the_run_that_is_not_compressed(options: dict[str, object])
 @pytest.mark.parametrize("way", ["top_k 0.02", "top_k 0.3", "int8"])
 def test_what_is_sent_and_what_is_kept_is_all_there_was_exactly(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each push of each group, in double precision; the first worker of a group keeps, and nobody else."""
-    memories, send = set[int](), ErrorFeedback.send
-
-    def watched(self: ErrorFeedback, vector: Tensor, part: slice) -> Tensor:
-        there = vector[part] + self.kept[part]
-        message = send(self, vector, part)  # leaves in `vector` what is sent of it
-        assert torch.equal(vector[part].double() + self.kept[part].double(), there.double())
-        memories.add(id(self))
-        return message
-
-    monkeypatch.setattr(ErrorFeedback, "send", watched)
+    sent = sends_watched(monkeypatch)
     run_through_shards(run_of(WAYS[way][0], 4, {"group": 2, "max_staleness": None}), lease_size=4)
-    assert len(memories) == 2
+    assert len({id(memory) for memory, _ in sent}) == 2
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.equivalence.compress.written import WAYS, Compress, Memory
+from tests.equivalence.compress.written import WAYS, Compress, Memory, sends_watched
 from tests.equivalence.harness import Run, digits_spec, run_all_reduce, step_batches
 from tests.equivalence.local.local_sgd import in_parts, same
 from trainers.algorithms.diloco.config import ARRIVING, DilocoConfig
 from trainers.algorithms.diloco.turns import Turns
 from trainers.optim.compress.build import compressor_of
-from trainers.optim.compress.feedback import ErrorFeedback
 from trainers.spec import TrainSpec
 
 NEAR = {"rtol": 2e-4, "atol": 2e-5}
@@ -107,22 +106,14 @@ def test_all_of_it_is_the_run_that_is_not_compressed(outer: object) -> None:
 @pytest.mark.parametrize("way", ["top_k 0.02", "top_k 0.3", "int8"])
 def test_what_is_sent_and_what_is_kept_is_all_there_was_exactly(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each fragment of each virtual worker each time that it leaves, in double precision."""
-    sent, send = list[int](), ErrorFeedback.send
-
-    def watched(self: ErrorFeedback, vector: Tensor, part: slice) -> Tensor:
-        there = vector[part] + self.kept[part]
-        message = send(self, vector, part)  # leaves in `vector` what is sent of it
-        assert torch.equal(vector[part].double() + self.kept[part].double(), there.double())
-        sent.append(part.start)
-        return message
-
-    monkeypatch.setattr(ErrorFeedback, "send", watched)
+    sent = sends_watched(monkeypatch)
     run = run_of(WAYS[way][0], 1)
     run_all_reduce(run)
     turns, steps = Turns(4, 3, 2), run.order.steps
     left = [sum(turns.leaves(p, step) for step in range(1, steps)) for p in range(3)]
     ends = [not turns.travels(p, steps - 1) for p in range(3)]  # who does not travel then leaves at the end
-    found = [sent.count(part.start) for part in run.layout.fragments(3)]
+    starts = [part.start for _, part in sent]
+    found = [starts.count(part.start) for part in run.layout.fragments(3)]
     assert found == [2 * 3 * (n + end) for n, end in zip(left, ends, strict=True)]
 
 

@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
+
+from trainers.optim.compress.feedback import ErrorFeedback
 
 Compress = Callable[[np.ndarray], np.ndarray]
 
@@ -61,3 +64,19 @@ class Memory:
         sent[self.gaps] = 0
         self.e = p - sent
         return torch.from_numpy(sent)
+
+
+def sends_watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ErrorFeedback, slice]]:
+    """From now on what is sent and what is kept must be all there was, exactly, in double precision. Returns a list
+    that grows: who has sent, and of which part."""
+    sent, send = list[tuple[ErrorFeedback, slice]](), ErrorFeedback.send
+
+    def watched(self: ErrorFeedback, vector: Tensor, part: slice) -> Tensor:
+        there = vector[part] + self.kept[part]
+        message = send(self, vector, part)  # leaves in `vector` what is sent of it
+        assert torch.equal(vector[part].double() + self.kept[part].double(), there.double())
+        sent.append((self, part))
+        return message
+
+    monkeypatch.setattr(ErrorFeedback, "send", watched)
+    return sent
