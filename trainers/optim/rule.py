@@ -7,13 +7,16 @@ serial run with torch.optim gives the same bits.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.parameter import Parameter
+
+if TYPE_CHECKING:
+    from trainers.optim.compiled import OnePass
 
 
 class Rule:
@@ -49,6 +52,16 @@ class Step:
         return decayed
 
 
+@dataclass(frozen=True)
+class Mean:
+    """How the gradient of an update comes of a sum over examples: g = (sum / divisor) scale + decay w."""
+
+    divisor: float
+    scale: float = 1.0
+    decay: float = 0.0
+    """Weight decay that is part of the gradient; 0 where `Step.exempt` says."""
+
+
 class UpdateRule(Rule, ABC):
     """w, state <- rule(w, g, state) on each element by itself. Every tensor is (n,) float32."""
 
@@ -58,6 +71,10 @@ class UpdateRule(Rule, ABC):
     @abstractmethod
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
+
+    def in_one_pass(self) -> "OnePass | None":
+        """The same with the same bits on a CPU, from the sum of the gradients on; None where that is not compiled."""
+        return None
 
 
 def spare(current: Buffers, following: Buffers) -> Tensor | None:

@@ -1,10 +1,15 @@
 """The update rule of plain SGD."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
 from trainers.optim.rule import Step, UpdateRule
+
+if TYPE_CHECKING:
+    from trainers.optim.compiled import OnePass
 
 
 class Sgd(UpdateRule):
@@ -12,3 +17,9 @@ class Sgd(UpdateRule):
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         torch.add(current.params, g, alpha=-step.lr, out=following.params)
+
+    def in_one_pass(self) -> "OnePass":
+        from trainers.optim.compiled import OnePass  # Numba takes a third of a second to import
+        from trainers.optim.optimizers.sgd import kernel
+
+        return OnePass(kernel.sgd, self.state_names, lambda step: (step.lr,))
