@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Mean, Step
+from trainers.optim.rule import Mean, OnePass, Step
 
 jit: Any = partial(numba.njit, nogil=True, error_model="numpy")  # other threads run; x / 0 is what IEEE 754 says
 inlined: Any = partial(jit, inline="always")
@@ -57,13 +57,13 @@ def kept(signature: Any) -> Any:
 
 @inlined  # type: ignore[untyped-decorator]
 def mean(total: Any, w: Any, factors: Any, divides: bool, decays: bool) -> Any:
-    """An element of the gradient, from that of the sum and its parameter w; `factors` begin as those of `OnePass`."""
+    """An element of the gradient, from that of the sum and its parameter w; `factors` begin as those of `Compiled`."""
     g = total / factors[0] if divides else total * factors[1]
     g = g * factors[2]
     return fma(w, factors[3], g) if decays else g
 
 
-class OnePass:
+class Compiled(OnePass):
     """A compiled rule, from a sum of gradients to the next parameters."""
 
     def __init__(self, kernel: Any, names: Sequence[str], constants: Callable[[Step], Sequence[float]]) -> None:
@@ -78,7 +78,6 @@ class OnePass:
         self.kernel, self.names, self.constants = kernel, names, constants
 
     def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
-        """Write the version after `current` into `following`; total: (n,) float32 on a CPU, only read."""
         vectors = [total.numpy(), *self._vectors(current), *self._vectors(following)]
         factors = np.array((of.divisor, 1 / of.divisor, of.scale, of.decay, *self.constants(step)), np.float32)
         divides = math.frexp(of.divisor)[0] != 0.5  # a product with 1/2, 1/4 ... has the same bits, and is faster

@@ -7,16 +7,13 @@ serial run with torch.optim gives the same bits.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers, State
 from trainers.optim.parameter import Parameter
-
-if TYPE_CHECKING:
-    from trainers.optim.compiled import OnePass
 
 
 class Rule:
@@ -62,6 +59,13 @@ class Mean:
     """Weight decay that is part of the gradient; 0 where `Step.exempt` says."""
 
 
+class OnePass(Protocol):
+    """A rule on a CPU that goes over memory once, from the sum of the gradients on, with the bits of its operations."""
+
+    def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
+        """Write the version after `current` into `following`, which may be the same memory; total (n,) is only read."""
+
+
 class UpdateRule(Rule, ABC):
     """w, state <- rule(w, g, state) on each element by itself. Every tensor is (n,) float32."""
 
@@ -72,8 +76,8 @@ class UpdateRule(Rule, ABC):
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
 
-    def in_one_pass(self) -> "OnePass | None":
-        """The same with the same bits on a CPU, from the sum of the gradients on; None where that is not compiled."""
+    def in_one_pass(self) -> OnePass | None:
+        """The same in one pass; None where it has no such form."""
         return None
 
 

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,12 +17,9 @@ from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import Mean, ParameterRule, ParameterStep, Rule, Step, UpdateRule
+from trainers.optim.rule import Mean, OnePass, ParameterRule, ParameterStep, Rule, Step, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
 from trainers.spans import span
-
-if TYPE_CHECKING:
-    from trainers.optim.compiled import OnePass
 
 CHUNK = 128 * 1024
 """Elements per chunk on a CPU: half a dozen such float32 vectors fit in the shared cache, and the overhead of torch (2
@@ -99,7 +95,7 @@ class SliceUpdate:
         self.in_one_pass = self._compiled() if device.type == "cpu" else {}
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
 
-    def _compiled(self) -> "dict[Rule, OnePass]":
+    def _compiled(self) -> dict[Rule, OnePass]:
         """The compiled form of each rule that has one, where a gradient needs nothing but what that does."""
         clip = self.optimizer.clip
         if self.optimizer.late is not None or (clip is not None and clip.value is not None):

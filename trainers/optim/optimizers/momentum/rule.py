@@ -1,15 +1,10 @@
 """The two forms of SGD with momentum in paper 4, section 3."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule
-
-if TYPE_CHECKING:
-    from trainers.optim.compiled import OnePass
+from trainers.optim.rule import OnePass, Step, UpdateRule
 
 
 class Momentum(UpdateRule):
@@ -24,11 +19,11 @@ class Momentum(UpdateRule):
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
         torch.add(current.params, u, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> "OnePass":
-        from trainers.optim.compiled import OnePass  # Numba takes a third of a second to import
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.momentum import kernel
 
-        return OnePass(kernel.momentum, self.state_names, lambda step: (step.lr, self.m))
+        return Compiled(kernel.momentum, self.state_names, lambda step: (step.lr, self.m))
 
 
 class Velocity(UpdateRule):
@@ -45,11 +40,11 @@ class Velocity(UpdateRule):
         v = torch.mul(current.state["velocity"], self._m(step), out=following.state["velocity"]).add_(g, alpha=step.lr)
         torch.sub(current.params, v, out=following.params)
 
-    def in_one_pass(self) -> "OnePass":
-        from trainers.optim.compiled import OnePass  # Numba takes a third of a second to import
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.momentum import kernel
 
-        return OnePass(kernel.velocity, self.state_names, lambda step: (step.lr, self._m(step)))
+        return Compiled(kernel.velocity, self.state_names, lambda step: (step.lr, self._m(step)))
 
     def _m(self, step: Step) -> float:
         return self.m * step.correction if self.corrects else self.m

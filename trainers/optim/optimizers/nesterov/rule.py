@@ -1,15 +1,10 @@
 """The update rule of SGD with Nesterov's momentum."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule, spare
-
-if TYPE_CHECKING:
-    from trainers.optim.compiled import OnePass
+from trainers.optim.rule import OnePass, Step, UpdateRule, spare
 
 
 class Nesterov(UpdateRule):
@@ -25,8 +20,8 @@ class Nesterov(UpdateRule):
         ahead = torch.add(g, u, alpha=self.m, out=spare(current, following))
         torch.add(current.params, ahead, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> "OnePass":
-        from trainers.optim.compiled import OnePass  # Numba takes a third of a second to import
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.nesterov import kernel
 
-        return OnePass(kernel.nesterov, self.state_names, lambda step: (step.lr, self.m))
+        return Compiled(kernel.nesterov, self.state_names, lambda step: (step.lr, self.m))

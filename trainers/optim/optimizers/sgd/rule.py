@@ -1,15 +1,10 @@
 """The update rule of plain SGD."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule
-
-if TYPE_CHECKING:
-    from trainers.optim.compiled import OnePass
+from trainers.optim.rule import OnePass, Step, UpdateRule
 
 
 class Sgd(UpdateRule):
@@ -18,8 +13,8 @@ class Sgd(UpdateRule):
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         torch.add(current.params, g, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> "OnePass":
-        from trainers.optim.compiled import OnePass  # Numba takes a third of a second to import
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.sgd import kernel
 
-        return OnePass(kernel.sgd, self.state_names, lambda step: (step.lr,))
+        return Compiled(kernel.sgd, self.state_names, lambda step: (step.lr,))
