@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainers.collectives.all_reduce.base import AllReduce, AllReduceCost
 from trainers.collectives.all_reduce.binary_blocks import BINARY_BLOCKS, blocks, halvings
-from trainers.collectives.all_reduce.choice import BYTES_PER_S, STEP_S, choose
+from trainers.collectives.all_reduce.choice import BYTES_PER_S, CHANGING, STEP_S, choose
 from trainers.collectives.all_reduce.ring import RING
 from trainers.collectives.all_reduce.three_phase import firsts, three_phase
 from trainers.collectives.local import local_collectives
@@ -111,13 +111,22 @@ def test_vectors_of_any_size(p: int, numel: int) -> None:
         counted(algorithm, (0,) * p, numel)
 
 
-def test_auto_weighs_latency_against_bandwidth() -> None:
-    """For 7 workers: 6 steps and 2 vectors by blocks, 12 steps and 12/7 vectors around the ring."""
-    even = (12 - 6) * STEP_S / (2 - 12 / 7) * BYTES_PER_S / 4
-    assert choose("auto", (0,) * 7, int(0.9 * even)).name == "binary_blocks"
-    assert choose("auto", (0,) * 7, int(1.1 * even)).name == "ring"
-    for numel in (1, 10**9):
-        assert choose("auto", (0,) * 8, numel).name == "binary_blocks"
+@pytest.mark.parametrize(
+    ("p", "steps", "vectors"),
+    [(4, (4, 6), (1.5, 1.5)), (7, (6, 12), (2, 12 / 7)), (8, (6, 14), (1.75, 1.75))],
+    ids=["4", "7", "8"],
+)
+def test_auto_weighs_latency_against_bandwidth(
+    p: int, steps: tuple[int, int], vectors: tuple[float, float]
+) -> None:  # fmt: skip
+    """Steps and vectors by blocks, whose partners change, and around the ring."""
+    even = (steps[1] - steps[0]) * STEP_S / (CHANGING * vectors[0] - vectors[1]) * BYTES_PER_S / 4
+    assert choose("auto", (0,) * p, int(0.9 * even)).name == "binary_blocks"
+    assert choose("auto", (0,) * p, int(1.1 * even)).name == "ring"
+
+
+def test_auto_goes_by_the_nodes() -> None:
+    assert choose("auto", (0, 1), 10**9).name == "binary_blocks"  # with one partner
     assert choose("auto", (0, 0, 1, 1), 1000).name == "three_phase"
     assert choose("auto", (0, 1, 2), 10**9).name == "ring"
     assert choose("ring", (0, 0, 1, 1), 1000).name == "ring"

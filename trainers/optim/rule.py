@@ -7,7 +7,7 @@ serial run with torch.optim gives the same bits.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +49,23 @@ class Step:
         return decayed
 
 
+@dataclass(frozen=True)
+class Mean:
+    """How the gradient of an update comes of a sum over examples: g = (sum / divisor) scale + decay w."""
+
+    divisor: float
+    scale: float = 1.0
+    decay: float = 0.0
+    """Weight decay that is part of the gradient; 0 where `Step.exempt` says."""
+
+
+class OnePass(Protocol):
+    """A rule on a CPU that goes over memory once, from the sum of the gradients on, with the bits of its operations."""
+
+    def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
+        """Write the version after `current` into `following`, which may be the same memory; total (n,) is only read."""
+
+
 class UpdateRule(Rule, ABC):
     """w, state <- rule(w, g, state) on each element by itself. Every tensor is (n,) float32."""
 
@@ -58,6 +75,10 @@ class UpdateRule(Rule, ABC):
     @abstractmethod
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
+
+    def in_one_pass(self) -> OnePass | None:
+        """The same in one pass; None where it has no such form."""
+        return None
 
 
 def spare(current: Buffers, following: Buffers) -> Tensor | None:

@@ -17,7 +17,7 @@ from trainers.optim.ema import EMA
 from trainers.optim.gradient import Gradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.parameter import Parameter
-from trainers.optim.rule import ParameterRule, ParameterStep, Step, UpdateRule
+from trainers.optim.rule import Mean, OnePass, ParameterRule, ParameterStep, Rule, Step, UpdateRule
 from trainers.optim.slices import ALIGN, aligned, within
 from trainers.spans import span
 
@@ -92,7 +92,17 @@ class SliceUpdate:
         self.compensated = torch.empty(0 if optimizer.late is None else longest, device=device)
         self.sees_steps = optimizer.late is not None and optimizer.late.sees_steps
         self.before = torch.empty(longest if self.sees_steps else 0, device=device)
+        self.in_one_pass = self._compiled() if device.type == "cpu" else {}
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
+
+    def _compiled(self) -> dict[Rule, OnePass]:
+        """The compiled form of each rule that has one, where a gradient needs nothing but what that does."""
+        clip = self.optimizer.clip
+        if self.optimizer.late is not None or (clip is not None and clip.value is not None):
+            return {}
+        rules = {piece.group.rule for piece in self.pieces}
+        found = {rule: rule.in_one_pass() for rule in rules if isinstance(rule, UpdateRule)}
+        return {rule: compiled for rule, compiled in found.items() if compiled is not None}
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         """Apply the contributions to `current` and write the result into `following`.
@@ -120,26 +130,42 @@ class SliceUpdate:
         return found
 
     def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
-        group, rule = piece.group, piece.group.rule
+        in_one_pass = self.in_one_pass.get(piece.group.rule)
         for contribution in contributions:
-            lr = contribution.lr * group.rate_at(contribution.seen)
-            g = self._mean_gradient(piece, contribution, newest, target)
-            if self.sees_steps:
-                before = self.before[: len(g)]
-                before.copy_(newest.params)  # `target` may be the same memory
-            if piece.parameter is not None:
-                assert isinstance(rule, ParameterRule)
-                decay = 0.0 if piece.exempt else group.weight_decay * contribution.decays
-                rule.apply(newest, g, target, ParameterStep(piece.parameter, lr, decay, bool(piece.exempt)))
+            lr = contribution.lr * piece.group.rate_at(contribution.seen)
+            if in_one_pass is not None:
+                total = self._total(piece, contribution, self.scratches[piece.length])
+                decay = piece.group.weight_decay * contribution.decays
+                mean = Mean(contribution.divisor or 1.0, contribution.scale, decay)
+                in_one_pass(newest, total, target, Step(lr, contribution.correction, exempt=piece.exempt), mean)
             else:
-                assert isinstance(rule, UpdateRule)
-                decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
-                rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
-            if self.sees_steps:
-                assert self.optimizer.late is not None
-                self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
+                self._apply_by_operations(piece, contribution, lr, newest, target)
             self._follow(newest, target, is_first=not contribution.seen)
             newest = target
+
+    def _apply_by_operations(
+        self, piece: Piece, contribution: Contribution, lr: float, newest: Buffers, target: Buffers
+    ) -> None:
+        group, rule = piece.group, piece.group.rule
+        g = self._mean_gradient(piece, contribution, newest, target)
+        if self.sees_steps:
+            before = self.before[: len(g)]
+            before.copy_(newest.params)  # `target` may be the same memory
+        if piece.parameter is not None:
+            assert isinstance(rule, ParameterRule)
+            decay = 0.0 if piece.exempt else group.weight_decay * contribution.decays
+            rule.apply(newest, g, target, ParameterStep(piece.parameter, lr, decay, bool(piece.exempt)))
+        else:
+            assert isinstance(rule, UpdateRule)
+            decay = lr * group.weight_decay * contribution.decays if rule.decouples_decay else 0.0
+            rule.apply(newest, g, target, Step(lr, contribution.correction, 1 - decay, piece.exempt))
+        if self.sees_steps:
+            assert self.optimizer.late is not None
+            self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
+
+    def _total(self, piece: Piece, contribution: Contribution, out: Tensor | None = None) -> Tensor:
+        """The sum of the gradients of a piece."""
+        return contribution.gradient.piece(piece.computed.start, piece.computed.stop, out)
 
     def _follow(self, newest: Buffers, target: Buffers, is_first: bool) -> None:
         """Let the average follow the parameters of `target`; it begins with those of the first update, and has the
@@ -155,7 +181,7 @@ class SliceUpdate:
         parameters added."""
         w, scratch = newest.params, self.scratches[piece.length]
         out = None if piece.exempt else scratch  # which are divided once more
-        total = contribution.gradient.piece(piece.computed.start, piece.computed.stop, out)
+        total = self._total(piece, contribution, out)
         if self.optimizer.late is not None:
             fetched = w if contribution.fetched is None else contribution.fetched[piece.computed]
             into = self.compensated[: len(w)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,6 +108,13 @@ class Penalised:
 
     def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         a, cut = self.agent, slice(start, stop)
+        if not self.z.is_cuda:
+            from trainers.algorithms.admm import kernel
+
+            into = self.z.new_empty(stop - start) if out is None else out
+            vectors = (self.gradient[cut], a.x[cut], self.z[cut], a.u[cut], into)
+            kernel.penalised(*(vector.numpy() for vector in vectors), np.float32(self.rho))
+            return into
         return torch.sub(a.x[cut], self.z[cut], out=out).add_(a.u[cut]).mul_(self.rho).add_(self.gradient[cut])
 
 

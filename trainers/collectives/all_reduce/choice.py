@@ -14,17 +14,23 @@ TCP."""
 BYTES_PER_S = 1e9
 """What a worker sends in a second beyond that, as on a network of 10 Gbit/s. One machine gave 2 to 3 GB/s."""
 
+CHANGING = 1.1
+"""How much longer the same bytes take where partners change from step to step: between four nodes, over TCP, halving
+and doubling had 0.77 to 1.05 of the ring's rate, in which everyone sends to the same neighbour throughout. Measured at
+0.1 and 1 Gbit/s, alone and two at a time, with the congestion controls BBR and CUBIC."""
+
 
 def fastest(p: int, numel: int) -> AllReduce:
-    """The algorithm for which steps x STEP_S + bytes / BYTES_PER_S is least.
+    """The algorithm for which steps x STEP_S + bytes / BYTES_PER_S is least, of bytes that take longer where partners
+    change.
 
-    Halving and doubling sends what the ring sends in fewer steps, so a power of two of workers always takes that.
-    Otherwise binary blocks save steps and cost bytes: they are for small vectors, the ring for large ones.
+    Halving and doubling sends what the ring sends in fewer steps: it is for small vectors, the ring for large ones. So
+    are binary blocks, which save steps and cost bytes.
     """
 
     def seconds(algorithm: AllReduce) -> float:
-        cost = algorithm.cost(p)
-        return cost.steps * STEP_S + cost.vectors * 4 * numel / BYTES_PER_S
+        cost, slower = algorithm.cost(p), CHANGING if algorithm is BINARY_BLOCKS and p > 2 else 1.0
+        return cost.steps * STEP_S + slower * cost.vectors * 4 * numel / BYTES_PER_S
 
     return min(BINARY_BLOCKS, RING, key=seconds)
 

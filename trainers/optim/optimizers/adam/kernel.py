@@ -6,34 +6,14 @@ the operations of `torch.optim.AdamW(fused=True)`, in its order and fused where 
 treated alike wherever it stands, so that its bits depend on no cut.
 """
 
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numba import float32, int64, types
-from numba.extending import intrinsic
+
+from trainers.optim.compiled import fma, jit, kept
 
 SIGNATURE = types.void(*[float32[::1]] * 9, int64[::1], *[float32] * 8)
-jit: Any = partial(numba.njit, nogil=True, error_model="numpy")  # other threads run; x / 0 is what IEEE 754 says
-
-
-@cast(Any, intrinsic)  # type: ignore[untyped-decorator]
-def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return float32(float32, float32, float32), generate
-
-
-def _kept(function: Any) -> Any:
-    """Compiled for this processor, once: it is kept beside this file or in the user's folder, if one can be written."""
-    try:
-        return jit(SIGNATURE, cache=True)(function)
-    except RuntimeError:
-        return jit(SIGNATURE)(function)
 
 
 @jit  # type: ignore[untyped-decorator]
@@ -50,7 +30,7 @@ def _move(
         w_next[i] = w[i] * keep - rate * mean / (np.sqrt(square) / root + epsilon)
 
 
-@_kept
+@kept(SIGNATURE)  # type: ignore[untyped-decorator]
 def adam(
     g: np.ndarray, w: np.ndarray, m: np.ndarray, s: np.ndarray, step: np.ndarray,
     w_next: np.ndarray, m_next: np.ndarray, s_next: np.ndarray, step_next: np.ndarray,

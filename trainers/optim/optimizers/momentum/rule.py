@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule
+from trainers.optim.rule import OnePass, Step, UpdateRule
 
 
 class Momentum(UpdateRule):
@@ -19,6 +19,12 @@ class Momentum(UpdateRule):
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
         torch.add(current.params, u, alpha=-step.lr, out=following.params)
 
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
+        from trainers.optim.optimizers.momentum import kernel
+
+        return Compiled(kernel.momentum, self.state_names, lambda step: (step.lr, self.m))
+
 
 class Velocity(UpdateRule):
     """v <- m (lr / rate before) v + lr g, w <- w - v (paper 4, equation 10; the quotient is momentum correction)."""
@@ -31,6 +37,14 @@ class Velocity(UpdateRule):
         self.rate_names = self.state_names if corrects else ()
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
-        m = self.m * step.correction if self.corrects else self.m
-        v = torch.mul(current.state["velocity"], m, out=following.state["velocity"]).add_(g, alpha=step.lr)
+        v = torch.mul(current.state["velocity"], self._m(step), out=following.state["velocity"]).add_(g, alpha=step.lr)
         torch.sub(current.params, v, out=following.params)
+
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
+        from trainers.optim.optimizers.momentum import kernel
+
+        return Compiled(kernel.velocity, self.state_names, lambda step: (step.lr, self._m(step)))
+
+    def _m(self, step: Step) -> float:
+        return self.m * step.correction if self.corrects else self.m

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule, spare
+from trainers.optim.rule import OnePass, Step, UpdateRule, spare
 
 
 class Nesterov(UpdateRule):
@@ -19,3 +19,9 @@ class Nesterov(UpdateRule):
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
         ahead = torch.add(g, u, alpha=self.m, out=spare(current, following))
         torch.add(current.params, ahead, alpha=-step.lr, out=following.params)
+
+    def in_one_pass(self) -> OnePass:
+        from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
+        from trainers.optim.optimizers.nesterov import kernel
+
+        return Compiled(kernel.nesterov, self.state_names, lambda step: (step.lr, self.m))

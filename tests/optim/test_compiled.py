@@ -1,0 +1,88 @@
+"""Rules in one pass: with the bits of torch's operations, and where the compiled code cannot be kept."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.algorithms.admm.step import Agent, Penalised
+from trainers.optim import compiled
+from trainers.optim.buffers import Buffers
+from trainers.optim.clip import ClipSpec
+from trainers.optim.gradient import TensorGradient
+from trainers.optim.optimizer import Optimizer
+from trainers.optim.optimizers.adam import kernel
+from trainers.optim.rule import initial_state
+from trainers.optim.update import Contribution, SliceUpdate
+from trainers.spec import AnyOptimizer, MomentumSpec, NesterovSpec, SgdSpec
+
+CPU = torch.device("cpu")
+RULES = (SgdSpec(), MomentumSpec(), MomentumSpec(equation=10), NesterovSpec(momentum=0.8))
+NUMBERS = (0.0, -0.0, 1e-45, 1e-38, 3e38, float("inf"), float("nan"))
+"""Whose bits are easily lost."""
+
+
+@settings(deadline=None)  # the first of each rule may compile it
+@given(
+    spec=st.sampled_from(RULES), numel=st.integers(0, 300), seed=st.integers(0, 99), in_place=st.booleans(),
+    divisors=st.lists(st.sampled_from([0.0, 1.0, 1.5, 3.0, 7.0, 64.0, 2.0**-3]), min_size=1, max_size=3),
+    scale=st.sampled_from([1.0, 0.37]), decay=st.sampled_from([0.0, 1e-4, 0.3]), edges=st.sets(st.integers(0, 18)),
+)  # fmt: skip
+def test_one_pass_has_the_bits_of_the_operations(
+    spec: AnyOptimizer, numel: int, seed: int, in_place: bool, divisors: list[float], scale: float, decay: float,
+    edges: set[int],
+) -> None:  # fmt: skip
+    rule, places = spec.build(), [min(16 * edge, numel) for edge in sorted(edges)]
+    exempt = tuple(slice(a, b) for a, b in zip(places[::2], places[1::2], strict=False) if a < b)
+    found = []
+    for is_compiled in (True, False):
+        generator = torch.Generator().manual_seed(seed)
+        vectors = torch.randn(3 + len(divisors), numel, generator=generator)
+        vectors[:, : len(NUMBERS)] = torch.tensor(NUMBERS)[:numel]
+        w, u, after, *gradients = vectors
+        current = Buffers(w, dict.fromkeys(rule.state_names, u))
+        following = current if in_place else Buffers(after, initial_state(rule, after))
+        update = SliceUpdate(Optimizer(rule, decay, exempt), numel, CPU)
+        assert update.in_one_pass or not numel
+        if not is_compiled:
+            update.in_one_pass.clear()
+        both = zip(gradients, divisors, strict=True)
+        all_ = [Contribution(TensorGradient(g), d, 0.1, scale=scale, decays=2, correction=0.5) for g, d in both]
+        update.apply(all_, current, following)
+        found.append([vector.numpy().view(np.int32) for vector in (*current.vectors, *following.vectors)])
+    for mine, theirs in zip(*found, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_what_one_pass_does_not_do_is_left_to_the_operations() -> None:
+    assert SliceUpdate(Optimizer(SgdSpec().build()), 64, CPU).in_one_pass
+    assert not SliceUpdate(Optimizer(SgdSpec().build(), clip=ClipSpec(value=0.1)), 64, CPU).in_one_pass
+
+
+def test_it_is_compiled_anew_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def jit(*signature: object, cache: bool = False) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return at_once(*signature)
+
+    at_once = compiled.jit
+    monkeypatch.setattr(compiled, "jit", jit)
+    again = compiled.kept(kernel.SIGNATURE)(kernel.adam.py_func)
+    numbers = np.random.default_rng(0).random((9, 70), np.float32)
+    factors = np.array([0.9, 0.1, 0.99, 0.01, 0.05, 0.2, 1e-8, 1], np.float32)
+    found = []
+    for adam in (kernel.adam, again):
+        vectors = numbers.copy()
+        adam(*vectors, np.array([0, 3, 9, 70]), *factors)
+        found.append(vectors)
+    assert np.array_equal(*found)
+    assert not np.array_equal(found[0], numbers)
+
+
+@given(numel=st.integers(0, 300), seed=st.integers(0, 99), rho=st.floats(0, 10))
+@settings(deadline=None)
+def test_the_penalised_gradient_has_the_bits_of_the_operations(numel: int, seed: int, rho: float) -> None:
+    g, x, z, u = torch.randn(4, numel, generator=torch.Generator().manual_seed(seed))
+    found = Penalised(g, Agent(x, u, {}, examples=1), z, rho).piece(0, numel)
+    assert torch.equal(found, torch.sub(x, z).add_(u).mul_(rho).add_(g))

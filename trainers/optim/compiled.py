@@ -1,0 +1,94 @@
+"""What update rules are made of that Numba compiles, for one pass over memory.
+
+torch's operations read and write each vector once an operation. A compiled rule reads each element once and writes it
+once. It rounds where torch's operations round, and treats an element alike wherever it stands, so that the bits depend
+neither on a cut nor on which of the two made them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import numba
+import numpy as np
+from numba import boolean, float32, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from trainers.optim.buffers import Buffers
+from trainers.optim.rule import Mean, OnePass, Step
+
+jit: Any = partial(numba.njit, nogil=True, error_model="numpy")  # other threads run; x / 0 is what IEEE 754 says
+inlined: Any = partial(jit, inline="always")
+"""Into the loop: in a function of its own, where two vectors may be the same memory is seen too late to use vector
+instructions."""
+
+VECTOR = float32[::1]
+OPTIONS = (VECTOR, boolean, boolean, boolean)
+NO_STATE = types.void(*[VECTOR] * 3, *OPTIONS)
+ONE_STATE = types.void(*[VECTOR] * 5, *OPTIONS)
+"""Signatures of `Kernel`, by the number of states."""
+
+
+@cast(Any, intrinsic)  # type: ignore[untyped-decorator]
+def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, rounded once, as torch's operations with an `alpha` do it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return float32(float32, float32, float32), generate
+
+
+def kept(signature: Any) -> Any:
+    """Compile a function of this signature for this processor, once: it is kept beside its file or in the user's
+    folder, if one can be written."""
+
+    def compiled(function: Any) -> Any:
+        try:
+            return jit(signature, cache=True)(function)
+        except RuntimeError:
+            return jit(signature)(function)
+
+    return compiled
+
+
+@inlined  # type: ignore[untyped-decorator]
+def mean(total: Any, w: Any, factors: Any, divides: bool, decays: bool) -> Any:
+    """An element of the gradient, from that of the sum and its parameter w; `factors` begin as those of `Compiled`."""
+    g = total / factors[0] if divides else total * factors[1]
+    g = g * factors[2]
+    return fma(w, factors[3], g) if decays else g
+
+
+class Compiled(OnePass):
+    """A compiled rule, from a sum of gradients to the next parameters."""
+
+    def __init__(self, kernel: Any, names: Sequence[str], constants: Callable[[Step], Sequence[float]]) -> None:
+        """
+        Args:
+            kernel: Takes the sum (n,), the parameters and each state, and the next ones likewise; factors: divisor,
+                1 / divisor, scale, weight decay, and the constants; and whether to divide, where not by a power of two;
+                whether there is weight decay; and whether the next ones are the same memory.
+            names: Of the states.
+            constants: Of the rule, in a step.
+        """
+        self.kernel, self.names, self.constants = kernel, names, constants
+
+    def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
+        vectors = [total.numpy(), *self._vectors(current), *self._vectors(following)]
+        factors = np.array((of.divisor, 1 / of.divisor, of.scale, of.decay, *self.constants(step)), np.float32)
+        divides = math.frexp(of.divisor)[0] != 0.5  # a product with 1/2, 1/4 ... has the same bits, and is faster
+        in_place = current.params.data_ptr() == following.params.data_ptr()
+        if not step.exempt or not of.decay:
+            self.kernel(*vectors, factors, divides, of.decay != 0, in_place)
+            return
+        edges = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), total.numel()]
+        for place, (start, stop) in enumerate(pairwise(edges)):
+            cut = [vector[start:stop] for vector in vectors]
+            self.kernel(*cut, factors, divides, place % 2 == 0, in_place)
+
+    def _vectors(self, version: Buffers) -> list[Any]:
+        return [version.params.numpy(), *(version.state[name].numpy() for name in self.names)]
