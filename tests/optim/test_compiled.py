@@ -15,7 +15,7 @@ from trainers.optim.optimizer import Optimizer
 from trainers.optim.optimizers.adam import kernel
 from trainers.optim.rule import initial_state
 from trainers.optim.update import Contribution, SliceUpdate
-from trainers.spec import AnyOptimizer, MomentumSpec, NesterovSpec, SgdSpec
+from trainers.spec import AdamSpec, AdamWSpec, AnyOptimizer, MomentumSpec, NesterovSpec, SgdSpec
 
 CPU = torch.device("cpu")
 RULES = (SgdSpec(), MomentumSpec(), MomentumSpec(equation=10), NesterovSpec(momentum=0.8))
@@ -74,7 +74,7 @@ def test_it_is_compiled_anew_where_no_folder_can_be_written(monkeypatch: pytest.
     found = []
     for adam in (kernel.adam, again):
         vectors = numbers.copy()
-        adam(*vectors, np.array([0, 3, 9, 70]), *factors)
+        adam(*vectors, np.array([0, 3, 9, 70]), *factors, False)
         found.append(vectors)
     assert np.array_equal(*found)
     assert not np.array_equal(found[0], numbers)
@@ -86,3 +86,20 @@ def test_the_penalised_gradient_has_the_bits_of_the_operations(numel: int, seed:
     g, x, z, u = torch.randn(4, numel, generator=torch.Generator().manual_seed(seed))
     found = Penalised(g, Agent(x, u, {}, examples=1), z, rho).piece(0, numel)
     assert torch.equal(found, torch.sub(x, z).add_(u).mul_(rho).add_(g))
+
+
+@pytest.mark.parametrize("spec", [*RULES, AdamSpec(), AdamWSpec()], ids=lambda spec: spec.name)
+def test_the_same_bits_in_place(spec: AnyOptimizer) -> None:
+    rule, numel = spec.build(), 64 * 5 + 3
+    found = []
+    for is_in_place in (True, False):
+        generator = torch.Generator().manual_seed(3)
+        w, g, after = torch.randn(3, numel, generator=generator)
+        now = Buffers(w, initial_state(rule, w))
+        then = now if is_in_place else Buffers(after, initial_state(rule, after))
+        update = SliceUpdate(Optimizer(rule, 0.1, (slice(16, 48),)), numel, CPU)
+        for _ in range(2):
+            update.apply([Contribution(TensorGradient(g), 7, 0.1)], now, then)
+            now, then = then, now
+        found.append(now.vectors)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
