@@ -124,18 +124,23 @@ def picture(runs: dict[str, list[Found]]) -> Figure:
     axes = figure.subplots()
     ranks = [name for name in runs if name.startswith("rank")]
 
-    def draw(names: Sequence[str], label: str, form: str, colour: str) -> None:
+    def draw(names: Sequence[str], label: str, form: str, colour: str, aside: tuple[int, int] = (4, 4)) -> None:
         found = [errors(runs, name) for name in names]
         medians = [each.median for each in found]
         apart = [[each.median - each.low for each in found], [each.high - each.median for each in found]]
         bytes_ = [bytes_beyond(runs, name) for name in names]
         axes.errorbar(bytes_, medians, apart, fmt=form, color=colour, capsize=3, label=label)
         for x, y, name in zip(bytes_, medians, names, strict=True):
-            axes.annotate(name.removeprefix("rank "), (x, y), (4, 4), textcoords="offset points", fontsize=8)
+            side = "left" if aside[0] > 0 else "right"
+            told = name.removeprefix("rank ").removeprefix("whole, ").removesuffix(" blocks")
+            axes.annotate(told, (x, y), aside, textcoords="offset points", fontsize=8, ha=side)
 
     draw([NOTHING, *ranks], f"{WORKERS} blocks, by rank", "o-", "#0072B2")
-    draw([name for name in runs if name.startswith("whole")], "whole layers", "s", "#D55E00")
+    draw([name for name in runs if name.startswith("whole")], "whole layers, by split", "s", "#D55E00", (5, -10))
+    others = [name for name in runs if name.endswith("blocks") and name != NOTHING]
+    draw(others, "other numbers of blocks", "^", "#009E73", (-5, 0))
     axes.set_xscale("symlog", linthresh=1e3)
+    axes.set_xlim(right=3 * max(bytes_beyond(runs, name) for name in runs))  # room for the names
     axes.set(
         xlabel=f"bytes an example beyond those of {NOTHING}, of all workers", ylabel="test error, % (median, all seeds)"
     )
