@@ -37,6 +37,8 @@ class Prepared(RunLayout):
     place: ActorLocation
     cores: CoreMap = field(default_factory=CoreMap)
     """Of its node, as far as it may use them."""
+    memory_kills: int = -1
+    """As in `Heartbeat`, of which it may not live to give one."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from trainers.runtime.actors.base import BaseActor, fix_workspace, limit_threads
 from trainers.runtime.actors.callbacks import check as check_callbacks
 from trainers.runtime.actors.cores import core_map, keep_to
 from trainers.runtime.gone import GONE
+from trainers.runtime.memory import memory_kills
 from trainers.runtime.messages import Prepared, WorkerStatus
 from trainers.runtime.node_folder import node_folder
 from trainers.runtime.ray_data.blocks import RowsOfRun
@@ -98,7 +99,7 @@ class Worker(BaseActor):
             self.note("measures which library multiplies faster")
             layout = with_products(setup, layout)
         self.note("is ready")
-        self.prepared = Prepared(**vars(layout), place=self.place(), cores=core_map())
+        self.prepared = Prepared(**vars(layout), place=self.place(), cores=core_map(), memory_kills=memory_kills())
         return self.prepared
 
     def initial(self) -> dict[str, np.ndarray]:

@@ -100,9 +100,14 @@ class ActorWatch:
 
     def memory_kills(self, actor: Any) -> tuple[str, int] | None:
         """The node of an actor, and how many processes the kernel had ended there for want of memory when it last
-        answered; None if it never has."""
+        answered, or was prepared; None if it was neither."""
         one = self.watched.get(actor)
-        return None if one is None or one.process is None else (one.process.node_id, one.history.beat.memory_kills)
+        if one is None:
+            return None
+        if one.process is not None and one.history.beat.memory_kills >= 0:
+            return one.process.node_id, one.history.beat.memory_kills
+        prepared = None if one.worker is None else one.worker.prepared
+        return None if prepared is None else (prepared.place.node_id, prepared.memory_kills)
 
     def is_computing(self, worker: WorkerHandle) -> bool:
         """Whether a worker is in a step, as far as one knows: one that does not answer now is given the time in which
