@@ -103,3 +103,11 @@ def test_the_same_bits_in_place(spec: AnyOptimizer) -> None:
             now, then = then, now
         found.append(now.vectors)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+
+
+def test_a_state_that_lies_elsewhere_is_written_there_though_the_parameters_are_the_same() -> None:
+    w, u, after, g = torch.randn(4, 64, generator=torch.Generator().manual_seed(4))
+    then, wanted = Buffers(w, {"momentum": after}), torch.mul(u, 0.9).add_(g)
+    update = SliceUpdate(Optimizer(MomentumSpec(momentum=0.9).build()), 64, CPU)
+    update.apply([Contribution(TensorGradient(g), 1, 0.1)], Buffers(w, {"momentum": u}), then)
+    assert torch.equal(then.state["momentum"], wanted)

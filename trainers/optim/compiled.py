@@ -3,6 +3,9 @@
 torch's operations read and write each vector once an operation. A compiled rule reads each element once and writes it
 once. It rounds where torch's operations round, and treats an element alike wherever it stands, so that the bits depend
 neither on a cut nor on which of the two made them.
+
+Each kernel spells out its loop, because Numba keeps no compiled function that was given another one. It compiles a kept
+one anew when the file of that changes: whoever changes `fma` or `mean` here touches the files of the kernels, too.
 """
 
 import math
@@ -29,7 +32,7 @@ VECTOR = float32[::1]
 OPTIONS = (VECTOR, boolean, boolean, boolean)
 NO_STATE = types.void(*[VECTOR] * 3, *OPTIONS)
 ONE_STATE = types.void(*[VECTOR] * 5, *OPTIONS)
-"""Signatures of `Kernel`, by the number of states."""
+"""Signatures of the kernels of `Compiled`, by the number of states."""
 
 
 @cast(Any, intrinsic)  # type: ignore[untyped-decorator]
@@ -81,7 +84,7 @@ class Compiled(OnePass):
         vectors = [total.numpy(), *self._vectors(current), *self._vectors(following)]
         factors = np.array((of.divisor, 1 / of.divisor, of.scale, of.decay, *self.constants(step)), np.float32)
         divides = math.frexp(of.divisor)[0] != 0.5  # a product with 1/2, 1/4 ... has the same bits, and is faster
-        in_place = current.params.data_ptr() == following.params.data_ptr()
+        in_place = current.place == following.place
         if not step.exempt or not of.decay:
             self.kernel(*vectors, factors, divides, of.decay != 0, in_place)
             return

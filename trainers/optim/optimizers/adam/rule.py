@@ -33,7 +33,7 @@ class Adam(UpdateRule):
         bounds = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), before.size]
         factors = [step.keep, 1 - b1, b2, 1 - b2, step.lr / (1 - b1**t), math.sqrt(1 - b2**t), self.epsilon, 1]
         of_both = [vector.numpy() for version in (current, following) for vector in _vectors(version)]
-        in_place = current.params.data_ptr() == following.params.data_ptr()
+        in_place = current.place == following.place
         self.kernel(g.numpy(), *of_both, np.array(bounds), *np.array(factors, np.float32), in_place)
 
     def _on_device(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
