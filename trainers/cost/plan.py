@@ -10,6 +10,7 @@ from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import LinkTable
 from trainers.cost.figures import Figures, read_figures
 from trainers.cost.simulation.simulated import Simulated
+from trainers.cost.workload import LayerSeconds
 from trainers.errors import SpecRejected
 
 MOST_COUNTS = 4096
@@ -44,6 +45,10 @@ class StepProfile(Figures):
     backward: Timed
     update: Timed
     """Of all parameters."""
+    copied: Timed = Timed(median_s=0.0)
+    """Of all parameters, from one place in memory to another; 0: not timed."""
+    layers: dict[str, LayerSeconds] = Field(default_factory=dict)
+    """What each layer with parameters takes of the passes; empty: not timed."""
     neighbours: int = Field(default=0, ge=0)
     """Processes that made such steps beside it, each on cores of its own; 0: nobody did."""
     contention: float = Field(default=1.0, ge=1.0)

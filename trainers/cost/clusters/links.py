@@ -103,6 +103,8 @@ def cluster_of_links(table: LinkTable, device: str, spec: TrainSpec) -> Cluster:
     links = {"near": _described(table, near, between=False)}
     if len(switches) > 1:
         links["far"] = _described(table, far, between=True)
+        if table.of(far, between=False):
+            links["messages"] = _described(table, far, between=False)
     return Cluster.model_validate(
         {
             "name": f"{len(switches)} measured node{'s' * (len(switches) > 1)}",
@@ -111,6 +113,7 @@ def cluster_of_links(table: LinkTable, device: str, spec: TrainSpec) -> Cluster:
             "switches": switches,
             "inside": "near",
             "between": "far" if "far" in links else "",
+            "messages": "messages" if "messages" in links else "",
         }
     )
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from trainers import user_code
+from trainers.cost.profiles.layer_timer import marking, medians
 from trainers.cost.timing import wait_for
+from trainers.cost.workload import LayerSeconds
 from trainers.data.batches import Batch
 from trainers.models.products.measure import choose
 from trainers.optim.buffers import Buffers
@@ -30,6 +32,7 @@ class StepTimer:
         self.gradient = torch.zeros_like(self.current.params)
         self.rule = SliceUpdate(setup.own_optimizer, self.gradient.numel(), self.gradient.device)
         self.batches = _endless(setup)
+        self.marks: list[float] = []  # of the last step: when each part began, and the end
         self.forget()
 
     def forget(self) -> None:
@@ -38,6 +41,7 @@ class StepTimer:
         self.forward: list[float] = []
         self.backward: list[float] = []
         self.update: list[float] = []
+        self.copied: list[float] = []
 
     @property
     def seconds(self) -> list[float]:
@@ -62,9 +66,25 @@ class StepTimer:
         )
         mark()
         self.current, self.following = self.following, self.current
+        self.following.params.copy_(self.gradient)  # which the next update overwrites
+        mark()
+        self.marks = marks
         spans = [b - a for a, b in itertools.pairwise(marks)]
-        for into, seconds in zip((self.data, self.forward, self.backward, self.update), spans, strict=True):
+        parts = (self.data, self.forward, self.backward, self.update, self.copied)
+        for into, seconds in zip(parts, spans, strict=True):
             into.append(seconds)
+
+    def layers(self, steps: int) -> dict[str, LayerSeconds]:
+        """What each layer took of so many steps more, at the median; nothing of a model that is compiled."""
+        if self.setup.replica.compiles:
+            return {}
+        found = list[dict[str, LayerSeconds]]()
+        for _ in range(steps):
+            with marking(self.setup.replica.model, self.setup.replica.device) as marked:
+                self.step()
+            _, begun, turned, ended, *_ = self.marks
+            found.append(marked.seconds(begun, turned, ended))
+        return medians(found)
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 
 STEPS = 20
+PARTS = ("data", "forward", "backward", "update", "copied")
+LAYER_STEPS = 5
+"""In which each layer is timed, too."""
 
 
 def profile_step(
@@ -38,7 +41,8 @@ def profile_step(
         for done in range(WARM_UPS, WARM_UPS + steps):
             timer.step()
             on_step(done + 1)
-        parts = {name: timed(getattr(timer, name)) for name in ("data", "forward", "backward", "update")}
+        parts = {name: timed(getattr(timer, name)) for name in PARTS}
+        layers = timer.layers(LAYER_STEPS)
         if neighbours:
             longer = contention(timer, alone, neighbours, steps)
         device = hardware_of(timer.setup.replica.device)
@@ -49,6 +53,7 @@ def profile_step(
         cores=cores,
         steps=steps,
         **parts,
+        layers=layers,
         neighbours=neighbours,
         contention=longer,
         link_latency_s=latency_s,

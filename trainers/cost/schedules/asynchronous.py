@@ -1,5 +1,6 @@
 """A step of the algorithms whose workers go on by themselves: downpour, easgd, and mixed between its groups."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,8 @@ from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.mixed.config import MixedConfig
-from trainers.cost.schedules.among_workers import canonical_s
+from trainers.cost.schedules.among_workers import broadcast_s, canonical_s
+from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.repairman import response_s
 from trainers.cost.schedules.shares import fullest_share
@@ -28,6 +30,14 @@ class Rhythm:
     """... and from one push to the next."""
     max_staleness: int | None
     """Minibatches that the slowest may be behind; None: any number."""
+    fetches_first: bool = False
+    """Whether a fetch comes before the push of the same minibatch, which then travels while the next are computed."""
+
+    @property
+    def overlapped(self) -> float:
+        """The share of the pushes after which a worker computes on, since no fetch follows at once: a fetch waits until
+        the worker's own pushes are applied."""
+        return 1.0 if self.fetches_first else 1 - self.num_push / math.lcm(self.num_fetch, self.num_push)
 
 
 def rhythm_of(config: AlgorithmConfig) -> Rhythm:
@@ -35,14 +45,17 @@ def rhythm_of(config: AlgorithmConfig) -> Rhythm:
     assert isinstance(config, DownpourConfig | MixedConfig | EasgdConfig)
     bound, traits = config.max_staleness, config.traits
     if isinstance(config, EasgdConfig) or traits.outer is not None:  # it goes by rounds
-        return Rhythm(traits.num_push, traits.num_push, None if bound is None else bound * traits.num_push)
+        most = None if bound is None else bound * traits.num_push
+        return Rhythm(traits.num_push, traits.num_push, most, fetches_first=isinstance(config, EasgdConfig))
     return Rhythm(config.num_fetch, config.num_push, bound)
 
 
 def easgd_step(spec: TrainSpec, config: EasgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
-    """Zhang et al. 2015: every tau steps a worker fetches the centre and pushes the force."""
+    """Zhang et al. 2015: every tau steps a worker fetches the centre and pushes the force, which it has written by four
+    operations, and takes from its own parameters later."""
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    force = (ADDED + IN_PLACE + 2 * COPIED + ADDED) * pace.copy_s / config.tau
+    think = (visits.alone_s + force) * fleet.crowding
     nothing = np.zeros(len(fleet.workers))
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, nothing), ())
 
@@ -60,7 +73,8 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
             "algorithm.backprop: the cost model knows no asynchronous back-propagation; leave backprop out"
         )
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    change = (ADDED + 2 * COPIED) / config.traits.num_push if config.traits.outer is not None else 0.0
+    think = (visits.alone_s + change * pace.copy_s) * fleet.crowding
     hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * hidden_share(config, work)
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, hidden), ())
 
@@ -68,12 +82,14 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
 def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
     members = members_of(config, fleet)
-    inner, sent = canonical_s(fleet.with_workers(members, members), work.num_bytes)
-    copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / config.num_fetch
-    inner = inner + np.where(members > 1, copied, 0.0)
+    group = fleet.with_workers(members, members)
+    inner, sent = canonical_s(group, work.num_bytes)
+    inner = inner + broadcast_s(group, work.num_bytes) / config.num_fetch
     nothing = np.zeros(len(fleet.workers))
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    # What is fetched, and what is pushed; and the mean of each worker's share.
+    copies = COPIED / config.num_fetch + COPIED + copies_of_sum(group) + IN_PLACE / members
+    think = (visits.alone_s + copies * pace.copy_s) * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
     return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
 
@@ -118,6 +134,8 @@ class Visits:
         num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False)
         often = 1 / num_fetch + 1 / num_push
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
+        self.of_process = of_process > lane.seconds(1.0, share * b)
+        """Whether not its link but its process limits a shard, which clients on its own node keep as busy as others."""
         self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
         """The shard is busy with one fetch ..."""
         in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # shards read the gradients where workers wrote them
@@ -129,10 +147,20 @@ class Visits:
         """... and with one push, and its update."""
         self.service_s = self.fetch_s / num_fetch + self.push_s / num_push
         """It is busy with both, a minibatch."""
-        self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
+        updating = pace.update_s * share / num_push  # all shards at the same time
+        own_link_s = lane.seconds(often, (1 / num_fetch + pushed / num_push) * b)
+        self.own_s = np.maximum(self.service_s, own_link_s + updating)
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-        self.beside_s = fleet.inside_lane().seconds(often, (1 / num_fetch + pushed / num_push) * b)
-        """It takes where all shards are on the worker's own node."""
+        pushing = np.maximum(self.push_s / num_push, lane.seconds(1.0 / num_push, pushed * b / num_push) + updating)
+        self.overlapped_s = rhythm.overlapped * np.minimum(pushing, self.own_s)
+        """Of that, what may pass while the worker computes."""
+        by_messages = fleet.messages_lane()
+        self.beside_s = by_messages.seconds(often, (1 / num_fetch + pushed / num_push) * b) + updating
+        """It takes where all shards are on the worker's own node, and others on another."""
+        self.overlapped_beside_s = rhythm.overlapped * (
+            by_messages.seconds(1 / num_push, pushed / num_push * b) + updating
+        )
+        """Likewise."""
         self.sent_bytes = pushed * b / num_push
         local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
         self.alone_s = pace.passes_s + pace.update_s * local
@@ -142,7 +170,7 @@ class Visits:
     def near(self, clients: Ints) -> Ints:
         """Of so many clients, those that stand on a shard's own node; a group that spans nodes stands on none."""
         on_a_node = self.fleet.workers // clients <= self.fleet.most
-        at_home = self.at_home & (self.fleet.nodes > 1) & on_a_node
+        at_home = self.at_home & (self.fleet.nodes > 1) & on_a_node & ~self.of_process
         found: Ints = np.where(at_home, np.maximum(1, clients // self.fleet.nodes), 0)
         return found
 
@@ -154,13 +182,17 @@ class Visits:
         their rates and the others'.
         """
         near = self.near(clients)
+        overlapped = np.minimum(self.overlapped_s, think)
+        hidden = np.maximum(hidden, overlapped)
+        beside = np.maximum(self.beside_s - np.minimum(self.overlapped_beside_s, think), 0.0)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
         served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
-        waits = np.maximum(served - self.service_s, 0.0)
+        shown = np.where(self.own_s > 0, 1 - overlapped / np.where(self.own_s > 0, self.own_s, 1.0), 1.0)
+        waits = np.maximum(served - self.service_s, 0.0) * shown
         whole = self.own_s - hidden + waits
         on_one = (self.fleet.shards == 1) | (self.fleet.nodes == 2)  # none stands beside the first worker
         free = np.where(on_one, near / clients, 0.0)
-        mean = 1 / (free / (think + self.beside_s) + (1 - free) / (think + whole)) - think
+        mean = 1 / (free / (think + beside) + (1 - free) / (think + whole)) - think
         left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
         own = self.own_s * left
         return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left

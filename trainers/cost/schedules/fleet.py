@@ -88,6 +88,11 @@ class Fleet:
         ones = np.ones(len(self.workers))
         return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth * ones))
 
+    def messages_lane(self) -> Lane:
+        """Among the workers of a switch, and shards there, where they exchange messages."""
+        link, ones = self.cluster.links.get(self.cluster.messages, self.inside), np.ones(len(self.workers))
+        return Lane(link.latency * ones, _at_most(link, link.bandwidth * ones))
+
     def between_lane(self, at_once: Ints | int = 1) -> Lane:
         """Between switches, while so many workers of each use the link at once."""
         ones = np.ones(len(self.workers))
