@@ -32,8 +32,11 @@ HEAD = WORK.model_copy(
 )
 
 
-def cluster(inside: float = 1e9, between: float = 1e9, latency: float = 0.0, **more: Any) -> Cluster:
-    links = {"in": {"bandwidth": inside, "latency": latency}, "out": {"bandwidth": between, "latency": latency}}
+def cluster(
+    inside: float = 1e9, between: float = 1e9, latency: float = 0.0, core: float | None = None, **more: Any
+) -> Cluster:
+    common = {"latency": latency, "core": core}
+    links = {"in": {"bandwidth": inside, **common}, "out": {"bandwidth": between, **common}}
     whole = {"name": "c", "device": {"name": "d"}, "links": links, "inside": "in", "between": "out"}
     return cluster_of(whole | {"switches": [{"devices": 4, "count": 4}]} | more, "c")
 
@@ -160,6 +163,22 @@ def test_who_stands_beside_the_shards_waits_for_messages_and_updates() -> None:
     share = float(fullest_share(spec, WORK.variables, np.array([2]))[0])
     near, far = (0.3 + seconds + 0.01 * share for seconds in (0.008, 0.08))
     assert found.rate[0] == pytest.approx(32 / near + 32 / far)
+
+
+def test_whoever_computes_on_all_cores_misses_what_moves_vectors() -> None:
+    """4 MB at 1 GB/s to a shard and as much back: 8 ms, in which a core moves 0.4 GB/s: 20 ms of work for 8 ms in which
+    one's own core is free. The sums of 4 MB take 10 ms, of which a worker stands still for the last bucket alone."""
+    busy = cluster(core=0.4e9, switches=[{"devices": 2}])
+    spec = TrainSpec.model_validate({"algorithm": "downpour", "workers": 2, "ps": {"shards": 1}})
+    pace = Pace(10.0, 20.0, 0.0)  # so long that nobody meets another at the shard
+    assert step_of(spec, WORK, pace, fleet(2, on=busy)).seconds == pytest.approx(30.02, abs=1e-4)
+    assert step_of(spec, WORK, pace, fleet(1, on=busy)).seconds == pytest.approx(30.008)
+    assert step_of(spec, WORK, pace, fleet(2, on=busy, cores=4)).seconds == pytest.approx(30.008, abs=1e-4)
+    fast = TrainSpec.model_validate({"algorithm": {"name": "sync", "reduction": "fast"}, "workers": 2})
+    found = step_of(fast, WORK, pace, fleet(2, on=busy))
+    seen = float(found.exchanges[0].seen_s[0])
+    assert 0 < seen < 0.002
+    assert found.computing_s == pytest.approx(30.01 - seen)
 
 
 def test_timed_layers_tell_when_a_bucket_is_ready_and_what_is_divided() -> None:
@@ -323,12 +342,14 @@ def test_nothing_faster_makes_a_prediction_slower(
     pace = Pace(passes / 3, 2 * passes / 3, passes / 10, passes / 20, spread=0.05, copy_s=passes / 15)
     parts = (pace.forward_s, pace.backward_s, pace.update_s, pace.data_s)
     quick = Pace(*(part / by for part in parts), spread=0.05, copy_s=pace.copy_s / by)
-    now = seconds_of(algorithm, cluster(inside, between, latency), pace, shared)
-    assert np.all(now > 0)
-    for on, faster in (
-        (cluster(inside * by, between, latency), pace),
-        (cluster(inside, between * by, latency), pace),
-        (cluster(inside, between, latency / by), pace),
-        (cluster(inside, between, latency), quick),
-    ):
-        assert np.all(seconds_of(algorithm, on, faster, shared) <= now * (1 + 1e-9))
+    for core in (None, min(inside, between) / 2):
+        now = seconds_of(algorithm, cluster(inside, between, latency, core), pace, shared)
+        assert np.all(now > 0)
+        for on, faster in (
+            (cluster(inside * by, between, latency, core), pace),
+            (cluster(inside, between * by, latency, core), pace),
+            (cluster(inside, between, latency / by, core), pace),
+            (cluster(inside, between, latency, core and core * by), pace),
+            (cluster(inside, between, latency, core), quick),
+        ):
+            assert np.all(seconds_of(algorithm, on, faster, shared) <= now * (1 + 1e-9))

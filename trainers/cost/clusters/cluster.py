@@ -52,6 +52,10 @@ class DescribedLink(Described):
     each: BytesPerS | None = None
     """What one transfer by itself reaches at most; null: all of the bandwidth."""
 
+    core: BytesPerS | None = None
+    """What one core moves if it does nothing else, the work at both ends together. Processors that train compute less
+    meanwhile; null: moving costs them nothing."""
+
     shared: bool = True
     """Of a link between switches: whether all devices of a switch share it, as a node's do its network card; else each
     has as much for itself."""

@@ -161,6 +161,9 @@ class Visits:
             by_messages.seconds(1 / num_push, pushed / num_push * b) + updating
         )
         """Likewise."""
+        both = (1 / num_fetch + pushed / num_push) * b
+        self.moving_s, self.moving_beside_s = fleet.moving_s(both), fleet.moving_s(both, by_messages=True)
+        """CPU seconds of a minibatch's fetches and pushes, at both ends, and where these are on one node."""
         self.sent_bytes = pushed * b / num_push
         local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
         self.alone_s = pace.passes_s + pace.update_s * local
@@ -182,17 +185,26 @@ class Visits:
         their rates and the others'.
         """
         near = self.near(clients)
-        overlapped = np.minimum(self.overlapped_s, think)
-        hidden = np.maximum(hidden, overlapped)
+        hidden = np.maximum(hidden, np.minimum(self.overlapped_s, think))
         beside = np.maximum(self.beside_s - np.minimum(self.overlapped_beside_s, think), 0.0)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
         served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
-        shown = np.where(self.own_s > 0, 1 - overlapped / np.where(self.own_s > 0, self.own_s, 1.0), 1.0)
-        waits = np.maximum(served - self.service_s, 0.0) * shown
+        waits = np.maximum(served - self.service_s, 0.0)
         whole = self.own_s - hidden + waits
         on_one = (self.fleet.shards == 1) | (self.fleet.nodes == 2)  # none stands beside the first worker
         free = np.where(on_one, near / clients, 0.0)
-        mean = 1 / (free / (think + beside) + (1 - free) / (think + whole)) - think
+        near_missed, missed = self.missed(clients, think, hidden)
+        mean = 1 / (free / (think + beside + near_missed) + (1 - free) / (think + whole + missed)) - think
         left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
         own = self.own_s * left
         return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left
+
+    def missed(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Floats, Floats]:
+        """What computing misses while vectors are moved, beyond what is done on the core of the client that stands
+        still for it: by a client on the shards' node, and by another."""
+        beside = np.maximum(self.beside_s - np.minimum(self.overlapped_beside_s, think), 0.0)
+        of_near, of_far = (
+            np.where(clients > 1, np.maximum(moving - seen, 0.0), 0.0)
+            for moving, seen in ((self.moving_beside_s, beside), (self.moving_s, self.own_s - hidden))
+        )
+        return of_near, of_far

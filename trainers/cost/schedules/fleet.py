@@ -99,6 +99,23 @@ class Fleet:
         users = at_once * ones if self.between.shared else ones
         return Lane(self.between.latency * ones, _at_most(self.between, self.between.bandwidth / users))
 
+    @property
+    def is_full(self) -> NDArray[np.bool_]:
+        """Whether on some switch workers compute on all cores; never where they compute on something else, or nobody
+        knows how many these are."""
+        places = np.asarray(self.cluster.sizes)[0] if self.cores is None else self.cores
+        found: NDArray[np.bool_] = self.most >= places
+        return found
+
+    def moving_s(self, num_bytes: Floats | float, by_messages: bool = False) -> Floats:
+        """CPU seconds for both ends of moving so many bytes over the slowest link on the way, which computing misses;
+        by_messages: within a switch."""
+        within = self.cluster.links.get(self.cluster.messages, self.inside) if by_messages else self.inside
+        links = (within.core, within.core if by_messages else self.between.core)
+        inside, between = (0.0 if core is None else 1 / core for core in links)
+        found: Floats = num_bytes * np.where(self.is_full, np.where(self.nodes > 1, between, inside), 0.0)
+        return found
+
     def lane(self, all_at_once: bool = True) -> Lane:
         """The slowest link on the way of an exchange among all workers. all_at_once: Whether every worker of a switch
         crosses it at the same time; else one does, as in a ring."""

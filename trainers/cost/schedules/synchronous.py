@@ -75,7 +75,9 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
             pace.backward_s * fleet.crowding,
         )
         by_library = config.all_reduce == "library" or (spec.workers.gpus > 0 and not config.all_reduce)
-        updates = pace.update_s * (updated(fleet) if by_library else 1.0 / fleet.workers)
+        # What is done for it while the worker does not stand still slows the passes.
+        missed = np.maximum(fleet.moving_s(found.sent_bytes) - found.seen_s, 0.0) / fleet.crowding
+        updates = missed + pace.update_s * (updated(fleet) if by_library else 1.0 / fleet.workers)
     return synchronous(fleet, pace, spec.batch.per_worker, (found,), updates)
 
 
