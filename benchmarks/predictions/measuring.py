@@ -12,6 +12,7 @@ import trainers
 from benchmarks.links import endless, namespaces
 from benchmarks.measurement import machine
 from benchmarks.measurement.millrace_runs import SETTLE_S, follow
+from benchmarks.measurement.others import Others
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.predictions.cases import Case, Place, workload
 from benchmarks.predictions.ledger import Ledger
@@ -48,7 +49,7 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
         if ledger.links(place) is None:
             links = trainers.measure_links(AT_ONCE, times.links_s)
             ledger.add("links", place=place.title, links=links.model_dump(mode="json"), load=machine.load())
-        before = steps.measure()
+        since, before = Others(), steps.measure()
         if not ledger.records("machine"):
             ledger.add("machine", machine=machine.describe())
         for case in cases:
@@ -61,12 +62,12 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
                 print(f"{case.key}: {error}", flush=True)
                 ledger.add("failed", case=case.key, why=str(error))
                 continue
-            after = steps.measure()
+            mark, after = Others(), steps.measure()
             print(f"{case.key}: {measured['examples_per_s']:,.0f} examples/s", flush=True)
             about = {"commit": machine.commit(), "load": machine.load()}
             profile = steps.profile(before, after).model_dump(mode="json", exclude={"of"})
-            ledger.add("rate", case=case.key, **measured, profile=profile, **about)
-            before = after
+            ledger.add("rate", case=case.key, **measured, profile=profile, others=since.share(), **about)
+            since, before = mark, after
     return failed
 
 

@@ -45,6 +45,8 @@ class StepProfile(Figures):
     backward: Timed
     update: Timed
     """Of all parameters."""
+    in_place: Timed | None = None
+    """Of all parameters where they lie, as of what nobody else reads; null: not timed, and taken to be as `update`."""
     copied: Timed = Timed(median_s=0.0)
     """Of all parameters, from one place in memory to another; 0: not timed."""
     layers: dict[str, LayerSeconds] = Field(default_factory=dict)

@@ -180,6 +180,13 @@ class Pace:
     """Standard deviation of a minibatch's time, as a share of its mean."""
     copy_s: float = 0.0
     """Of a copy of all parameters in a worker's memory."""
+    in_place_s: float | None = None
+    """Of all parameters once where they lie; None: as `update_s`."""
+
+    @property
+    def own_update_s(self) -> float:
+        """Of what a worker has for itself. What others may be reading is written anew beside it, which takes longer."""
+        return self.update_s if self.in_place_s is None else self.in_place_s
 
     @property
     def passes_s(self) -> float:

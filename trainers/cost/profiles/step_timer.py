@@ -41,6 +41,7 @@ class StepTimer:
         self.forward: list[float] = []
         self.backward: list[float] = []
         self.update: list[float] = []
+        self.in_place: list[float] = []
         self.copied: list[float] = []
 
     @property
@@ -61,16 +62,17 @@ class StepTimer:
         total = replica.gradient(self.current.params, batch, self.gradient, on_weight=mark)
         mark()
         rate = self.setup.schedule(0)
-        self.rule.apply(
-            [Contribution(TensorGradient(self.gradient), max(total.weight, 1.0), rate)], self.current, self.following
-        )
+        made = [Contribution(TensorGradient(self.gradient), max(total.weight, 1.0), rate)]
+        self.rule.apply(made, self.current, self.following)
         mark()
         self.current, self.following = self.following, self.current
-        self.following.params.copy_(self.gradient)  # which the next update overwrites
+        self.rule.apply(made, self.following, self.following)  # which the next update overwrites
+        mark()
+        self.following.params.copy_(self.gradient)
         mark()
         self.marks = marks
         spans = [b - a for a, b in itertools.pairwise(marks)]
-        parts = (self.data, self.forward, self.backward, self.update, self.copied)
+        parts = (self.data, self.forward, self.backward, self.update, self.in_place, self.copied)
         for into, seconds in zip(parts, spans, strict=True):
             into.append(seconds)
 

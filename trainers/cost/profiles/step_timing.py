@@ -15,7 +15,7 @@ from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 
 STEPS = 20
-PARTS = ("data", "forward", "backward", "update", "copied")
+PARTS = ("data", "forward", "backward", "update", "in_place", "copied")
 LAYER_STEPS = 5
 """In which each layer is timed, too."""
 

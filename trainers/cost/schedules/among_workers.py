@@ -47,7 +47,8 @@ def broadcast_s(fleet: Fleet, num_bytes: float) -> Floats:
     within = _if_several(fleet.most, fleet.inside_lane().seconds(1.0, num_bytes))
     levels = np.ceil(np.log2(np.maximum(fleet.workers, 1)))
     if not fleet.memory_is_shared:
-        return _if_several(fleet.workers, fleet.lane(all_at_once=False).seconds(levels, levels * num_bytes))
+        one_way = fleet.lane(all_at_once=False, both_ways=False)
+        return _if_several(fleet.workers, one_way.seconds(levels, levels * num_bytes))
     apart = fleet.between_lane().seconds(levels, levels * num_bytes)
     carried = fleet.between_lane().seconds(nodes - 1, (nodes - 1) * num_bytes) + within
     between: Floats = np.where(nodes == fleet.workers, apart, carried)

@@ -131,44 +131,49 @@ class Visits:
 
     def __init__(self, spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, rhythm: Rhythm) -> None:
         share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
-        num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False)
+        num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False, both_ways=False)
         often = 1 / num_fetch + 1 / num_push
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
         self.of_process = of_process > lane.seconds(1.0, share * b)
         """Whether not its link but its process limits a shard, which clients on its own node keep as busy as others."""
-        self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
+        in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # all read what others wrote where it lies
+        fetched = np.where(in_place, 0.0, 1.0)
+        self.fetch_s = np.maximum(lane.seconds(1.0, fetched * share * b), of_process)
         """The shard is busy with one fetch ..."""
-        in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # shards read the gradients where workers wrote them
         bytes_an_element = None if spec.compress is None else spec.compress.bytes_an_element
         shorter = 1.0 if bytes_an_element is None else bytes_an_element / FLOAT_BYTES
         pushed = np.where(in_place, 1.0, shorter)
-        pushed_s = np.maximum(lane.seconds(1.0, pushed * share * b), pushed * of_process)
+        travels = np.where(in_place, 0.0, pushed)
+        both = (fetched / num_fetch + travels / num_push) * b
+        pushed_s = np.maximum(lane.seconds(1.0, travels * share * b), pushed * of_process)
         self.push_s = pushed_s + pace.update_s * share
         """... and with one push, and its update."""
         self.service_s = self.fetch_s / num_fetch + self.push_s / num_push
         """It is busy with both, a minibatch."""
         updating = pace.update_s * share / num_push  # all shards at the same time
-        own_link_s = lane.seconds(often, (1 / num_fetch + pushed / num_push) * b)
-        self.own_s = np.maximum(self.service_s, own_link_s + updating)
+        self.own_s = np.maximum(self.service_s, lane.seconds(often, both) + updating)
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-        pushing = np.maximum(self.push_s / num_push, lane.seconds(1.0 / num_push, pushed * b / num_push) + updating)
+        pushing = np.maximum(self.push_s / num_push, lane.seconds(1.0 / num_push, travels * b / num_push) + updating)
         self.overlapped_s = rhythm.overlapped * np.minimum(pushing, self.own_s)
         """Of that, what may pass while the worker computes."""
         by_messages = fleet.messages_lane()
-        self.beside_s = by_messages.seconds(often, (1 / num_fetch + pushed / num_push) * b) + updating
+        self.beside_s = by_messages.seconds(often, both) + updating
         """It takes where all shards are on the worker's own node, and others on another."""
         self.overlapped_beside_s = rhythm.overlapped * (
-            by_messages.seconds(1 / num_push, pushed / num_push * b) + updating
+            by_messages.seconds(1 / num_push, travels / num_push * b) + updating
         )
         """Likewise."""
-        both = (1 / num_fetch + pushed / num_push) * b
-        self.moving_s, self.moving_beside_s = fleet.moving_s(both), fleet.moving_s(both, by_messages=True)
-        """CPU seconds of a minibatch's fetches and pushes, at both ends, and where these are on one node."""
+        self.at_home = spec.ps.location == "with_workers"
+        updated = pace.update_s / num_push * (fleet.is_full & self.at_home)
+        self.moving_s = fleet.moving_s(both) + updated
+        self.moving_beside_s = fleet.moving_s(both, by_messages=True) + updated
+        """CPU seconds of a minibatch's fetches and pushes, at both ends and in the shards, and where all are on one
+        node."""
         self.sent_bytes = pushed * b / num_push
-        local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
-        self.alone_s = pace.passes_s + pace.update_s * local
+        by_rounds = spec.algorithm.traits.outer is not None
+        self.alone_s = pace.passes_s + (pace.own_update_s if by_rounds else pace.update_s * (1 - 1 / num_fetch))
         """Passes, and the local steps: all, or those between two fetches."""
-        self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
+        self.fleet = fleet
 
     def near(self, clients: Ints) -> Ints:
         """Of so many clients, those that stand on a shard's own node; a group that spans nodes stands on none."""

@@ -116,10 +116,20 @@ class Fleet:
         found: Floats = num_bytes * np.where(self.is_full, np.where(self.nodes > 1, between, inside), 0.0)
         return found
 
-    def lane(self, all_at_once: bool = True) -> Lane:
-        """The slowest link on the way of an exchange among all workers. all_at_once: Whether every worker of a switch
-        crosses it at the same time; else one does, as in a ring."""
+    def lane(self, all_at_once: bool = True, both_ways: bool = True) -> Lane:
+        """The slowest link on the way of an exchange among all workers.
+
+        Args:
+            all_at_once: Whether every worker of a switch crosses it at the same time; else one does, as in a ring.
+            both_ways: Whether each worker sends and receives as much at the same time. One thread does both, so that it
+                takes at least the work at both ends.
+        """
         inside, between = self.inside_lane(), self.between_lane(self.most if all_at_once else 1)
+        if both_ways:
+            inside, between = (
+                lane if link.core is None else replace(lane, bytes_per_s=np.minimum(lane.bytes_per_s, link.core))
+                for lane, link in ((inside, self.inside), (between, self.between))
+            )
         crosses = self.nodes > 1
         meets = self.most > 1
         slowest = np.where(meets, np.minimum(inside.bytes_per_s, between.bytes_per_s), between.bytes_per_s)

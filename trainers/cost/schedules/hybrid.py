@@ -30,7 +30,7 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     turns = np.ones(len(w)) if config.scheme == "a" else fleet.virtual.astype(float)
     examples = fleet.virtual * n / turns
     senders = _senders(config, fleet)
-    lane = fleet.lane(all_at_once=config.scheme != "b")
+    lane = fleet.lane(all_at_once=config.scheme != "b", both_ways=config.scheme != "b")
     first = work.head[0].inputs
     hidden = lane.seconds(1.0, (w - 1) * examples / senders * first * FLOAT_BYTES)
     between = fleet.lane()

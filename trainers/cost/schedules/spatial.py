@@ -25,7 +25,7 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
     That rows may not divide evenly is not counted.
     """
     w, v, n = fleet.workers.astype(float), fleet.virtual.astype(float), float(spec.batch.per_worker)
-    one, everybody = fleet.lane(all_at_once=False), fleet.lane()
+    one, everybody = fleet.lane(all_at_once=False, both_ways=False), fleet.lane()
     share, others = work.row_share, (w - 1) / w
     passes = v * pace.passes_s * (share / w * fleet.crowding + 1 - share)
     late = slowest(fleet.workers) * pace.spread * pace.passes_s * share / w * fleet.crowding * np.sqrt(v)

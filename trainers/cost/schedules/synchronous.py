@@ -100,7 +100,7 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
         exchanges.append(canonical("averages within groups", group, num_bytes, often))
         meetings = float(config.within)
     copied = (1 + work.num_states) * copies_of_average(fleet) * pace.copy_s / every
-    updates = pace.update_s * fleet.minibatches + copied
+    updates = pace.own_update_s * fleet.minibatches + copied
     return synchronous(fleet, pace, spec.batch.per_worker, tuple(exchanges), updates, every=meetings)
 
 
@@ -115,7 +115,7 @@ def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pac
     else:
         average = canonical("averages", fleet, work.num_bytes, every)
     copied = (copies_of_average(fleet, laid_down=ADDED + IN_PLACE) + OUTER) * pace.copy_s / every
-    updates = pace.update_s * (fleet.minibatches + 1 / every) + copied
+    updates = pace.own_update_s * (fleet.minibatches + 1 / every) + copied
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
@@ -129,7 +129,7 @@ def _streaming(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace
         one = exchanged("averages", by_messages, message_bytes(spec.compress, work) / num)
     else:
         one = canonical("averages", by_messages, work.num_bytes / num)
-    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    updates = pace.own_update_s * (fleet.minibatches + 1 / every)
     alone = synchronous(fleet, pace, spec.batch.per_worker, (), updates, every=every / num)
     computing = alone.computing_s + alone.data_s
     whole = one.total_s * num / every  # a step
@@ -148,7 +148,8 @@ def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, f
         copies = copies_of_average(fleet, laid_down=COPIED + ADDED + IN_PLACE, taken=2 * ADDED)
     else:  # an update writes the vectors where they are weighted, and the next one begins from their average
         copies = copies_of_average(fleet, laid_down=IN_PLACE, taken=0.0)
-    updates = pace.update_s * fleet.minibatches + vectors * copies * pace.copy_s / every
+    once = pace.own_update_s if config.form == "consensus" else pace.update_s
+    updates = once * fleet.minibatches + vectors * copies * pace.copy_s / every
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
@@ -177,10 +178,11 @@ def _through_shards(spec: TrainSpec, config: SyncConfig, work: Workload, pace: P
     carries what the workers send it, each worker's link all that it sends."""
     share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
     everybody, own = shipped_vectors(fleet.virtual, fleet.workers)
-    mine, theirs = fleet.lane(), fleet.lane(all_at_once=False)
+    mine, theirs = fleet.lane(both_ways=False), fleet.lane(all_at_once=False, both_ways=False)
     nothing = np.zeros(len(fleet.workers))
-    fetch = np.maximum(mine.seconds(1.0, b), theirs.seconds(1.0, fleet.workers * share * b))
-    push = np.maximum(mine.seconds(1.0, own * b), theirs.seconds(1.0, everybody * share * b))
+    travels = np.where(fleet.memory_is_shared & (fleet.nodes == 1), 0.0, b)  # else all is read where it lies
+    fetch = np.maximum(mine.seconds(1.0, travels), theirs.seconds(1.0, fleet.workers * share * travels))
+    push = np.maximum(mine.seconds(1.0, own * travels), theirs.seconds(1.0, everybody * share * travels))
     exchanges = (
         Exchange("fetches", fetch, nothing, nothing),
         Exchange("pushes", push, nothing, own * b),
