@@ -13,7 +13,7 @@ from trainers.cost.profiled import profiled_fields
 from trainers.cost.profiles.link_timing import time_link
 from trainers.cost.profiles.neighbours import computing, neighbours
 from trainers.cost.profiles.step_timer import StepTimer, steps_of
-from trainers.cost.profiles.step_timing import LAYER_STEPS, PARTS, timed
+from trainers.cost.profiles.step_timing import LAYER_STEPS, PARTS, ROW_PARTS, timed
 from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 
@@ -55,7 +55,7 @@ def yardstick(spec: TrainSpec, workers: int) -> Iterator[Yardstick]:
     latency_s, bytes_per_s = time_link()
     with steps_of(alone) as timer, neighbours(alone, workers - 1) as lines:
         with computing(lines):
-            layers = timer.layers(LAYER_STEPS)
+            layers, rows = timer.layers(LAYER_STEPS), timer.rows(ROW_PARTS, LAYER_STEPS)
         parts = {name: timed(getattr(timer, name)) for name in PARTS}
         about = StepProfile(
             of=profiled_fields(spec),
@@ -63,6 +63,7 @@ def yardstick(spec: TrainSpec, workers: int) -> Iterator[Yardstick]:
             cores=len(os.sched_getaffinity(0)),
             steps=LAYER_STEPS,
             layers=layers,
+            rows=rows,
             link_latency_s=latency_s,
             link_bytes_per_s=bytes_per_s,
             **parts,

@@ -177,8 +177,28 @@ def test_whoever_computes_on_all_cores_misses_what_moves_vectors() -> None:
     fast = TrainSpec.model_validate({"algorithm": {"name": "sync", "reduction": "fast"}, "workers": 2})
     found = step_of(fast, WORK, pace, fleet(2, on=busy))
     seen = float(found.exchanges[0].seen_s[0])
-    assert 0 < seen < 0.002
-    assert found.computing_s == pytest.approx(30.01 - seen)
+    assert 0 < seen < 0.003
+    assert found.computing_s == pytest.approx(30.01 - seen)  # 4 MB/0.4 GB/s, of which it stands still for so much
+
+
+def test_what_a_worker_takes_for_its_rows_is_as_it_was_timed() -> None:
+    """Of the passes 2/3 are of divided layers; on two workers each takes 0.4 of the passes and not a third, on four
+    0.25: as 0.1 + 0.6/W, and on eight 0.175."""
+    spec = TrainSpec.model_validate({"algorithm": "spatial", "workers": 2})
+    timed = HEAD.model_copy(update={"rows": {1: 2 / 3, 2: 0.4, 4: 0.25}})
+    pace, quick = Pace(10.0, 20.0, 0.0), cluster(inside=1e15, between=1e15)
+    for workers, counted, own in ((1, 2 / 3, 2 / 3), (2, 1 / 3, 0.4), (4, 1 / 6, 0.25), (8, 1 / 12, 0.175)):
+        for work, share in ((HEAD, counted), (timed, own)):
+            found = step_of(spec, work, pace, fleet(workers, on=quick, virtual=8))
+            assert found.computing_s == pytest.approx(8 * 30 * (share + 1 / 3))
+
+
+def test_all_that_send_within_a_node_share_what_several_reach() -> None:
+    """1 GB/s by itself, 1.5 GB/s together; a described link, of which only the bandwidth is known, each has."""
+    pair = cluster(links={"in": {"bandwidth": 1.5e9, "each": 1e9}, "out": {"bandwidth": 1e9}})
+    assert fleet(1, 2, on=pair).lane().bytes_per_s.tolist() == pytest.approx([1e9, 0.75e9])
+    assert fleet(2, on=pair).lane(all_at_once=False).bytes_per_s.tolist() == pytest.approx([1e9])
+    assert fleet(2).lane().bytes_per_s.tolist() == pytest.approx([1e9])
 
 
 def test_timed_layers_tell_when_a_bucket_is_ready_and_what_is_divided() -> None:

@@ -51,6 +51,9 @@ class StepProfile(Figures):
     """Of all parameters, from one place in memory to another; 0: not timed."""
     layers: dict[str, LayerSeconds] = Field(default_factory=dict)
     """What each layer with parameters takes of the passes; empty: not timed."""
+    rows: dict[int, float] = Field(default_factory=dict)
+    """Of the passes, what the layers whose rows `spatial` divides take where a worker has 1 of so many parts of the
+    rows; empty: not timed."""
     neighbours: int = Field(default=0, ge=0)
     """Processes that made such steps beside it, each on cores of its own; 0: nobody did."""
     contention: float = Field(default=1.0, ge=1.0)

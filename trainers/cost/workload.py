@@ -92,6 +92,8 @@ class Workload(Figures):
     """Of the layers, as in `layers`, whose rows are divided."""
     seconds: dict[str, LayerSeconds] = Field(default_factory=dict)
     """What each layer takes, as it was timed; empty: FLOPs tell how the passes divide among the layers."""
+    rows: dict[int, float] = Field(default_factory=dict)
+    """Of the passes, what the layers whose rows are divided take on each of so many workers, as it was timed."""
 
     @property
     def parameters(self) -> int:

@@ -2,16 +2,22 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import torch
 
 from trainers import user_code
+from trainers.algorithms.spatial.layers import RowModel
 from trainers.cost.profiles.layer_timer import marking, medians
+from trainers.cost.profiles.row_timer import row_seconds
 from trainers.cost.timing import wait_for
 from trainers.cost.workload import LayerSeconds
-from trainers.data.batches import Batch
+from trainers.data.batches import Batch, on_device
+from trainers.errors import SpecRejected
+from trainers.models.objective import Supervised
+from trainers.models.passes.precision import computing_in
 from trainers.models.products.measure import choose
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
@@ -75,6 +81,28 @@ class StepTimer:
         parts = (self.data, self.forward, self.backward, self.update, self.in_place, self.copied)
         for into, seconds in zip(parts, spans, strict=True):
             into.append(seconds)
+
+    def rows(self, parts: Sequence[int], steps: int) -> dict[int, float]:
+        """Of the passes of so many steps more, what the layers whose rows can be divided take where a worker has one of
+        so many parts of them; nothing of a model that does not begin with such layers."""
+        replica, objective = self.setup.replica, self.setup.replica.objective
+        batch = next(self.batches)
+        if replica.compiles or not isinstance(objective, Supervised):
+            return {}
+        images = on_device(objective.inputs(batch.data), replica.device)
+        try:
+            model = RowModel(replica.model, images.shape[2])
+        except (SpecRejected, IndexError):
+            return {}
+        found = dict[int, list[float]]()
+        for part in (part for _ in range(steps) for part in parts):
+            self.step()
+            passes = self.forward[-1] + self.backward[-1]
+            with computing_in(replica.precision, replica.device):
+                found.setdefault(part, []).append(row_seconds(model, images, part, 1) / passes)
+        for parameter in replica.parameters.values():
+            parameter.grad = None
+        return {part: median(shares) for part, shares in found.items()}
 
     def layers(self, steps: int) -> dict[str, LayerSeconds]:
         """What each layer took of so many steps more, at the median; nothing of a model that is compiled."""

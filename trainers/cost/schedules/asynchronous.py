@@ -14,7 +14,7 @@ from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_su
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.repairman import response_s
 from trainers.cost.schedules.shares import fullest_share
-from trainers.cost.schedules.step import Exchange, Step
+from trainers.cost.schedules.step import Exchange, Step, missed_s
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
@@ -205,11 +205,8 @@ class Visits:
         return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left
 
     def missed(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Floats, Floats]:
-        """What computing misses while vectors are moved, beyond what is done on the core of the client that stands
-        still for it: by a client on the shards' node, and by another."""
-        beside = np.maximum(self.beside_s - np.minimum(self.overlapped_beside_s, think), 0.0)
-        of_near, of_far = (
-            np.where(clients > 1, np.maximum(moving - seen, 0.0), 0.0)
-            for moving, seen in ((self.moving_beside_s, beside), (self.moving_s, self.own_s - hidden))
-        )
+        """What computing misses while the vectors of a client are moved: of one on the shards' node, and of another."""
+        beside = np.minimum(self.overlapped_beside_s, think)
+        found = (missed_s(self.moving_beside_s, self.beside_s, beside), missed_s(self.moving_s, self.own_s, hidden))
+        of_near, of_far = (np.where(clients > 1, each, 0.0) for each in found)
         return of_near, of_far

@@ -83,10 +83,12 @@ class Fleet:
         """The link between switches."""
         return self.cluster.links.get(self.cluster.between, NOWHERE)
 
-    def inside_lane(self) -> Lane:
-        """Among the workers of a switch."""
+    def inside_lane(self, at_once: Ints | int = 1) -> Lane:
+        """Among the workers of a switch, while so many of them send at once: where it is known what one by itself
+        reaches, all share the bandwidth."""
         ones = np.ones(len(self.workers))
-        return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth * ones))
+        users = ones if self.inside.each is None else at_once * ones
+        return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth / users))
 
     def messages_lane(self) -> Lane:
         """Among the workers of a switch, and shards there, where they exchange messages."""
@@ -124,7 +126,8 @@ class Fleet:
             both_ways: Whether each worker sends and receives as much at the same time. One thread does both, so that it
                 takes at least the work at both ends.
         """
-        inside, between = self.inside_lane(), self.between_lane(self.most if all_at_once else 1)
+        users = self.most if all_at_once else 1
+        inside, between = self.inside_lane(users), self.between_lane(users)
         if both_ways:
             inside, between = (
                 lane if link.core is None else replace(lane, bytes_per_s=np.minimum(lane.bytes_per_s, link.core))

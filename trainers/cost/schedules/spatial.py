@@ -27,8 +27,9 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
     w, v, n = fleet.workers.astype(float), fleet.virtual.astype(float), float(spec.batch.per_worker)
     one, everybody = fleet.lane(all_at_once=False, both_ways=False), fleet.lane()
     share, others = work.row_share, (w - 1) / w
-    passes = v * pace.passes_s * (share / w * fleet.crowding + 1 - share)
-    late = slowest(fleet.workers) * pace.spread * pace.passes_s * share / w * fleet.crowding * np.sqrt(v)
+    mine = _own_share(work, w)
+    passes = v * pace.passes_s * (mine * fleet.crowding + 1 - share)
+    late = slowest(fleet.workers) * pace.spread * pace.passes_s * mine * fleet.crowding * np.sqrt(v)
     nothing = np.zeros(len(w))
 
     def exchange(name: str, times: int, seconds: Floats, sent: Floats) -> Exchange:
@@ -37,7 +38,8 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
     images, maps = (n * others * elements * FLOAT_BYTES for elements in (work.image, work.maps))
     own = np.ceil(v / w)  # minibatches that are one worker's
     halos, sent = nothing, nothing
-    moved = sum(layer.height * layer.width for layer in work.row_layers) * n / w * (2 * WRITTEN + COPIED + ADDED)
+    around = WRITTEN + ADDED + (0.0 if work.rows else WRITTEN + COPIED)  # forward, which is timed with the rows
+    moved = sum(layer.height * layer.width for layer in work.row_layers) * n / w * around
     each = moved + (v - 1) / v * ADDED * work.parameters  # of a minibatch; gradients are added to the first one's
     summed = replace(fleet, virtual=fleet.workers)  # a gradient of each worker
     copies = np.where(w > 1, v * each / max(1, work.parameters), 0.0) + copies_of_sum(summed)
@@ -58,6 +60,20 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
             canonical("gradients", summed, work.num_bytes),
         ),
     )
+
+
+def _own_share(work: Workload, w: Floats) -> Floats:
+    """Of the passes, what the divided layers take on one of so many workers: as timed, in between and beyond on the
+    lines through these points over 1/W; or 1/W of what they take on one. (C,)."""
+    if len(work.rows) < 2 or 1 not in work.rows:
+        return work.row_share / w
+    counts = sorted(work.rows)
+    x, y = np.array([1 / k for k in reversed(counts)]), np.array([work.rows[k] for k in reversed(counts)])
+    y = np.maximum.accumulate(y * work.row_share / work.rows[1])  # by how much it is shorter than of all rows
+    slope = (y[1] - y[0]) / (x[1] - x[0])
+    beyond = np.maximum(y[0] - slope * (x[0] - 1 / w), 0.0)
+    found: Floats = np.where(1 / w < x[0], beyond, np.interp(1 / w, x, y))
+    return found
 
 
 def _sent_rows(layer: RowWork, size: int) -> int:

@@ -13,7 +13,7 @@ from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucke
 from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_average, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
-from trainers.cost.schedules.step import Exchange, Step, slowest
+from trainers.cost.schedules.step import Exchange, Step, missed_s, slowest
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.optim.compress.config import CompressSpec
@@ -75,8 +75,7 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
             pace.backward_s * fleet.crowding,
         )
         by_library = config.all_reduce == "library" or (spec.workers.gpus > 0 and not config.all_reduce)
-        # What is done for it while the worker does not stand still slows the passes.
-        missed = np.maximum(fleet.moving_s(found.sent_bytes) - found.seen_s, 0.0) / fleet.crowding
+        missed = missed_s(fleet.moving_s(found.sent_bytes), found.total_s, found.hidden_s) / fleet.crowding
         updates = missed + pace.update_s * (updated(fleet) if by_library else 1.0 / fleet.workers)
     return synchronous(fleet, pace, spec.batch.per_worker, (found,), updates)
 
