@@ -134,8 +134,6 @@ class Visits:
         num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False, both_ways=False)
         often = 1 / num_fetch + 1 / num_push
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
-        self.of_process = of_process > lane.seconds(1.0, share * b)
-        """Whether not its link but its process limits a shard, which clients on its own node keep as busy as others."""
         in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # all read what others wrote where it lies
         fetched = np.where(in_place, 0.0, 1.0)
         self.fetch_s = np.maximum(lane.seconds(1.0, fetched * share * b), of_process)
@@ -178,7 +176,7 @@ class Visits:
     def near(self, clients: Ints) -> Ints:
         """Of so many clients, those that stand on a shard's own node; a group that spans nodes stands on none."""
         on_a_node = self.fleet.workers // clients <= self.fleet.most
-        at_home = self.at_home & (self.fleet.nodes > 1) & on_a_node & ~self.of_process
+        at_home = self.at_home & (self.fleet.nodes > 1) & on_a_node
         found: Ints = np.where(at_home, np.maximum(1, clients // self.fleet.nodes), 0)
         return found
 

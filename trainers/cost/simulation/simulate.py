@@ -112,8 +112,7 @@ def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: 
     think = step.computing_s + pace.data_s
     overlapped = np.minimum(visits.overlapped_s, think)
     missed = float(visits.missed(fleet.workers // members, think, overlapped)[1][0])
-    at_home = visits.at_home and fleet.nodes[0] > 1 and not visits.of_process[0]
-    nodes = int(fleet.nodes[0]) if at_home and count <= MANY else 0
+    nodes = int(fleet.nodes[0]) if visits.at_home and fleet.nodes[0] > 1 and count <= MANY else 0
     return by_events.Clients(
         slowness=np.full((count, members), crowding),
         fixed_s=float(step.computing_s[0]) - pace.passes_s * crowding + pace.data_s * crowding + inner + missed,
