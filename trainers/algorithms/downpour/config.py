@@ -35,6 +35,21 @@ LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are kn
 SENDS_CHANGES = "the shards take changes whole; take diloco, of which compress is of changes too, or push: whole"
 
 
+OuterOption = Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")]
+"""By what rule the shards apply what was pushed, as a spec has it."""
+
+
+def of_delta(value: object, info: ValidationInfo) -> object:
+    """An option that only `push: delta` has.
+
+    Raises:
+        ValueError: The algorithm pushes something else.
+    """
+    if value and info.data.get("push") != "delta":
+        raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
+    return value
+
+
 class Backprop(BaseModel):
     """Asynchronous back-propagation: groups of layers that do not wait for each other's error signal."""
 
@@ -85,7 +100,7 @@ class DownpourConfig(AlgorithmConfig):
     dynamic: bool = False
     """With `push: delta`: whether slower workers make fewer steps, as many as they can while the fastest makes H."""
 
-    outer: Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")] | None = None
+    outer: OuterOption | None = None
     """With `push: delta`: by what rule the shards apply what was pushed; null: `delayed_nesterov`."""
 
     bucket_bytes: int = Field(default=1024**2, ge=1, le=2**40)
@@ -124,9 +139,7 @@ class DownpourConfig(AlgorithmConfig):
     @field_validator("steps", "dynamic", "outer")
     @classmethod
     def _is_of_delta(cls, value: object, info: ValidationInfo) -> object:
-        if value and info.data.get("push") != "delta":
-            raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
-        return value
+        return of_delta(value, info)
 
     @field_validator("server_rule")
     @classmethod
@@ -200,10 +213,8 @@ class DownpourConfig(AlgorithmConfig):
         return "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
     def check_workers(self, num_workers: int) -> None:
-        rule = self.rule
-        if isinstance(rule, OuterDelayedNesterov) and rule.activation * rule.num_pushes(num_workers) > 1:
-            most = f"{1 / rule.num_pushes(num_workers):.4g}"
-            raise self.refused("outer", f"activation is 1 / N at most, with N = pushes; use {most} or less")
+        if self.rule is not None and (why := self.rule.refusal(num_workers)):
+            raise self.refused("outer", why)
 
     @property
     def late(self) -> LateSpec | None:
@@ -231,7 +242,7 @@ class DownpourConfig(AlgorithmConfig):
         if self.push == "delta":
             from trainers.algorithms.downpour.delta import DeltaPushes
 
-            return DeltaPushes(self, context)
+            return DeltaPushes(context, self.num_steps, self.max_staleness)
         from trainers.algorithms.downpour.client import Downpour
         from trainers.algorithms.downpour.pipelined import PipelinedDownpour
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.local_step import LocalStep
 from trainers.algorithms.rounds import Rounds
+from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.spans import span
 
@@ -25,26 +25,48 @@ class DeltaPushes(Algorithm):
     The end of a lease ends a round, too.
     """
 
-    def __init__(self, config: DownpourConfig, context: Context) -> None:
+    def __init__(self, context: Context, steps: int, max_staleness: int | None) -> None:
+        """steps: H. max_staleness: in rounds."""
         self.context = context
-        self.rounds = Rounds(context, config.num_steps, config.max_staleness)
-        self.one = LocalStep(context, context.replica.device)
+        self.rounds = Rounds(context, steps, max_staleness)
+        self.one = self._local_step()
         x = torch.zeros_like(self.one.gradient)
         self.own = Buffers(x, context.optimizer.initial_state(x))
         self.theta: Tensor  # (P,) as fetched
 
     def step(self, work: Work) -> StepReport:
-        (minibatch,) = work.minibatches
         if self.rounds.made == 0:
-            self.theta = self.rounds.fetch()
-            self.own.params.copy_(self.theta)
+            self._begin_round()
         lr = self.context.schedule(self.rounds.seen)
-        total = self.one.compute(self.own.params, minibatch)
+        total = self._gradient(work)
         with span("update"):
             self.one.apply(self.own, lr, self.rounds.seen)
-        if self.rounds.count(work):
-            self.rounds.push(work.epoch, self.theta - self.own.params.to(self.theta.device))
+        if self.rounds.count(work, self._examples(work)):
+            self._end_round(work.epoch)
         return StepReport(total, work.examples, lr, norms=self.one.limit.taken())
 
     def finish(self) -> None:
-        self.rounds.store.leave()
+        self.rounds.leave()
+
+    # -- what a group of workers does together ------------------------------------------------------------------------
+
+    def _local_step(self) -> LocalStep:
+        return LocalStep(self.context, self.context.replica.device)
+
+    def _begin_round(self) -> None:
+        """Go on from what the shards have."""
+        self.theta = self.rounds.fetch()
+        self.own.params.copy_(self.theta)
+
+    def _gradient(self, work: Work) -> Total:
+        """That of a step at one's own parameters, where `self.one` takes it from. Returns this worker's summed loss."""
+        (minibatch,) = work.minibatches
+        return self.one.compute(self.own.params, minibatch)
+
+    def _examples(self, work: Work) -> int:
+        """That a step trains."""
+        return work.examples
+
+    def _end_round(self, epoch: int) -> None:
+        """Push what it changed."""
+        self.rounds.push(epoch, self.theta - self.own.params.to(self.theta.device))

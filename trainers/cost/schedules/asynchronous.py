@@ -69,7 +69,7 @@ def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace,
     """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
     members = members_of(config, fleet)
     inner, sent = canonical_s(fleet.with_workers(members, members), work.num_bytes)
-    copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / config.num_fetch
+    copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / rhythm_of(config).num_fetch
     inner = inner + np.where(members > 1, copied, 0.0)
     nothing = np.zeros(len(fleet.workers))
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
