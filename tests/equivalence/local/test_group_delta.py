@@ -1,4 +1,4 @@
-"""`mixed` with `push: delta`: `downpour` with `push: delta` where groups are of one, `sync` where there is one group."""
+"""`mixed` with `push: delta`: `downpour` with that where groups are of one, `sync` where there is one group."""
 
 from pathlib import Path
 from typing import Any

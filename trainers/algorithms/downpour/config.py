@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
 from trainers.algorithms.traits import Traits
 from trainers.optim.late.config import Compensation, GapAware, LateSpec
-from trainers.optim.outer.config import AnyOuter, OuterDelayedNesterov, OuterSpec
+from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
-from trainers.section import shorthand
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,31 +23,11 @@ if TYPE_CHECKING:
 HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
 
-STEPS = 50
-"""H of `push: delta`, where the spec does not say it."""
-
 READ_WHAT_WAS_FETCHED = "delay_compensated", "gap_aware"
 
 MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the parameters that were fetched"
 
 LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
-
-SENDS_CHANGES = "the shards take changes whole; take diloco, of which compress is of changes too, or push: whole"
-
-
-OuterOption = Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")]
-"""By what rule the shards apply what was pushed, as a spec has it."""
-
-
-def of_delta(value: object, info: ValidationInfo) -> object:
-    """An option that only `push: delta` has.
-
-    Raises:
-        ValueError: The algorithm pushes something else.
-    """
-    if value and info.data.get("push") != "delta":
-        raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
-    return value
 
 
 class Backprop(BaseModel):
@@ -240,7 +220,7 @@ class DownpourConfig(AlgorithmConfig):
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
         if self.push == "delta":
-            from trainers.algorithms.downpour.delta import DeltaPushes
+            from trainers.algorithms.delta_pushes import DeltaPushes
 
             return DeltaPushes(context, self.num_steps, self.max_staleness)
         from trainers.algorithms.downpour.client import Downpour

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
-from trainers.algorithms.downpour.config import SENDS_CHANGES, STEPS, OuterOption, of_delta
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
 from trainers.algorithms.traits import Traits
 from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 

@@ -6,10 +6,11 @@ Source: a group is one worker of Liu et al. 2024, as in paper 3 (section III.B) 
 from __future__ import annotations
 
 from trainers.algorithms.base import Context, Work
-from trainers.algorithms.downpour.delta import DeltaPushes
+from trainers.algorithms.delta_pushes import DeltaPushes
 from trainers.algorithms.local_step import LocalStep
 from trainers.algorithms.mixed.group_mean import GroupMean
 from trainers.models.objective import Total
+from trainers.spans import span
 
 
 class GroupDeltaPushes(DeltaPushes):
@@ -38,8 +39,9 @@ class GroupDeltaPushes(DeltaPushes):
         self.rounds.seen = 0
         if self.rounds.store is not None:
             super()._begin_round()
-        self.group.broadcast(self.own.params, root=0).wait()
-        self.rounds.seen = self.group.barrier(signal=self.rounds.seen).wait()
+        with span("fetch"):
+            self.group.broadcast(self.own.params, root=0).wait()
+            self.rounds.seen = self.group.barrier(signal=self.rounds.seen).wait()
 
     def _gradient(self, work: Work) -> Total:
         return self.sum.compute(self.own.params, work)

@@ -1,4 +1,4 @@
-"""Downpour with `push: delta`: asynchronous local SGD.
+"""`push: delta`: asynchronous local SGD.
 
 Source: Liu et al. 2024, "Asynchronous local-SGD training for language modeling", algorithms 1 and 2.
 """
