@@ -323,7 +323,9 @@ def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
         "downpour",
         pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow),
         pytest.param({"name": "mixed", "group": 2, "num_push": 2}, marks=pytest.mark.slow),
-        pytest.param({"name": "mixed", "group": 2, "push": "delta", "steps": 4}, marks=pytest.mark.slow),
+        pytest.param(
+            {"name": "mixed", "group": 2, "push": "delta", "steps": 4, "outer": "average"}, marks=pytest.mark.slow
+        ),
         pytest.param({"name": "sync", "form": "parameter_server", "backup": 1}, marks=pytest.mark.slow),
         pytest.param({"name": "downpour", "push": "layerwise", "bucket_bytes": 4096}, marks=pytest.mark.slow),
         pytest.param({"name": "downpour", "push": "layerwise", "backprop": {"groups": 2}}, marks=pytest.mark.slow),
