@@ -332,7 +332,7 @@ ALGORITHMS: list[Any] = [
     {"name": "hybrid", "scheme": "bc", "fc_batch": "per_turn"}, {"name": "parallel_sgd", "average_every": 3}, "admm",
     {"name": "diloco", "average_every": 4}, {"name": "diloco", "average_every": 4, "fragments": 2, "delay": 1},
     {"name": "easgd", "tau": 4}, "spatial",
-    {"name": "downpour", "push": "delta", "steps": 4},
+    {"name": "downpour", "push": "delta", "steps": 4}, {"name": "mixed", "group": 2, "push": "delta", "steps": 4},
     {"name": "admm", "form": "consensus"},
 ]  # fmt: skip
 POSITIVE = st.floats(1e7, 1e11)

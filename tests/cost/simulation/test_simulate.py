@@ -44,7 +44,14 @@ def test_without_spread_all_that_waits_for_all_is_as_in_the_closed_forms(algorit
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["downpour", {"name": "downpour", "push": "delta", "steps": 4}, {"name": "easgd", "tau": 4}], ids=str
+    "algorithm",
+    [
+        "downpour",
+        {"name": "downpour", "push": "delta", "steps": 4},
+        {"name": "mixed", "group": 1, "push": "delta", "steps": 4},
+        {"name": "easgd", "tau": 4},
+    ],
+    ids=str,
 )
 def test_one_worker_of_downpour_is_as_in_the_closed_forms(algorithm: Any) -> None:
     one = planned(spec_of(algorithm=algorithm), 1, simulate=1).of(1)

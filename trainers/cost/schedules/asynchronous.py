@@ -82,13 +82,14 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
 def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
     members = members_of(config, fleet)
-    group = fleet.with_workers(members, members)
+    group, rhythm = fleet.with_workers(members, members), rhythm_of(config)
     inner, sent = canonical_s(group, work.num_bytes)
-    inner = inner + broadcast_s(group, work.num_bytes) / config.num_fetch
+    inner = inner + broadcast_s(group, work.num_bytes) / rhythm.num_fetch
     nothing = np.zeros(len(fleet.workers))
-    visits = Visits(spec, work, pace, fleet, rhythm_of(config))
+    visits = Visits(spec, work, pace, fleet, rhythm)
+    pushed = COPIED if config.traits.outer is None else (ADDED + COPIED) / rhythm.num_push
     # What is fetched, and what is pushed; and the mean of each worker's share.
-    copies = COPIED / config.num_fetch + COPIED + copies_of_sum(group) + IN_PLACE / members
+    copies = COPIED / rhythm.num_fetch + pushed + copies_of_sum(group) + IN_PLACE / members
     think = (visits.alone_s + copies * pace.copy_s) * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
     return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
