@@ -1,6 +1,7 @@
 """Measures all jobs of a place, on one Ray that is started for them."""
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,13 @@ from benchmarks.predictions.cases import Case, Place, workload
 from benchmarks.predictions.ledger import Ledger
 from benchmarks.predictions.yardstick import yardstick
 from trainers.events import Metrics
+from trainers.runtime.probe.link_end import busy_s
 
 WORKERS = 2
 AT_ONCE = (1, 2)
 GBIT = 8.0
+AT_REST, SETTLED_S = 0.1, 30.0
+"""Of the cores, and how long that is waited for."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
         if ledger.links(place) is None:
             links = trainers.measure_links(AT_ONCE, times.links_s)
             ledger.add("links", place=place.title, links=links.model_dump(mode="json"), load=machine.load())
+        _settle()
         since, before = Others(), steps.measure()
         if not ledger.records("machine"):
             ledger.add("machine", machine=machine.describe())
@@ -92,6 +97,16 @@ def _measured(case: Case, run_s: float) -> dict[str, Any]:
     names = ("compute_s", "wait_communication_s", "wait_data_s", "wait_fetch_s", "wait_push_s")
     parts = {name: sum(getattr(metrics, name) for _, metrics in reports[1:]) / minibatches for name in names}
     return {"examples_per_s": rate_of(reports), "waiting": endless.analyse(reports).waiting, "parts": parts}
+
+
+def _settle() -> None:
+    """Until the cores rest: for some seconds a new Ray starts processes of its own, and the yardstick others."""
+    cores, deadline = len(os.sched_getaffinity(0)), time.monotonic() + SETTLED_S
+    while time.monotonic() < deadline:
+        before_s = busy_s()
+        time.sleep(1.0)
+        if busy_s() - before_s < AT_REST * cores:
+            return
 
 
 @contextmanager
