@@ -142,6 +142,26 @@ def object_store(folder: Path) -> dict[str, Any]:
         raylets.close()
 
 
+def region(folder: Path) -> dict[str, Any]:
+    """Local steps of the workers of each of two nodes together, with the shard on the coordinator's; the other node is
+    removed."""
+    raylets = Raylets(2)
+    try:
+        algorithm = {"name": "mixed", "push": "delta", "steps": 4, "outer": "average", "apart_s": 600}
+        fields: dict[str, Any] = {"workers": {"count": 4, "virtual": 4, "min": 1}, "epochs": 30, "algorithm": algorithm}
+        watched = start("region", spec(folder / "plan", ps={"shards": 1, "replicas": 1}, **fields), folder / "run")
+        has_trained(watched)
+        raylets.remove_one(watched)
+        resized(watched, 2)
+        hurry(folder / "plan")
+        watched.end()
+        warnings = [line["message"] for line in watched.of("log") if "had not been sent" in line["message"]]
+        unsent = watched.of("result")[0]["unsent_examples"]
+        return outcome(watched) | {"unsent_examples": unsent, "warnings": warnings}
+    finally:
+        raylets.close()
+
+
 def downpour_shard(folder: Path) -> dict[str, Any]:
     """`downpour` through process groups, with a worker on each of three nodes and a shard on two of these; the node of
     one of them is removed."""
@@ -292,6 +312,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "composed": composed,
     "stopped": stopped,
     "object_store": object_store,
+    "region": region,
     "downpour_shard": downpour_shard,
     "sync_shard": sync_shard,
     "uncopied": uncopied,
