@@ -110,6 +110,7 @@ def test_a_worker_hears_whether_its_fetch_was_answered_and_waits_no_longer_than_
     may_push = threading.Event()
 
     def asks(store: ParameterStore) -> list[bool]:
+        push(store, 1, 0.0, clock=1)
         asked = store.fetch(min_clock=1)
         found = [store.answers(0.0), store.answers(0.05)]
         may_push.set()

@@ -19,14 +19,14 @@ def test_who_may_be_apart_for_long_is_not_deaf_before() -> None:
 
 def test_steps_apart_are_told_once_when_the_worker_is_back() -> None:
     cut_off = CutOff()
-    reports = [(4, 0), (4, 2), (5, 5), (3, 3), (0, 0), (4, 1), (4, 0), (4, 0)]
-    assert [cut_off.add(7, *report) for report in reports] == [0, 2, 0, 0, 0, 9, 0, 0]
+    assert [cut_off.add(7, apart) for apart in (0, 2, 5, 1, 0, 0, 3, 0)] == [0, 0, 0, 0, 8, 0, 0, 3]
+    assert cut_off.add(8, 0) == 0
 
 
 def test_only_a_group_that_lost_a_worker_has_lost_what_it_did_not_send() -> None:
     """In minibatches of ten examples, the last of five; what was applied is not lost."""
     dispatcher = LeaseDispatcher(LeaseTable(Order(95, 10, 1, 0), 1, lease_size=6), [(3, 4), (5,)])
-    assert (dispatcher.lease(3), dispatcher.lease(5)) == (Lease(0, 0, 5), Lease(0, 6, 9))
+    assert (dispatcher.lease(3, longest=6), dispatcher.lease(5, longest=6)) == (Lease(0, 0, 5), Lease(0, 6, 9))
     dispatcher.applied(3, Lease(0, 0, 1))
     assert (dispatcher.lost_of(0, [3, 4]), dispatcher.lost_of(0, [3, 4, 8])) == (0, 0)
     assert (dispatcher.lost_of(0, [4]), dispatcher.lost_of(1, [])) == (40, 35)

@@ -9,7 +9,9 @@ class CutOff:
     def __init__(self) -> None:
         self.steps: Counter[int] = Counter()  # by worker
 
-    def add(self, worker: int, steps: int, apart: int) -> int:
-        """A worker reports steps, so many of which it made apart. Once it is back, how many there were; else 0."""
+    def add(self, worker: int, apart: int) -> int:
+        """A worker reports that it made so many. Once it reports none, how many there were; else 0."""
+        if not apart:
+            return self.steps.pop(worker, 0)
         self.steps[worker] += apart
-        return self.steps.pop(worker) if steps > apart else 0
+        return 0

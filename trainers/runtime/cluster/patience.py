@@ -1,7 +1,6 @@
 """How long Ray bears with a node that it does not reach. It is set where Ray is started, on every node."""
 
 import math
-import os
 from collections.abc import Mapping
 
 CHECKS = 5
@@ -23,9 +22,9 @@ def needed(seconds: float) -> dict[str, int]:
     return {name: whole * {"_s": 1, "ms": 1000}[name[-2:]] // (CHECKS if "health" in name else 1) for name in DEFAULTS}
 
 
-def too_impatient(seconds: float, environment: Mapping[str, str] = os.environ) -> str | None:
-    """What to set where Ray, as this process was started by it, gives up before so many seconds; None where it does
-    not. What was given to Ray's head by other means than the environment is not seen."""
+def too_impatient(seconds: float, environment: Mapping[str, str]) -> str | None:
+    """What to set where Ray, started with this environment, gives up before so many seconds; None where it does not.
+    What was given to Ray's head by other means is not seen."""
     wanted = needed(seconds)
     small = {name: int(environment.get(name, DEFAULTS[name])) for name in wanted}
     small = {name: value for name, value in small.items() if value < wanted[name]}

@@ -11,6 +11,7 @@ from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import DataChanged, SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.cluster.connection import ray_settings
 from trainers.runtime.cluster.patience import too_impatient
 from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
@@ -92,7 +93,7 @@ class Launcher:
     def _say_if_ray_gives_up_early(self, prepared: list[Prepared]) -> None:
         """Where groups may be cut off for longer than Ray bears it."""
         apart_s, nodes = self.parts.config.spec.algorithm.traits.apart_s, {p.place.node_id for p in prepared}
-        if apart_s and len(nodes) > 1 and (sentence := too_impatient(apart_s)):
+        if apart_s and len(nodes) > 1 and (sentence := too_impatient(apart_s, ray_settings())):
             self.parts.log.line("warning", sentence)
 
     async def _execute_dataset(self, before: tuple[str, ...]) -> None:

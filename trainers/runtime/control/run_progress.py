@@ -148,8 +148,7 @@ class RunProgress:
 
     def _tell_who_is_back(self, report: WorkerReport) -> None:
         """Log that a group was cut off, once."""
-        metrics, number = report.metrics, report.number
-        steps = self.cut_off.add(number, metrics.steps, metrics.apart_steps)
+        number, steps = report.number, self.cut_off.add(report.number, report.metrics.apart_steps)
         if steps and self.dispatcher is not None and self.dispatcher.is_first(number):
             message = f"the group of worker {number} was cut off from the shards, {steps} steps long, and is back"
             self.log.line("info", message)
