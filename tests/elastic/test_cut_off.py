@@ -18,9 +18,11 @@ def test_who_may_be_apart_for_long_is_not_deaf_before() -> None:
 
 
 def test_steps_apart_are_told_once_when_the_worker_is_back() -> None:
+    """Also where what it reported before the cut comes after what it reported in it."""
     cut_off = CutOff()
-    assert [cut_off.add(7, apart) for apart in (0, 2, 5, 1, 0, 0, 3, 0)] == [0, 0, 0, 0, 8, 0, 0, 3]
-    assert cut_off.add(8, 0) == 0
+    reports = [(0, 4), (2, 5), (0, 4), (0, 5), (5, 5), (1, 5), (0, 6), (0, 7), (3, 8), (0, 9)]
+    assert [cut_off.add(7, *report) for report in reports] == [0, 0, 0, 0, 0, 0, 8, 0, 0, 3]
+    assert cut_off.add(8, 0, 9) == 0
 
 
 def test_only_a_group_that_lost_a_worker_has_lost_what_it_did_not_send() -> None:

@@ -155,7 +155,7 @@ def region(folder: Path) -> dict[str, Any]:
         resized(watched, 2)
         hurry(folder / "plan")
         watched.end()
-        warnings = [line["message"] for line in watched.of("log") if "had not been sent" in line["message"]]
+        warnings = [line["message"] for line in watched.of("log") if "was not sent" in line["message"]]
         unsent = watched.of("result")[0]["unsent_examples"]
         return outcome(watched) | {"unsent_examples": unsent, "warnings": warnings}
     finally:

@@ -27,7 +27,7 @@ from trainers.training.position import Position
 Rows = tuple[tuple[tuple[int, ...], ...], ...]
 """What each shard has applied: epoch, group, first and last minibatch."""
 
-UNSENT = "with up to {} examples had not been sent: others train these again"
+UNSENT = "what it had changed with up to {} examples was not sent, and they are trained again"
 
 LEASES_AT_ONCE = 2
 LEASE_MINIBATCHES = 64
@@ -133,7 +133,7 @@ class RunProgress:
     def settle_leases(self, group: int, rows: Rows, members: Sequence[int]) -> None:
         """Count what the shards have applied of a group's leases, whether a dead worker could still report it or not.
 
-        rows: What each shard has applied. members: The workers that are left of the group.
+        rows: What each shard has applied. members: Those of its workers that are left and have ended whole.
         """
         assert self.dispatcher is not None
         leased = {(lease.epoch, i) for lease in self.dispatcher.open_leases(group) for i in lease.minibatches}
@@ -144,12 +144,13 @@ class RunProgress:
         self.metrics.examples = self.dispatcher.trained
         if self.spec.algorithm.traits.outer is not None and (unsent := self.dispatcher.lost_of(group, members)):
             self.unsent += unsent
-            self.log.line("warning", f"group {group} lost a worker, and what it changed {UNSENT.format(unsent)}")
+            self.log.line("warning", f"group {group} begins anew: {UNSENT.format(unsent)}")
 
     def _tell_who_is_back(self, report: WorkerReport) -> None:
         """Log that a group was cut off, once."""
-        number, steps = report.number, self.cut_off.add(report.number, report.metrics.apart_steps)
-        if steps and self.dispatcher is not None and self.dispatcher.is_first(number):
+        number, apart = report.number, report.metrics.apart_steps
+        is_first = self.dispatcher is not None and self.dispatcher.is_first(number)  # who knows of the shards' updates
+        if is_first and (steps := self.cut_off.add(number, apart, report.updates)):
             message = f"the group of worker {number} was cut off from the shards, {steps} steps long, and is back"
             self.log.line("info", message)
 

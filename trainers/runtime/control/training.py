@@ -290,7 +290,8 @@ class Training:
         shards = self.parts.shards
         if self.progress.leases:
             rows, members = tuple(await shards.applied()), [member.number for member in group.members]
-            self.progress.settle_leases(group.number, rows, members)
+            has_missed = any(ending.lost for ending in group.endings)  # a worker, or the shards
+            self.progress.settle_leases(group.number, rows, () if has_missed else members)
             self.progress.form_group(group.number, members)
         elif self.parts.pool.shards:
             self.progress.agreed_on(await shards.agree())
