@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -50,6 +50,10 @@ def shape_of(outputs: Any) -> tuple[int, ...] | str:
 class Objective(ABC):
     """The loss of a minibatch. An update divides the sum of gradients once by the weight of the whole minibatch, over
     all virtual workers, so that it is exact where minibatches weigh differently."""
+
+    is_traceable: ClassVar[bool] = False
+    """Whether `loss` computes with tensors only and changes nothing, so that it can be compiled with the model: then
+    logits need not be written to memory and read again."""
 
     @property
     def weight_per_example(self) -> float | None:

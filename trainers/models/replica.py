@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.data.batches import Batch, on_device
+from trainers.data.batches import Batch, Data, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
@@ -21,7 +22,7 @@ from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.passes.before_use import BeforeUse
-from trainers.models.passes.compiled import compiled
+from trainers.models.passes.compiled import Cost, compiled
 from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
@@ -76,7 +77,7 @@ class Replica:
         if precision in REDUCED:
             answer_in_float32(self.model)
         self.compiles = compiles
-        self.compiled: nn.Module | None = None  # once it has been trained
+        self.compiled: Callable[..., Any] | None = None  # once it has been trained
         self.compiled_s = 0.0  # what its first minibatch took
         if device.type == "cpu" and precision not in REDUCED and not compiles:  # products of our own are of float32
             for module in self.model.modules():
@@ -133,7 +134,7 @@ class Replica:
             return self._nothing(into, on_ready, on_weight)
         self.point_to_vector(params)
         with span("forward"), self._at(batch, virtual_rank):
-            loss = self.objective.loss(self._trained(), on_device(batch.data, self.device))
+            loss = self._loss(on_device(batch.data, self.device), len(batch))
             if loss.total.dtype in REDUCED.values():
                 loss = replace(loss, total=in_float32(loss.total))
         if on_weight is not None:
@@ -151,11 +152,16 @@ class Replica:
                     on_ready(name)
         return Total.of(loss)
 
-    def _trained(self) -> nn.Module:
-        """What computes in training as the model does."""
-        if self.compiles and self.compiled is None:
-            self.compiled = compiled(self.model)
-        return self.model if self.compiled is None else self.compiled
+    def _loss(self, data: Data, examples: int) -> Loss:
+        """Of a minibatch in training; compiled with the model where it depends on nothing but tensors."""
+        if not self.compiles:
+            return self.objective.loss(self.model, data)
+        each = self.objective.weight_per_example if self.objective.is_traceable else None
+        if self.compiled is None:
+            self.compiled = compiled(self.model if each is None else Cost(self.model, self.objective))
+        if each is None:
+            return self.objective.loss(self.compiled, data)
+        return Loss(self.compiled(data), each * examples)
 
     def _nothing(
         self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None

@@ -23,6 +23,8 @@ class LanguageModel(Supervised, Task):
     whole minibatch.
     """
 
+    is_traceable = True
+
     @property
     def weight_per_example(self) -> float | None:
         """The window's length where no window is padded."""
