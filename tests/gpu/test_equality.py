@@ -28,7 +28,7 @@ def serial(spec: TrainSpec) -> Tensor:
     """Plain PyTorch on the GPU: the gradients of sums accumulate, and are divided once. (P,) on the CPU."""
     setup = set_up(spec, None)
     data = setup.dataset
-    model = placed(build_model(spec.model, data.num_classes, data.image_shape, spec.seed), setup.layout)
+    model = placed(build_model(spec.model, data.facts.classes, data.facts.inputs, spec.seed), setup)
     draws, optimizer, schedule = replace_dropout(model, spec.seed), torch_optimizer(spec, model), setup.schedule
     seen = 0
     for step in steps(setup):

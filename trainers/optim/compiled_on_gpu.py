@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
@@ -17,29 +16,6 @@ from trainers.optim.rule import Mean, OnePass, Step
 
 BLOCK = 1024
 """Elements of a program."""
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def mean(
-    total: Any, w: Any, is_exempt: Any, inverse: Any, scale: Any, decay: Any, DECAYS: tl.constexpr
-) -> Any:  # fmt: skip
-    """Elements of the gradient, from those of the sum and their parameters w. torch divides by a number on a GPU as it
-    multiplies by its inverse."""
-    g = total * inverse * scale
-    if DECAYS:
-        g = tl.where(is_exempt, g, tl.fma(w, decay, g))
-    return g
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def places(numel: Any, exempt: Any, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr) -> Any:
-    """Of this program's elements: where they are, which of these there are, and which have no weight decay."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < numel
-    is_exempt = at < 0  # none
-    if EXEMPTS:
-        is_exempt = tl.load(exempt + at, there, 0) != 0
-    return at, there, is_exempt
 
 
 class CompiledOnGpu(OnePass):

@@ -1,20 +1,18 @@
 """Adam in one pass, compiled by Triton for GPUs."""
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from trainers.optim.compiled_on_gpu import mean, places
+from trainers.optim.gpu_kernel import mean, places
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def adam(
-    total: Any, w: Any, m: Any, s: Any, step: Any, w_next: Any, m_next: Any, s_next: Any, step_next: Any,
-    exempt: Any, numel: Any, inverse: Any, scale: Any, decay: Any, keep: Any, rate: Any, c1: Any, b2: Any, c2: Any,
-    epsilon: Any, LOG_B1: tl.constexpr, LOG_B2: tl.constexpr,
+    total, w, m, s, step, w_next, m_next, s_next, step_next,
+    exempt, numel, inverse, scale, decay, keep, rate, c1, b2, c2,
+    epsilon, LOG_B1: tl.constexpr, LOG_B2: tl.constexpr,
     DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """w' = keep w - rate m' / (sqrt(s') / root + epsilon), as in `kernel.py`.
 
     t is the largest number of an update in this program's elements: between two parameters there may be zeros. What is

@@ -1,18 +1,16 @@
 """Nesterov's momentum in one pass, compiled by Triton for GPUs."""
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from trainers.optim.compiled_on_gpu import mean, places
+from trainers.optim.gpu_kernel import mean, places
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def nesterov(
-    total: Any, w: Any, u: Any, w_next: Any, u_next: Any, exempt: Any, numel: Any, inverse: Any, scale: Any,
-    decay: Any, rate: Any, m: Any, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    total, w, u, w_next, u_next, exempt, numel, inverse, scale,
+    decay, rate, m, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """u' = m u + g, w' = w - rate (g + m u')."""
     at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
     before = tl.load(w + at, there)

@@ -1,18 +1,16 @@
 """SGD in one pass, compiled by Triton for GPUs."""
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from trainers.optim.compiled_on_gpu import mean, places
+from trainers.optim.gpu_kernel import mean, places
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def sgd(
-    total: Any, w: Any, w_next: Any, exempt: Any, numel: Any, inverse: Any, scale: Any,
-    decay: Any, rate: Any, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    total, w, w_next, exempt, numel, inverse, scale,
+    decay, rate, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """w' = w - rate g."""
     at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
     before = tl.load(w + at, there)
