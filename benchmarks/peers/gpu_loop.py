@@ -15,6 +15,7 @@ from benchmarks.measurement.gpu_work import GPT, GpuWork
 from trainers.data.examples import measured
 from trainers.models.config import ModelSpec
 from trainers.models.networks.gpt import Gpt
+from trainers.models.passes.deterministic import strictly
 from trainers.models.registry import build_model
 
 GPU = torch.device("cuda", 0)
@@ -24,6 +25,7 @@ class BareLoop:
     """One model, its optimiser, and its examples in the memory of the host."""
 
     def __init__(self, work: GpuWork) -> None:
+        self.is_strict = work.is_text  # attention takes its deterministic form only so; pooling would raise
         self.work, self.source = work, Tokens() if work.is_text else Images(work.data.partition(":")[2])
         model = self.source.model(work).to(GPU).train()
         self.model, self.optimizer = model, self.source.optimizer(model, work.lr)
@@ -44,9 +46,10 @@ class BareLoop:
             self.optimizer.zero_grad(set_to_none=True)
             for _ in range(self.work.virtual):
                 inputs, targets = self._next()
-                with rounded:
-                    loss = self.cost(inputs, targets) / self.work.virtual
-                loss.backward()
+                with strictly(self.is_strict):
+                    with rounded:
+                        loss = self.cost(inputs, targets) / self.work.virtual
+                    loss.backward()
                 self.following = self._fetched()
             self.optimizer.step()
             self.before.synchronize()  # a step ahead of the GPU is enough; more would pile up pinned memory
@@ -75,6 +78,7 @@ class FreeLoop(BareLoop):
     def __init__(self, work: GpuWork) -> None:
         with free_kernels():
             super().__init__(work)
+        self.is_strict = False
 
     def steps(self, count: int) -> torch.cuda.Event:
         """As of any other loop."""

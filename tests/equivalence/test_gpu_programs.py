@@ -7,7 +7,12 @@ import torch
 
 from tests.gpu.runs import gpu_spec, train_alone
 from tests.gpu.test_algorithms import DOWNPOUR, serial_through_the_cpu, trained
-from tests.gpu.test_equality import serial
+from tests.gpu.test_equality import LANGUAGE, serial
+
+
+def test_windows_of_tokens_are_trained(tmp_path: Path) -> None:
+    fields = LANGUAGE | {"model": {"name": "gpt", "kwargs": {"layers": 1, "heads": 2, "width": 16}}, "device": "cpu"}
+    assert train_alone(gpu_spec(1, 2, **fields, workers={"count": 1, "virtual": 2}), tmp_path).loss > 0
 
 
 @pytest.mark.parametrize("virtual", [1, 2])

@@ -14,14 +14,26 @@ from trainers.data.batches import Data
 Model = Callable[..., Any]
 
 
-@dataclass(frozen=True)
 class Loss:
     """What a minibatch costs under a model."""
 
-    total: Tensor
-    """(), the sum of the loss over the units of the minibatch; autograd goes back from here."""
-    weight: float
-    """How many units that is: examples, tokens that count, boxes."""
+    def __init__(self, total: Tensor, weight: float | Tensor) -> None:
+        """
+        Args:
+            total: (), the sum of the loss over the units of the minibatch; autograd goes back from here.
+            weight: How many units that is: examples, tokens that count, boxes. Of a tensor () on a GPU nobody waits for
+                it before it is read.
+        """
+        self.total, self._weight = total, weight
+
+    @property
+    def weight(self) -> float:
+        """How many units the total is of."""
+        return float(self._weight)
+
+    def of(self, total: Tensor) -> Loss:
+        """The same with another total."""
+        return Loss(total, self._weight)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,11 @@ class Objective(ABC):
     @property
     def weight_per_example(self) -> float | None:
         """What each example weighs, if all weigh the same: then workers need not tell each other. None: `loss` says."""
+        return None
+
+    def weigh(self, data: Data) -> float | None:
+        """What a minibatch weighs, if that is seen without the model; asked before it goes to a GPU, which nobody then
+        waits for. None: `loss` says."""
         return None
 
     @abstractmethod

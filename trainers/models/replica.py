@@ -7,14 +7,13 @@ each gradient directly into a flat vector of the caller's, for instance a slot i
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.data.batches import Batch, Data, on_device
+from trainers.data.batches import Batch, on_device
 from trainers.models.dropout import DrawContext
 from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
@@ -23,6 +22,7 @@ from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.passes.before_use import BeforeUse
 from trainers.models.passes.compiled import Cost, compiled
+from trainers.models.passes.deterministic import is_deterministic, strictly
 from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
@@ -32,6 +32,10 @@ from trainers.spans import span
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
+
+
+UNKNOWN = -1
+"""A virtual rank whose buffers nobody keeps."""
 
 
 class Replica:
@@ -78,6 +82,8 @@ class Replica:
             answer_in_float32(self.model)
         self.compiles = compiles
         self.compiled: Callable[..., Any] | None = None  # once it has been trained
+        self.costs = False  # whether its loss is compiled with it
+        self.is_strict = None if device.type == "cuda" else False  # whether kernels without a deterministic form raise
         self.compiled_s = 0.0  # what its first minibatch took
         if device.type == "cpu" and precision not in REDUCED and not compiles:  # products of our own are of float32
             for module in self.model.modules():
@@ -132,11 +138,35 @@ class Replica:
         """
         if not len(batch):
             return self._nothing(into, on_ready, on_weight)
+        if self.is_strict is None:
+            self.is_strict = self._can_be_strict(params, batch)
+        with strictly(self.is_strict):
+            return self._gradient(params, batch, into, mean, virtual_rank, on_ready, on_weight)
+
+    def _can_be_strict(self, params: Tensor, batch: Batch) -> bool:
+        """Whether all kernels of the model have a deterministic form, by a pass that is thrown away."""
+        self.is_strict = False
+        found = is_deterministic(lambda: self.gradient(params, batch, torch.empty_like(params), virtual_rank=UNKNOWN))
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        self.buffers.pop(UNKNOWN, None)
+        return found
+
+    def _gradient(
+        self,
+        params: Tensor,
+        batch: Batch,
+        into: Tensor,
+        mean: bool,
+        virtual_rank: int,
+        on_ready: Callable[[str], None] | None,
+        on_weight: Callable[[float], None] | None,
+    ) -> Total:
         self.point_to_vector(params)
         with span("forward"), self._at(batch, virtual_rank):
-            loss = self._loss(on_device(batch.data, self.device), len(batch))
+            loss = self._loss(batch)
             if loss.total.dtype in REDUCED.values():
-                loss = replace(loss, total=in_float32(loss.total))
+                loss = loss.of(in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
         scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
@@ -152,16 +182,19 @@ class Replica:
                     on_ready(name)
         return Total.of(loss)
 
-    def _loss(self, data: Data, examples: int) -> Loss:
+    def _loss(self, batch: Batch) -> Loss:
         """Of a minibatch in training; compiled with the model where it depends on nothing but tensors."""
-        if not self.compiles:
-            return self.objective.loss(self.model, data)
-        each = self.objective.weight_per_example if self.objective.is_traceable else None
-        if self.compiled is None:
-            self.compiled = compiled(self.model if each is None else Cost(self.model, self.objective))
-        if each is None:
-            return self.objective.loss(self.compiled, data)
-        return Loss(self.compiled(data), each * examples)
+        data, weight, each = on_device(batch.data, self.device), batch.weight, self.objective.weight_per_example
+        if weight is None and each is not None:
+            weight = each * len(batch)
+        if self.compiles and self.compiled is None:
+            self.costs = self.objective.is_traceable and weight is not None
+            self.compiled = compiled(Cost(self.model, self.objective) if self.costs else self.model)
+        if self.compiled is not None and self.costs:
+            assert weight is not None
+            return Loss(self.compiled(data), weight)
+        loss = self.objective.loss(self.compiled or self.model, data)
+        return loss if weight is None else Loss(loss.total, weight)
 
     def _nothing(
         self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None
@@ -191,7 +224,7 @@ class Replica:
         assert isinstance(self.objective, Supervised)
         with span("forward"), computing_in(self.precision, self.device):
             loss = self.objective.loss_of(outputs, on_device(batch.data, self.device))
-        return replace(loss, total=in_float32(loss.total))
+        return loss.of(in_float32(loss.total))
 
     def backward(
         self,

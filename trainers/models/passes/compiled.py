@@ -55,7 +55,7 @@ def compiled(model: nn.Module) -> nn.Module:
         callback_handler.register_end_callback(_ends)
     tracing.recompile_limit, tracing.fail_on_recompile_limit_hit = SHAPES, True
     for module in model.modules():
-        if isinstance(module, ExampleDropout):
+        if isinstance(module, ExampleDropout) and module.p:
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
     # Precompiled headers would lie in torch's own folder, where another user may have left some.
     options: dict[str, Any] = {"deterministic": True, "compile_threads": 1, "cpp_cache_precompile_headers": False}
