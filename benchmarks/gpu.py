@@ -98,6 +98,13 @@ def markdown(found: Sequence[Found], rounds: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write(found: Sequence[Found], rounds: int) -> None:
+    """The dated report, under the name of the GPU."""
+    path = report_path(f"gpu-{torch.cuda.get_device_name(0).split()[1].lower()}")
+    path.write_text(markdown(found, rounds))
+    path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
@@ -109,17 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("there is no GPU")
         return 1
-    found = [Found(work, bound) for work, bound in WORKS if (options.only or "") in work.title]
-    for each in found:
+    found = list[Found]()
+    for work, bound in WORKS:
+        if (options.only or "") not in work.title:
+            continue
+        found.append(each := Found(work, bound))
         each.measure(options.rounds, options.free)
         gc.collect()
         torch.cuda.empty_cache()
         print(" | ".join(each.rows), flush=True)
-    if options.report:
-        name = torch.cuda.get_device_name(0).split()[1].lower()
-        path = report_path(f"gpu-{name}")
-        path.write_text(markdown(found, options.rounds))
-        path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
+        if options.report:  # so far: a GPU may be lent for a short time
+            write(found, options.rounds)
     return 0
 
 
