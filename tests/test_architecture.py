@@ -11,7 +11,10 @@ import trainers.algorithms
 from trainers.algorithms import CONFIGS
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"all_reduce", "base", "config", "divided", "gradients", "local_step", "local_steps", "rounds", "traits"}
+SHARED = {
+    "all_reduce", "base", "config", "delta_options", "delta_pushes", "divided", "gradients", "local_step",
+    "local_steps", "rounds", "traits",
+}  # fmt: skip
 """What algorithms may import from the folder that they share."""
 
 

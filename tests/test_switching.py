@@ -29,6 +29,7 @@ def variants() -> dict[str, dict[str, Any]]:
             found[f"{name} {each}" if each else name] = {"name": name} | ({"form": each} if each else {})
     found["eamsgd"] = {"name": "eamsgd", "tau": 2}
     found["downpour delta"] = {"name": "downpour", "push": "delta", "steps": 2}
+    found["mixed delta"] = {"name": "mixed", "group": 2, "push": "delta", "steps": 2}
     return found | {"sync backup": {"name": "sync", "form": "parameter_server", "backup": 1}}
 
 

@@ -210,6 +210,8 @@ def test_staleness_is_that_of_the_others_between_fetch_and_push() -> None:
     assert stale(4, num_push=2, num_fetch=4).mean == pytest.approx((3 + (2 * 3 + 1)) / 2)
     assert stale(8, max_staleness=0).most <= 8
     assert (stale(4, push="delta", steps=5).mean, stale(4, push="delta", max_staleness=0).most) == (3, 3)
+    groups = spec_of(algorithm={"name": "mixed", "group": 2, "push": "delta", "steps": 5})
+    assert planned(groups, 8).of(8).staleness == stale(4, push="delta", steps=5)
     assert planned(spec_of(), 4).of(4).staleness is None
     assert planned(spec_of(algorithm="easgd"), 4).of(4).staleness is None
     spec = spec_of(algorithm="downpour")

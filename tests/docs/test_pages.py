@@ -158,6 +158,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert told.data.model_copy(update={"columns": ()}) == whole.data
     swept = parse_sweep(load_yaml(shown.pop(("sweeps", "Ranges and conditions"))))
     assert (len(configurations(swept)), swept.varies_batch) == (1, False)
+    groups = read_spec(shown.pop(("algorithms/mixed", "Two levels"))).train
+    assert groups.algorithm.traits.num_pushers(groups.workers.count) == 2
     assert not shown
 
 

@@ -56,8 +56,9 @@ def test_a_synchronous_run_whose_shards_die_ends_with_the_same_bits(cluster: Clu
         (1, {"server_rule": "delay_compensated"}),
         (2, {"server_rule": "gap_aware"}),
         (2, {"push": "delta", "steps": 2}),
+        (2, {"name": "mixed", "group": 1, "push": "delta", "steps": 2}),
     ],
-    ids=["one", "two", "delta"],
+    ids=["one", "two", "delta", "groups"],
 )
 def test_an_asynchronous_run_says_how_many_updates_went_with_its_shards(
     cluster: ClusterInfo, tmp_path: Path, replicas: int, algorithm: dict[str, Any]

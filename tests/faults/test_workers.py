@@ -240,7 +240,7 @@ def test_an_exception_costs_the_worker_and_not_the_run(
 @pytest.mark.parametrize(
     "sizes", [(2, 4, 3, 5), pytest.param((2, 4, 3, 5, 2, 3, 2, 5, 4, 3), id="twenty", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("algorithm", ["sync", "downpour", "delta", "eamsgd"])
+@pytest.mark.parametrize("algorithm", ["sync", "downpour", "delta", "groups", "eamsgd"])
 def test_every_example_of_a_prime_number_once_through_kills_and_resizes(
     cluster: ClusterInfo, tmp_path: Path, algorithm: str, sizes: tuple[int, ...]
 ) -> None:
@@ -250,6 +250,7 @@ def test_every_example_of_a_prime_number_once_through_kills_and_resizes(
         "sync": {"name": "sync"},
         "downpour": {"name": "downpour", "server_rule": "delay_compensated"},
         "delta": {"name": "downpour", "push": "delta", "steps": 5, "dynamic": True},
+        "groups": {"name": "mixed", "push": "delta", "steps": 5, "outer": "nesterov"},
         "eamsgd": {"name": "eamsgd", "tau": 5},
     }
     fields = {"algorithm": own[algorithm], "workers": workers, "epochs": 1, "data": "faulty:prime"}

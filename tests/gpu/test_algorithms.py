@@ -71,6 +71,7 @@ def test_downpour_of_one_worker_is_serial_pytorch(push: str, tmp_path: Path) -> 
         {"name": "spatial"},
         {"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 1}, "max_staleness": 1},
         {"name": "downpour", "push": "delta", "steps": 3},
+        {"name": "mixed", "group": 2, "push": "delta", "steps": 3, "max_staleness": 0},
         {"name": "eamsgd", "tau": 3, "momentum": 0.9},
     ],
     ids=str,

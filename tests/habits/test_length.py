@@ -68,6 +68,7 @@ def test_it_ends_with_the_bits_that_a_longer_run_has_there(tmp_path: Path, field
         {"algorithm": "downpour"},
         {"algorithm": {"name": "mixed", "group": 2}},
         {"algorithm": {"name": "downpour", "push": "delta", "steps": 2}},
+        {"algorithm": {"name": "mixed", "group": 2, "push": "delta", "steps": 1}},
         {"algorithm": {"name": "easgd", "tau": 2}},
     ],
     ids=str,

@@ -204,6 +204,16 @@ def test_mixed_with_one_group_has_the_bits_of_the_local_transport(tmp_path: Path
     assert_same_bits(parameters(tmp_path), on_the_local_transport(train, lease_size=12))
 
 
+def test_local_steps_of_one_group_have_the_bits_of_the_local_transport(tmp_path: Path) -> None:
+    """Two workers make rounds of two steps together, of which the first pushes what they changed."""
+    algorithm = {"name": "mixed", "group": 2, "max_staleness": 0, "push": "delta", "steps": 2, "outer": "nesterov"}
+    train = spec(workers=2, algorithm=algorithm, optimizer="adamw")
+    run = finished("groups", train, tmp_path)
+    assert run.events[-1].data["state"] == "SUCCEEDED", run.events[-1]
+    assert run.of("step")[-1]["examples"] == 2 * 203
+    assert_same_bits(parameters(tmp_path), on_the_local_transport(train, lease_size=12))
+
+
 @pytest.mark.long
 def test_batch_norm_dropout_and_augmentation_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     """A user's own model, on 2 workers and on 1, and through shards: parameters and running statistics. With the whole
@@ -313,6 +323,9 @@ def test_a_folder_with_a_run_in_it_is_not_trained_into(tmp_path: Path) -> None:
         "downpour",
         pytest.param({"name": "sync", "form": "parameter_server"}, marks=pytest.mark.slow),
         pytest.param({"name": "mixed", "group": 2, "num_push": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"name": "mixed", "group": 2, "push": "delta", "steps": 4, "outer": "average"}, marks=pytest.mark.slow
+        ),
         pytest.param({"name": "sync", "form": "parameter_server", "backup": 1}, marks=pytest.mark.slow),
         pytest.param({"name": "downpour", "push": "layerwise", "bucket_bytes": 4096}, marks=pytest.mark.slow),
         pytest.param({"name": "downpour", "push": "layerwise", "backprop": {"groups": 2}}, marks=pytest.mark.slow),

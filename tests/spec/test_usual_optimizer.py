@@ -20,6 +20,7 @@ from trainers.training.messages import WorkerReport
         ({"algorithm": {"name": "sync", "form": "parameter_server", "backup": 1}}, "momentum", 0.02),
         ({"algorithm": "downpour"}, "adagrad", 0.003),
         ({"algorithm": {"name": "mixed", "group": 1}}, "adagrad", 0.003),
+        ({"algorithm": {"name": "mixed", "group": 1, "push": "delta"}}, "adamw", 0.001),
         ({"algorithm": "downpour", "optimizer": {"lr": 0.5}}, "adagrad", 0.5),
         ({"algorithm": "downpour", "optimizer": "momentum"}, "momentum", 0.02),
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "lr": 0.5}}, "momentum", 0.5),

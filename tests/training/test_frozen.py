@@ -25,6 +25,7 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "diloco"},
     {"name": "eamsgd", "tau": 2},
     {"name": "downpour", "push": "delta", "steps": 2},
+    {"name": "mixed", "group": 2, "push": "delta", "steps": 2},
     {"name": "admm"},
 ]
 

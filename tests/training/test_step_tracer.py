@@ -25,6 +25,7 @@ WAYS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "downpour": ({"name": "downpour", "num_fetch": 2, "num_push": 2}, ALONE | {"update"}),
     "pipelined": ({"name": "downpour", "push": "layerwise", "backprop": {"groups": 2, "delay": 1}}, ALONE),
     "mixed": ({"name": "mixed", "group": 3, "num_fetch": 2}, ALONE - {"push"} | {"sums", "update"}),
+    "groups": ({"name": "mixed", "group": 3, "push": "delta", "steps": 2}, ALONE - {"push"} | {"sums", "update"}),
     "hybrid": (
         {"name": "hybrid"},
         PASSES | {"exchange", "turn", "sums", "update", "gather", "waiting"},

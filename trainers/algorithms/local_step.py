@@ -17,10 +17,11 @@ from trainers.optim.update import Contribution, SliceUpdate
 class LocalStep:
     """The spec's optimizer, on the mean gradient of one minibatch."""
 
-    def __init__(self, context: Context, device: torch.device) -> None:
+    def __init__(self, context: Context, device: torch.device, gradient: Tensor | None = None) -> None:
+        """gradient: (P,), where somebody else computes it."""
         numel = context.replica.layout.numel
         self.replica = context.replica
-        self.gradient = torch.zeros(numel, device=device)
+        self.gradient = torch.zeros(numel, device=device) if gradient is None else gradient
         self.limit = NormLimit(context.optimizer)
         self.update = SliceUpdate(context.optimizer, numel, device)
         self.learning_rate = 0.0  # of the last step; 0 before the first

@@ -15,34 +15,46 @@ class Rounds:
 
     def __init__(self, context: Context, steps: int, max_staleness: int | None) -> None:
         """steps: of a round; the end of a lease ends one, too. max_staleness: in rounds."""
-        assert context.store is not None
-        self.store, self.wire = context.store, context.wire
+        self.store, self.wire = context.store, context.wire  # a store is with the first worker of a group only
         self.steps, self.max_staleness = steps, max_staleness
-        self.clock = context.store.clock_at_start
-        self.first, self.made, self.examples = 0, 0, 0  # of this round: its first minibatch, steps, examples
+        self.clock = 0 if self.store is None else self.store.clock_at_start
+        self.first, self.last, self.made, self.examples = 0, 0, 0, 0  # of this round: its minibatches, steps, examples
         self.seen = 0  # examples, by which the learning rate goes: the shards' at the last fetch, and those since
 
     def fetch(self) -> Tensor:
         """(P,) from the shards, to be read only, until the next fetch."""
+        assert self.store is not None
         with span("fetch"):
             fetched = self.store.fetch(oldest_clock(self.clock, self.max_staleness)).wait()
         self.seen = fetched.examples + self.examples
         return fetched.params
 
-    def count(self, work: Work) -> bool:
-        """Count a step. Whether the round is over, and is to be pushed."""
+    def count(self, work: Work, examples: int) -> bool:
+        """Count a step, of so many examples. Whether the round is over, and is to be pushed."""
+        index = work.minibatches[0].index
         if self.made == 0:
-            self.first = work.minibatches[0].index
+            self.first = index
+        self.last = index + work.group_minibatches - 1
         self.made += 1
-        self.examples += work.examples
-        self.seen += work.examples
+        self.examples += examples
+        self.seen += examples
         return self.made == self.steps or work.ends_lease
 
     def push(self, epoch: int, change: Tensor) -> None:
         """End the round with `change`, (P,), which the shards take for a gradient."""
-        self.clock += 1
-        identity = PushIdentity(epoch, self.first, self.first + self.made - 1)
+        assert self.store is not None
+        identity = PushIdentity(epoch, self.first, self.last)
         self.store.gradient_buffer().copy_(change)
         with span("push"):
-            self.store.push(Push(identity, self.clock, self.examples, self.made, wire=self.wire))
+            self.store.push(Push(identity, self.clock + 1, self.examples, self.made, wire=self.wire))
+        self.end()
+
+    def end(self) -> None:
+        """Begin the next round; for who pushes none."""
+        self.clock += 1
         self.made, self.examples = 0, 0
+
+    def leave(self) -> None:
+        """Push no more."""
+        if self.store is not None:
+            self.store.leave()

@@ -86,6 +86,11 @@ class Traits:
         """Vectors that the shards keep for late gradients, beside the optimizer's."""
         return 0 if self.late is None else self.late.num_states
 
+    def num_pushers(self, num_workers: int) -> int:
+        """Asynchronous: those among so many workers that push by themselves, which are groups where workers form such.
+        Where only the nodes decide that, as if each were one."""
+        return max(1, num_workers // (self.group or 1))
+
     def quorum(self, num_virtual: int) -> int:
         """Minibatches whose mean makes one update, K; 0 if every push to the shards is an update of its own."""
         return num_virtual - self.num_backup if self.is_synchronous or self.num_backup else 0

@@ -63,7 +63,7 @@ def states_of_versions(spec: TrainSpec) -> int | None:
     decides."""
     vectors, traits = spec.optimizer.num_states, spec.algorithm.traits
     if traits.outer is not None:
-        return traits.outer.num_states(spec.workers.count)
+        return traits.outer.num_states(traits.num_pushers(spec.workers.count))
     return None if vectors is None else vectors + traits.late_states
 
 

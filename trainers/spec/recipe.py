@@ -92,13 +92,13 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
         formula = f"n: each worker makes steps of its own between two {between}"
         if traits.averaged_each_step > 1:
             formula = f"g n = {traits.averaged_each_step} x {n}: a group averages after each step"
+        if traits.group != 1:
+            formula = f"g n = {_group_of(spec)}, whose workers make the same steps between two {between}"
         batch = Quantity(value=spec.update_batch, formula=formula, source="Stich 2019")
     elif traits.is_synchronous:
         batch = Quantity(value=spec.update_batch, formula=f"k n = {k} x {n}", source="paper 4, section 2.1")
     elif traits.group != 1:
-        group = traits.minibatches_per_update(k)
-        known = "" if traits.group else "; g is the workers of a node, here as if all were on one"
-        formula = f"g n = {group} x {n}, the mean of a group{known}"
+        formula = f"g n = {_group_of(spec)}"
         batch = Quantity(value=spec.update_batch, formula=formula, source="paper 3, section III.B")
     elif spec.algorithm.traits.num_backup:
         formula = f"K n = {k - spec.algorithm.traits.num_backup} x {n}, of {k} workers' minibatches"
@@ -114,6 +114,14 @@ def _batch(spec: TrainSpec) -> dict[str, Quantity]:
         "base": Quantity(value=base, formula="the batch that optimizer.lr belongs to"),
         "factor": Quantity(value=spec.batch_scaling.batch_factor, formula=scaled),
     }
+
+
+def _group_of(spec: TrainSpec) -> str:
+    """How many workers and examples a group of an asynchronous algorithm has."""
+    traits = spec.algorithm.traits
+    known = "" if traits.group else "; g is the workers of a node, here as if all were on one"
+    group = traits.minibatches_per_update(spec.workers.num_virtual)
+    return f"{group} x {spec.batch.per_worker}, the mean of a group{known}"
 
 
 def _update(spec: TrainSpec) -> dict[str, Quantity]:
@@ -187,7 +195,7 @@ def _clip(spec: TrainSpec) -> Quantity:
         return Quantity(value="none")
     which = "the mean gradient of an update"
     if traits.steps_alone or traits.own_replicas or traits.outer is not None:
-        which = "the mean gradient of each worker's own step"
+        which = f"the mean gradient of each {'worker' if traits.group == 1 else 'group'}'s own step"
     elif traits.uses_parameter_server and not traits.is_synchronous and not traits.num_backup:
         which = "each push"
     if clip.norm is None:
@@ -230,7 +238,8 @@ def _outer(spec: TrainSpec) -> dict[str, Quantity]:
         alpha, formula = algorithm.alpha_of(spec.workers.num_virtual), algorithm.formula(spec.workers.num_virtual)
         return {"elastic": Quantity(value=alpha, formula=formula, source=algorithm.source)}
     if rule := algorithm.traits.outer:
-        return {"outer": Quantity(value=rule.lr, formula=rule.formula(spec.workers.count), source=rule.source)}
+        formula = rule.formula(algorithm.traits.num_pushers(spec.workers.count))
+        return {"outer": Quantity(value=rule.lr, formula=formula, source=rule.source)}
     if not isinstance(algorithm, DilocoConfig):
         return {}
     outer, every = algorithm.outer, algorithm.average_every

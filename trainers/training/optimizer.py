@@ -66,8 +66,8 @@ def rate_of_versions(spec: TrainSpec, num_examples: int) -> Callable[[int], floa
 
 def _outer(spec: TrainSpec) -> Optimizer | None:
     """By what shards apply what workers changed."""
-    outer = spec.algorithm.traits.outer
-    return None if outer is None else Optimizer(outer.build(spec.workers.count), ema=spec.ema)
+    outer, pushers = spec.algorithm.traits.outer, spec.algorithm.traits.num_pushers(spec.workers.count)
+    return None if outer is None else Optimizer(outer.build(pushers), ema=spec.ema)
 
 
 def _own(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
 from trainers.algorithms.traits import Traits
 from trainers.optim.late.config import Compensation, GapAware, LateSpec
-from trainers.optim.outer.config import AnyOuter, OuterDelayedNesterov, OuterSpec
+from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
-from trainers.section import shorthand
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,16 +23,11 @@ if TYPE_CHECKING:
 HARMLESS = {"staleness_aware": 1, "staleness_damped": 0}
 """By server rule: the largest staleness that costs nothing of the learning rate."""
 
-STEPS = 50
-"""H of `push: delta`, where the spec does not say it."""
-
 READ_WHAT_WAS_FETCHED = "delay_compensated", "gap_aware"
 
 MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the parameters that were fetched"
 
 LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
-
-SENDS_CHANGES = "the shards take changes whole; take diloco, of which compress is of changes too, or push: whole"
 
 
 class Backprop(BaseModel):
@@ -85,7 +80,7 @@ class DownpourConfig(AlgorithmConfig):
     dynamic: bool = False
     """With `push: delta`: whether slower workers make fewer steps, as many as they can while the fastest makes H."""
 
-    outer: Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")] | None = None
+    outer: OuterOption | None = None
     """With `push: delta`: by what rule the shards apply what was pushed; null: `delayed_nesterov`."""
 
     bucket_bytes: int = Field(default=1024**2, ge=1, le=2**40)
@@ -124,9 +119,7 @@ class DownpourConfig(AlgorithmConfig):
     @field_validator("steps", "dynamic", "outer")
     @classmethod
     def _is_of_delta(cls, value: object, info: ValidationInfo) -> object:
-        if value and info.data.get("push") != "delta":
-            raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
-        return value
+        return of_delta(value, info)
 
     @field_validator("server_rule")
     @classmethod
@@ -200,10 +193,8 @@ class DownpourConfig(AlgorithmConfig):
         return "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
     def check_workers(self, num_workers: int) -> None:
-        rule = self.rule
-        if isinstance(rule, OuterDelayedNesterov) and rule.activation * rule.num_pushes(num_workers) > 1:
-            most = f"{1 / rule.num_pushes(num_workers):.4g}"
-            raise self.refused("outer", f"activation is 1 / N at most, with N = pushes; use {most} or less")
+        if self.rule is not None and (why := self.rule.refusal(num_workers)):
+            raise self.refused("outer", why)
 
     @property
     def late(self) -> LateSpec | None:
@@ -229,9 +220,9 @@ class DownpourConfig(AlgorithmConfig):
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
         if self.push == "delta":
-            from trainers.algorithms.downpour.delta import DeltaPushes
+            from trainers.algorithms.delta_pushes import DeltaPushes
 
-            return DeltaPushes(self, context)
+            return DeltaPushes(context, self.num_steps, self.max_staleness)
         from trainers.algorithms.downpour.client import Downpour
         from trainers.algorithms.downpour.pipelined import PipelinedDownpour
 

@@ -53,12 +53,12 @@ class Easgd(Algorithm):
             if self.force is not None:
                 self.x.sub_(self.force)
         self.force = None
-        if self.rounds.count(work):
+        if self.rounds.count(work, work.examples):
             self._pull(work.epoch, self.x)
         return StepReport(total, work.examples, lr, norms=self.one.limit.taken())
 
     def finish(self) -> None:
-        self.rounds.store.leave()
+        self.rounds.leave()
 
     def _pull(self, epoch: int, x: Tensor) -> None:
         self.force = torch.sub(x, self.rounds.fetch().to(x.device)).mul_(self.alpha)

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
 from trainers.algorithms.traits import Traits
+from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 
 if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
 
 MOST = 4096
 
+KNOWN_LATER = "how many groups of a node each there are is known on the nodes only"
+
 
 class MixedConfig(AlgorithmConfig):
     """Synchronous SGD within groups of workers, asynchronous SGD between the groups."""
 
-    source: ClassVar[str] = "paper 3 (III.B, III.C), Dean et al. 2012"
+    source: ClassVar[str] = "paper 3 (III.B, III.C), Dean et al. 2012, Liu et al. 2024"
 
     name: Literal["mixed"] = "mixed"
     """The name of the algorithm in a spec."""
@@ -36,6 +40,17 @@ class MixedConfig(AlgorithmConfig):
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
     """How many steps the slowest group may be behind one that fetches; null: any number."""
 
+    push: Literal["whole", "delta"] = "whole"
+    """`whole`: gradients are pushed. `delta`: all workers of a group make the same steps of `optimizer`, each with the
+    group's mean gradient, and what these changed is pushed (Liu et al. 2024)."""
+
+    steps: int | None = Field(default=None, ge=1, le=10_000)
+    """H, with `push: delta`: a group's steps from a fetch to its push; null: 50. `max_staleness` then counts such
+    rounds."""
+
+    outer: OuterOption | None = None
+    """With `push: delta`: by what rule the shards apply what was pushed; null: `delayed_nesterov`."""
+
     @field_validator("group", mode="before")
     @classmethod
     def _is_a_number_or_node(cls, group: Any) -> Any:
@@ -51,8 +66,32 @@ class MixedConfig(AlgorithmConfig):
             raise ValueError(f"a group that pushes every {lag + 1} steps waits for itself; use {lag} or more")
         return max_staleness
 
+    @field_validator("push")
+    @classmethod
+    def _counts_steps(cls, push: str, info: ValidationInfo) -> str:
+        if push == "delta" and (info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1):
+            raise ValueError("with push: delta a group fetches and pushes once a round; leave num_push and num_fetch")
+        return push
+
+    @field_validator("steps", "outer")
+    @classmethod
+    def _is_of_delta(cls, value: object, info: ValidationInfo) -> object:
+        return of_delta(value, info)
+
+    @property
+    def num_steps(self) -> int:
+        """H as it is taken."""
+        return self.steps or STEPS
+
+    @property
+    def rule(self) -> OuterSpec | None:
+        """By what the shards apply what groups changed, as it is taken; None: groups push gradients."""
+        return (self.outer or OuterDelayedNesterov()) if self.push == "delta" else None
+
     @property
     def usual_optimizer(self) -> str:
+        if self.push == "delta":
+            return "adamw"  # as Liu et al. have it
         return "adagrad"  # as Dean et al. have it: it bears late gradients, momentum does not
 
     @property
@@ -61,10 +100,12 @@ class MixedConfig(AlgorithmConfig):
             is_synchronous=False,
             uses_parameter_server=True,
             uses_collectives=True,
-            num_push=self.num_push,
+            num_push=self.num_push if self.rule is None else self.num_steps,
+            outer=self.rule,
+            common_vectors=0 if self.rule is None else 3,
             group=None if self.group == "node" else self.group,
             sends_gradients=True,
-            sends_whole="",
+            sends_whole=SENDS_CHANGES if self.push == "delta" else "",
         )
 
     def check_workers(self, num_workers: int) -> None:
@@ -73,6 +114,13 @@ class MixedConfig(AlgorithmConfig):
             works = " or ".join([", ".join(sizes[:-1]), sizes[-1]] if len(sizes) > 1 else sizes)
             why = f"{num_workers} workers cannot form groups of {self.group}; use {works}, or node"
             raise self.refused("group", why)
+        if self.rule is None:
+            return
+        if self.group == "node" and self.rule.pushes == "workers":
+            how = f"outer: {{name: {(self.outer or OuterDelayedNesterov()).name}, pushes: NUMBER}}"
+            raise self.refused("outer", f"{KNOWN_LATER}, and it counts their pushes; give {how}, or group a number")
+        if why := self.rule.refusal(self.traits.num_pushers(num_workers)):
+            raise self.refused("outer", why)
 
     def groups(self, nodes: Sequence[str]) -> list[list[int]]:
         if self.group == "node":
@@ -81,6 +129,10 @@ class MixedConfig(AlgorithmConfig):
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
+        if self.push == "delta":
+            from trainers.algorithms.mixed.delta import GroupDeltaPushes
+
+            return GroupDeltaPushes(context, self.num_steps, self.max_staleness)
         from trainers.algorithms.mixed.step import Mixed
 
         return Mixed(self, context)

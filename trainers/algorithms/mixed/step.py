@@ -10,10 +10,7 @@ from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.mixed.config import MixedConfig
-from trainers.collectives.reduction import Reduction
-from trainers.collectives.reduction_tree import Scratch
-from trainers.collectives.step_weight import StepWeight
-from trainers.models.objective import Total
+from trainers.algorithms.mixed.group_mean import GroupMean
 from trainers.optim.gradient_norm import NormLimit
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
@@ -30,18 +27,12 @@ class Mixed(Algorithm):
 
     def __init__(self, config: MixedConfig, context: Context) -> None:
         assert context.collectives is not None
-        self.config, self.context, self.replica = config, context, context.replica
+        self.config, self.context = config, context
         self.group, self.store = context.collectives, context.store
-        numel = context.replica.layout.numel
-        self.reduction = Reduction(self.group.size, self.group.size, numel, context.wire)
-        (self.part,) = self.group.parts(self.reduction)  # (P,) the sum over this worker's minibatch, as it travels
-        self.gradient, *_ = Scratch(self.part).under(self.part, (0, 1))  # (P,) the same as it is computed
-        self.mean = self.group.replicated("mean", numel)  # (P,) the group's gradient
-        self.span = self.group.span(numel)
-        self.weight = StepWeight(self.replica.weight_per_example, self.group, self.group.size, self.part.device)
+        self.sum = GroupMean(context)
         self.limit = NormLimit(context.optimizer)
         self.feedback = context.feedback() if self.store is not None else None  # of the group: who pushes keeps
-        self.params = self.gradient.clone()  # (P,) as fetched, or the group's own copy after a local step
+        self.params = self.sum.gradient.clone()  # (P,) as fetched, or the group's own copy after a local step
         self.accrued: Tensor | None = None  # (P,) on the first worker: the gradients since the last push
         self.first, self.pending, self.pending_examples = (
             0,
@@ -56,21 +47,11 @@ class Mixed(Algorithm):
         if self.clock % self.config.num_fetch == 0:
             with span("fetch"):
                 self._fetch()
-        if minibatch.batch is None:  # the lease has no examples left for this worker
-            self.gradient.zero_()
-            total = Total()
-        else:
-            rank = minibatch.virtual_rank
-            total = self.replica.gradient(self.params, minibatch.batch, self.gradient, virtual_rank=rank)
-        weight = self.weight.of(work.total_examples, [total.weight])
-        with span("sums"):
-            if self.gradient is not self.part:
-                self.part.copy_(self.gradient)  # rounded
-            self._average(weight)
+        total = self.sum.compute(self.params, work)
         self.clock += 1
         if self.clock % self.config.num_fetch:  # the next step does not fetch
             with span("update"):
-                self.params.sub_(self.limit.clipped(self.mean), alpha=self.lr)
+                self.params.sub_(self.limit.clipped(self.sum.mean), alpha=self.lr)
         if self.store is not None:
             self._accrue(minibatch.index, work)
         return StepReport(total, work.examples, self.lr, norms=self.limit.taken())
@@ -92,21 +73,14 @@ class Mixed(Algorithm):
         self.group.broadcast(self.params, root=0).wait()
         self.lr = self.context.schedule(self.group.barrier(signal=examples).wait())
 
-    def _average(self, weight: float) -> None:
-        """mean <- sum of the parts of all workers of the group / weight."""
-        total = self.group.reduce_canonical(self.reduction, [self.part]).wait()
-        mine = self.mean[self.span]
-        mine.copy_(total.piece(0, len(mine))).div_(weight or 1.0)
-        self.group.all_gather(self.mean).wait()
-
     def _accrue(self, index: int, work: Work) -> None:
         """Add the group's gradient to the current push, and send the push when it is complete."""
         assert self.store is not None
         if self.accrued is None:
             self.accrued, self.first = self.store.gradient_buffer(), index
-            self.accrued.copy_(self.mean)
+            self.accrued.copy_(self.sum.mean)
         else:
-            self.accrued.add_(self.mean.to(self.accrued.device))
+            self.accrued.add_(self.sum.mean.to(self.accrued.device))
         self.pending += 1
         self.pending_examples += work.total_examples
         if self.pending == self.config.num_push or work.ends_lease:

@@ -26,11 +26,15 @@ class OuterSpec(Section):
 
     pushes: Annotated[int, Field(ge=1, le=4096)] | Literal["workers"] = 1
     """Pushes whose mean makes an outer step (Nguyen et al. 2022, FedBuff); `workers`: as many as the workers with which
-    the run begins."""
+    the run begins, or of `mixed` the groups."""
 
     def num_pushes(self, num_workers: int) -> int:
         """The same as a number."""
         return num_workers if self.pushes == "workers" else self.pushes
+
+    def refusal(self, num_workers: int) -> str:
+        """Why its numbers do not go with so many workers, and what to change; empty: they do."""
+        return ""
 
     @abstractmethod
     def num_states(self, num_workers: int) -> int:
@@ -130,10 +134,16 @@ class OuterDelayedNesterov(WithMomentum):
 
     pushes: Annotated[int, Field(ge=1, le=4096)] | Literal["workers"] = "workers"
     """N: pushes from one step of the momentum to the next; `workers`: as many as the workers with which the run
-    begins. At 1 it is `nesterov`."""
+    begins, or of `mixed` the groups. At 1 it is `nesterov`."""
 
     activation: float = Field(default=0.0, ge=0, le=1)
     """c: share of the momentum's step that is made at each push between, 1 / N at most."""
+
+    def refusal(self, num_workers: int) -> str:
+        n = self.num_pushes(num_workers)
+        if self.activation * n <= 1:
+            return ""
+        return f"activation is 1 / N at most, with N = pushes; use {1 / n:.4g} or less"
 
     def num_states(self, num_workers: int) -> int:
         return 3

@@ -1,0 +1,29 @@
+"""The options of `push: delta`, for the algorithms that have it. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ValidationInfo
+
+from trainers.optim.outer.config import AnyOuter
+from trainers.section import shorthand
+
+STEPS = 50
+"""H, where the spec does not say it."""
+
+SENDS_CHANGES = "the shards take changes whole; take diloco, of which compress is of changes too, or push: whole"
+
+OuterOption = Annotated[AnyOuter, shorthand("name", AnyOuter, str, default="delayed_nesterov")]
+"""By what rule the shards apply what was pushed, as a spec has it."""
+
+
+def of_delta(value: object, info: ValidationInfo) -> object:
+    """An option that only `push: delta` has.
+
+    Raises:
+        ValueError: The algorithm pushes something else.
+    """
+    if value and info.data.get("push") != "delta":
+        raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
+    return value
