@@ -15,9 +15,9 @@ from rich.console import Console
 from benchmarks.links import namespaces
 from benchmarks.measurement.processes import MeasurementError, alone, exit_on_sigterm
 from benchmarks.measurement.report import report_path
-from benchmarks.predictions.cases import PLACES, cases_of
+from benchmarks.predictions.cases import PLACES, Place, cases_of
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import Times, measure_place, measure_profile
+from benchmarks.predictions.measuring import Times, measure_place
 from benchmarks.predictions.report import Comparison
 
 PLACE_S = 3600.0
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no more is begun (default 40)")
     parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions-<maker>.jsonl")
+    parser.add_argument("--place", choices=[place.title for place in PLACES], help="measure this one only")
     parser.add_argument("--no-runs", action="store_true", help="only compare what the ledger has")
     parser.add_argument("--report", action="store_true", help="write the ledger's report beside it, as .md")
     options = parser.parse_args(arguments)
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not namespaces.is_possible():
             parser.error("throttled links need root and iproute2")
         times = Times(run_s=options.seconds, until=time.time() + 60 * options.minutes)
-        measure(ledger, options.rounds, times, console)
+        chosen = [place for place in PLACES if options.place in (None, place.title)]
+        measure(ledger, options.rounds, times, console, chosen)
     missing = sum(len(ledger.missing(place, options.rounds)) for place in PLACES)
     comparison = Comparison(ledger)
     if comparison.rows:
@@ -56,11 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not comparison.is_met)
 
 
-def measure(ledger: Ledger, rounds: int, times: Times, console: Console) -> None:
+def measure(ledger: Ledger, rounds: int, times: Times, console: Console, places: Sequence[Place] = PLACES) -> None:
     """What the ledger lacks, as far as there is time for it."""
-    if ledger.profile is None:
-        alone(measure_profile, ledger, timeout_s=PLACE_S)
-    for place in PLACES:
+    for place in places:
         missing = ledger.missing(place, rounds)
         if not missing or time.time() > times.until:
             continue

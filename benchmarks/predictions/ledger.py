@@ -9,8 +9,21 @@ from typing import Any
 from benchmarks.predictions.cases import Case, Place, cases_of
 from trainers.cost.clusters.links import LinkTable
 from trainers.cost.plan import StepProfile
+from trainers.cost.profiled import profiled_fields
 
 Record = dict[str, Any]
+MOST_BY_OTHERS = 0.04
+"""Of the machine's CPU time, while a job and its profile are measured; where others take more, it is measured again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement of a job."""
+
+    examples_per_s: float
+    profile: StepProfile | None
+    """Of the step, right before the run and right after it, beside another worker; None in old ledgers, which have one
+    profile for all."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,13 @@ class Ledger:
         return found
 
     @property
+    def machine(self) -> Record:
+        """What was measured on."""
+        return (self.records("machine") or self.records("profile"))[-1]["machine"]  # type: ignore[no-any-return]
+
+    @property
     def profile(self) -> StepProfile | None:
-        """Of one worker; the newest."""
+        """Of one worker, where the ledger has one for all runs; the newest."""
         found = self.records("profile")
         return StepProfile.model_validate(found[-1]["profile"]) if found else None
 
@@ -52,11 +70,23 @@ class Ledger:
         found = [record for record in self.records("links") if record["place"] == place.title]
         return LinkTable.model_validate(found[-1]["links"]) if found else None
 
+    def runs(self, case: Case) -> list[Run]:
+        """All measurements of a job that others did not disturb."""
+        found = [record for record in self.records("rate") if record["case"] == case.key]
+        found = [record for record in found if record.get("others", 0.0) <= MOST_BY_OTHERS]
+        return [Run(record["examples_per_s"], _profile_of(case, record)) for record in found]
+
     def rates(self, case: Case) -> list[float]:
         """Examples a second, a measurement each."""
-        return [record["examples_per_s"] for record in self.records("rate") if record["case"] == case.key]
+        return [run.examples_per_s for run in self.runs(case)]
 
     def missing(self, place: Place, rounds: int) -> list[Case]:
         """What is still to be measured, one entry a measurement: all cases in turns."""
         done = {case: len(self.rates(case)) for case in cases_of(place)}
         return [case for turn in range(rounds) for case, times in done.items() if times <= turn]
+
+
+def _profile_of(case: Case, record: Record) -> StepProfile | None:
+    """What the profile is of is not written down each time."""
+    kept = record.get("profile")
+    return kept and StepProfile.model_validate(kept | {"of": profiled_fields(case.spec)})

@@ -10,8 +10,9 @@ from benchmarks.measurement.processes import MeasurementError, alone
 from benchmarks.predictions.__main__ import INCOMPLETE, main
 from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import Times, measure_place, measure_profile, rate_of
+from benchmarks.predictions.measuring import Times, measure_place, rate_of
 from benchmarks.predictions.report import Comparison
+from benchmarks.predictions.yardstick import yardstick
 from tests.cost.test_links import link, table
 from tests.cost.test_planning import profile_of
 from trainers.cost.search import NAMES
@@ -117,11 +118,31 @@ def test_links_and_a_job_are_measured_between_nodes(ledger: Ledger) -> None:
     assert row.predicted > 0
 
 
+def test_each_run_is_predicted_from_the_profile_of_its_own_minute(ledger: Ledger) -> None:
+    """Twice as slow a machine in the second run, which is said to be half as fast."""
+    case = Case("parallel_sgd", "auto", ONE)
+    measured(ledger, case, 1.0)
+    (row,) = Comparison(ledger).rows
+    usual = profile_of(case.spec)
+    for rate, factor in ((0.9, 1.0), (0.45, 2.0), (0.6, 2.0)):
+        parts = {name: getattr(usual, name).model_dump() for name in ("data", "forward", "backward", "update")}
+        slower = {name: {"median_s": factor * part["median_s"]} for name, part in parts.items()}
+        kept = usual.model_dump(mode="json", exclude={"of"}) | slower
+        about = {"examples_per_s": rate * row.predicted, "waiting": 0.0, "commit": "c", "load": "0"}
+        ledger.add("rate", case=case.key, profile=kept, **about)
+    (found,) = Comparison(Ledger(ledger.path)).rows
+    assert found.errors[1:] == pytest.approx([1 / 0.9 - 1, 1 / 0.9 - 1, 0.5 / 0.6 - 1], abs=0.02)
+    assert found.verdict.startswith("runs differ by ")
+    assert "right before it" in Comparison(ledger).markdown()
+
+
 @pytest.mark.long  # times steps
-def test_a_step_is_timed(ledger: Ledger) -> None:
-    alone(measure_profile, ledger, timeout_s=200)
-    assert ledger.profile is not None
-    assert ledger.profile.steps == 20
+def test_a_step_is_timed_before_and_after(ledger: Ledger) -> None:
+    with yardstick(Case("sync", "auto", ONE).spec, 2) as steps:
+        found = steps.profile(steps.measure(2), steps.measure(3))
+    assert (found.steps, found.contention) == (5, 1.0)
+    assert found.forward.median_s > 0
+    assert {"conv1", "fc1"} <= set(found.layers)
 
 
 def test_a_rate_is_the_line_through_all_reports() -> None:

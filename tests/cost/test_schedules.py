@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from trainers.cost.clusters.cluster import Cluster, cluster_of
 from trainers.cost.planning import step_of
-from trainers.cost.schedules.among_workers import bucketed, canonical_s, exchanged
+from trainers.cost.schedules.among_workers import broadcast_s, bucketed, buckets_of, canonical_s, exchanged
+from trainers.cost.schedules.copies import copies_of_average, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.repairman import corner, response_s
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import slowest
-from trainers.cost.workload import HeadLayer, LayerWork, Pace, RowWork, Workload
+from trainers.cost.workload import HeadLayer, LayerSeconds, LayerWork, Pace, RowWork, Workload
 from trainers.spec import TrainSpec
 
 MB = 10**6
@@ -31,8 +32,11 @@ HEAD = WORK.model_copy(
 )
 
 
-def cluster(inside: float = 1e9, between: float = 1e9, latency: float = 0.0, **more: Any) -> Cluster:
-    links = {"in": {"bandwidth": inside, "latency": latency}, "out": {"bandwidth": between, "latency": latency}}
+def cluster(
+    inside: float = 1e9, between: float = 1e9, latency: float = 0.0, core: float | None = None, **more: Any
+) -> Cluster:
+    common = {"latency": latency, "core": core}
+    links = {"in": {"bandwidth": inside, **common}, "out": {"bandwidth": between, **common}}
     whole = {"name": "c", "device": {"name": "d"}, "links": links, "inside": "in", "between": "out"}
     return cluster_of(whole | {"switches": [{"devices": 4, "count": 4}]} | more, "c")
 
@@ -77,6 +81,137 @@ def test_between_nodes_the_slowest_link_counts_and_is_shared() -> None:
     """8 workers on two nodes: the network card's 1 GB/s for four of them; 2 x 7/8 x 4 MB each."""
     seconds, _ = canonical_s(fleet(8, on=cluster(inside=10e9)), 4 * MB)
     assert seconds.tolist() == pytest.approx([7 * MB / 0.25e9])
+
+
+def test_a_broadcast_doubles_those_who_have_it() -> None:
+    """4 MB at 1 GB/s: to one other, and in three rounds to seven; between two nodes of four over the network's 0.1 GB/s
+    once, and within them through memory."""
+    assert broadcast_s(fleet(1, 2, 4), 4 * MB).tolist() == pytest.approx([0.0, 0.004, 0.008])
+    slow = cluster(between=0.1e9)
+    assert broadcast_s(fleet(4, 8, on=slow, memory_is_shared=True), 4 * MB).tolist() == pytest.approx([0.004, 0.044])
+    apart = cluster(between=0.1e9, switches=[{"devices": 1, "count": 8}])
+    assert broadcast_s(fleet(2, 8, on=apart, memory_is_shared=True), 4 * MB).tolist() == pytest.approx([0.04, 0.12])
+
+
+def test_a_group_across_nodes_hands_on_what_it_fetched_over_their_link() -> None:
+    """Two workers on two nodes: of 4 MB at 0.1 GB/s a fetch and a push, the sum of both, and the broadcast."""
+    spec = TrainSpec.model_validate({"algorithm": {"name": "mixed", "group": 2}, "workers": 2})
+    apart = cluster(between=0.1e9, switches=[{"devices": 1, "count": 2}])
+    found = step_of(spec, WORK, Pace(0.1, 0.2, 0.0), fleet(2, on=apart, memory_is_shared=True))
+    means, visits = found.exchanges
+    assert means.total_s.tolist() == pytest.approx([0.04 + 0.04])
+    assert visits.total_s.tolist() == pytest.approx([2 * 0.04])
+
+
+def test_copies_are_counted_where_a_sum_is_made() -> None:
+    """Each of two workers copies its half, adds two halves up and lays the sum down: (1 + 1.5 + 1)/2 copies. Through
+    memory an update reads the halves where they lie."""
+    assert copies_of_sum(fleet(1, 2)).tolist() == pytest.approx([0.0, 1.75])
+    assert copies_of_sum(fleet(2, memory_is_shared=True)).tolist() == [0.0]
+    assert copies_of_average(fleet(1, 2)).tolist() == pytest.approx([0.0, 3 + 1.25])
+    assert copies_of_average(fleet(2, memory_is_shared=True)).tolist() == pytest.approx([3 + 0.75])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "copies"),
+    [
+        ("sync", 1.75),
+        ({"name": "sync", "reduction": "fast"}, 0.0),
+        ({"name": "parallel_sgd", "average_every": 4}, 2 * 4.25 / 4),
+        ({"name": "diloco", "average_every": 4}, (2.5 + 1 + 1.25 + 2.5) / 4),
+        ({"name": "easgd", "tau": 4}, 6 / 4),
+        ("downpour", 0.0),
+    ],
+    ids=str,
+)
+def test_what_a_step_copies_counts_as_computing(algorithm: Any, copies: float) -> None:
+    spec = TrainSpec.model_validate({"algorithm": algorithm, "workers": 2})
+    without, with_ = (step_of(spec, WORK, Pace(0.1, 0.2, 0.01, copy_s=one), fleet(2)) for one in (0.0, 0.002))
+    assert with_.computing_s - without.computing_s == pytest.approx(copies * 0.002)
+
+
+def test_in_buckets_each_worker_updates_its_share() -> None:
+    fast = TrainSpec.model_validate({"algorithm": {"name": "sync", "reduction": "fast"}, "workers": 4})
+    found = step_of(fast, WORK, Pace(0.1, 0.2, 0.04), fleet(1, 4))
+    assert found.computing_s.tolist() == pytest.approx([0.34, 0.31])
+
+
+def test_the_push_of_easgd_travels_while_the_next_steps_are_computed() -> None:
+    """4 MB at 0.1 GB/s: of a fetch and a push every 4 steps the fetch is seen; `push: delta` fetches what it has just
+    pushed."""
+    pace, slow = Pace(0.1, 0.2, 0.0), cluster(inside=0.1e9)
+
+    def seen(algorithm: dict[str, Any], link: Cluster = slow) -> float:
+        spec = TrainSpec.model_validate({"algorithm": algorithm, "workers": 1, "ps": {"shards": 1}})
+        return float(step_of(spec, WORK, pace, fleet(1, on=link)).exchanges[0].seen_s[0])
+
+    assert seen({"name": "easgd", "tau": 4}) == pytest.approx(0.04 / 4)
+    assert seen({"name": "downpour", "push": "delta", "steps": 4}) == pytest.approx(0.08 / 4)
+    assert seen({"name": "downpour", "num_fetch": 2}) == pytest.approx(0.04 / 2 + 0.04 / 2)  # every second push
+    slowest_ = cluster(inside=1e6)  # 4 s for a push, which 1.2 s of steps do not hide
+    assert seen({"name": "easgd", "tau": 4}, slowest_) == pytest.approx((8 - 1.2) / 4)
+
+
+def test_who_stands_beside_the_shards_waits_for_messages_and_updates() -> None:
+    """On two nodes all shards stand on the second: a worker there exchanges 8 MB at 1 GB/s within the node, and waits
+    for half an update of 10 ms; the other one 8 MB at 0.1 GB/s."""
+    apart = cluster(inside=1e12, between=0.1e9, switches=[{"devices": 1, "count": 2}])
+    links = {**{name: link.model_dump() for name, link in apart.links.items()}, "tcp": {"bandwidth": 1e9}}
+    on = cluster_of(apart.model_dump() | {"links": links, "messages": "tcp"}, "c")
+    spec = TrainSpec.model_validate({"algorithm": "downpour", "workers": 2})
+    found = step_of(spec, WORK, Pace(0.1, 0.2, 0.01), fleet(2, on=on, memory_is_shared=True))
+    share = float(fullest_share(spec, WORK.variables, np.array([2]))[0])
+    near, far = (0.3 + seconds + 0.01 * share for seconds in (0.008, 0.08))
+    assert found.rate[0] == pytest.approx(32 / near + 32 / far)
+
+
+def test_whoever_computes_on_all_cores_misses_what_moves_vectors() -> None:
+    """4 MB at 1 GB/s to a shard and as much back: 8 ms, in which a core moves 0.4 GB/s: 20 ms of work for 8 ms in which
+    one's own core is free. The sums of 4 MB take 10 ms, of which a worker stands still for the last bucket alone."""
+    busy = cluster(core=0.4e9, switches=[{"devices": 2}])
+    spec = TrainSpec.model_validate({"algorithm": "downpour", "workers": 2, "ps": {"shards": 1}})
+    pace = Pace(10.0, 20.0, 0.0)  # so long that nobody meets another at the shard
+    assert step_of(spec, WORK, pace, fleet(2, on=busy)).seconds == pytest.approx(30.02, abs=1e-4)
+    assert step_of(spec, WORK, pace, fleet(1, on=busy)).seconds == pytest.approx(30.008)
+    assert step_of(spec, WORK, pace, fleet(2, on=busy, cores=4)).seconds == pytest.approx(30.008, abs=1e-4)
+    fast = TrainSpec.model_validate({"algorithm": {"name": "sync", "reduction": "fast"}, "workers": 2})
+    found = step_of(fast, WORK, pace, fleet(2, on=busy))
+    seen = float(found.exchanges[0].seen_s[0])
+    assert 0 < seen < 0.003
+    assert found.computing_s == pytest.approx(30.01 - seen)  # 4 MB/0.4 GB/s, of which it stands still for so much
+
+
+def test_what_a_worker_takes_for_its_rows_is_as_it_was_timed() -> None:
+    """Of the passes 2/3 are of divided layers; on two workers each takes 0.4 of the passes and not a third, on four
+    0.25: as 0.1 + 0.6/W, and on eight 0.175."""
+    spec = TrainSpec.model_validate({"algorithm": "spatial", "workers": 2})
+    timed = HEAD.model_copy(update={"rows": {1: 2 / 3, 2: 0.4, 4: 0.25}})
+    pace, quick = Pace(10.0, 20.0, 0.0), cluster(inside=1e15, between=1e15)
+    for workers, counted, own in ((1, 2 / 3, 2 / 3), (2, 1 / 3, 0.4), (4, 1 / 6, 0.25), (8, 1 / 12, 0.175)):
+        for work, share in ((HEAD, counted), (timed, own)):
+            found = step_of(spec, work, pace, fleet(workers, on=quick, virtual=8))
+            assert found.computing_s == pytest.approx(8 * 30 * (share + 1 / 3))
+
+
+def test_all_that_send_within_a_node_share_what_several_reach() -> None:
+    """1 GB/s by itself, 1.5 GB/s together; a described link, of which only the bandwidth is known, each has."""
+    pair = cluster(links={"in": {"bandwidth": 1.5e9, "each": 1e9}, "out": {"bandwidth": 1e9}})
+    assert fleet(1, 2, on=pair).lane().bytes_per_s.tolist() == pytest.approx([1e9, 0.75e9])
+    assert fleet(2, on=pair).lane(all_at_once=False).bytes_per_s.tolist() == pytest.approx([1e9])
+    assert fleet(2).lane().bytes_per_s.tolist() == pytest.approx([1e9])
+
+
+def test_timed_layers_tell_when_a_bucket_is_ready_and_what_is_divided() -> None:
+    """The last of three layers is timed to take half of the backward pass, not a third of it."""
+    seconds = {n: LayerSeconds(forward_s=f, backward_s=b) for n, f, b in (("a", 1, 1), ("b", 1, 1), ("c", 2, 2))}
+    timed = HEAD.model_copy(update={"seconds": seconds, "row_names": ("c",)})
+    assert buckets_of(timed, 1)[1].tolist() == pytest.approx([0.5, 0.75, 1.0])
+    assert buckets_of(HEAD, 1)[1].tolist() == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert (HEAD.row_share, timed.row_share) == pytest.approx((6 / 9, 0.5))
+    head = HEAD.model_copy(update={"seconds": seconds, "head": (HeadLayer(name="a", inputs=500, outputs=1000),)})
+    assert (HEAD.head_share, head.head_share) == pytest.approx((3 / 9, 0.25))
+    missing = timed.model_copy(update={"seconds": {"a": seconds["a"], "c": seconds["c"]}})
+    assert missing.row_share == HEAD.row_share
 
 
 def test_uneven_blocks_ship_more_parts() -> None:
@@ -224,14 +359,17 @@ def seconds_of(algorithm: Any, on: Cluster, pace: Pace, shared: bool) -> Floats:
 def test_nothing_faster_makes_a_prediction_slower(
     algorithm: Any, inside: float, between: float, latency: float, passes: float, by: float, shared: bool
 ) -> None:
-    pace = Pace(passes / 3, 2 * passes / 3, passes / 10, passes / 20, spread=0.05)
-    quick = Pace(pace.forward_s / by, pace.backward_s / by, pace.update_s / by, pace.data_s / by, spread=0.05)
-    now = seconds_of(algorithm, cluster(inside, between, latency), pace, shared)
-    assert np.all(now > 0)
-    for on, faster in (
-        (cluster(inside * by, between, latency), pace),
-        (cluster(inside, between * by, latency), pace),
-        (cluster(inside, between, latency / by), pace),
-        (cluster(inside, between, latency), quick),
-    ):
-        assert np.all(seconds_of(algorithm, on, faster, shared) <= now * (1 + 1e-9))
+    pace = Pace(passes / 3, 2 * passes / 3, passes / 10, passes / 20, spread=0.05, copy_s=passes / 15)
+    parts = (pace.forward_s, pace.backward_s, pace.update_s, pace.data_s)
+    quick = Pace(*(part / by for part in parts), spread=0.05, copy_s=pace.copy_s / by)
+    for core in (None, min(inside, between) / 2):
+        now = seconds_of(algorithm, cluster(inside, between, latency, core), pace, shared)
+        assert np.all(now > 0)
+        for on, faster in (
+            (cluster(inside * by, between, latency, core), pace),
+            (cluster(inside, between * by, latency, core), pace),
+            (cluster(inside, between, latency / by, core), pace),
+            (cluster(inside, between, latency, core and core * by), pace),
+            (cluster(inside, between, latency, core), quick),
+        ):
+            assert np.all(seconds_of(algorithm, on, faster, shared) <= now * (1 + 1e-9))

@@ -6,12 +6,15 @@ from multiprocessing import Pipe
 import pytest
 import torch
 
+from trainers.cost.counting import count_workload
 from trainers.cost.plan import PlanRequest, Timed
 from trainers.cost.planner import plan_spec
 from trainers.cost.profiles import neighbours, step_timing
+from trainers.cost.profiles.layer_timer import LayerMarks, medians
 from trainers.cost.profiles.link_timing import time_link
 from trainers.cost.profiles.neighbours import contention
 from trainers.cost.profiles.step_timer import steps_of
+from trainers.cost.workload import LayerSeconds
 from trainers.errors import RunFailed
 from trainers.spec import TrainSpec
 
@@ -30,6 +33,39 @@ def test_a_step_is_timed_in_its_parts_and_can_be_planned_with(algorithm: str, mo
     assert plan.device == profile.device
     assert plan.of(1).computing_s > 0
     assert (profile.neighbours, profile.contention) == (0, 1.0)
+    assert profile.copied.median_s > 0
+    assert set(profile.layers) == {"fc1", "fc2"}
+    work = count_workload(spec).model_copy(update={"seconds": profile.layers})
+    assert sum(work.backward_shares) == pytest.approx(1.0)
+
+
+def test_what_has_no_parameters_counts_to_the_layer_before_it() -> None:
+    marks = LayerMarks(torch.device("cpu"), [("a", 1.5), ("b", 3.0), ("a", 6.0)], [("b", 7.0)])
+    found = marks.seconds(1.0, 5.0, 10.0)  # `a` is called again in the backward pass, to recompute its activities
+    assert found == {"a": LayerSeconds(forward_s=2.0, backward_s=3.0), "b": LayerSeconds(forward_s=2.0, backward_s=2.0)}
+    assert LayerMarks(torch.device("cpu")).seconds(1.0, 5.0, 10.0) == {}
+    assert medians([found, {"a": LayerSeconds(forward_s=4.0, backward_s=5.0)}])["a"].forward_s == 3.0
+
+
+def test_rows_are_timed_of_models_that_have_some() -> None:
+    """Two workers have half of the rows each, and take less than one that has all of them, and more than nothing."""
+    with steps_of(TrainSpec.model_validate({"model": "lenet5", "data": "digits", "batch": 200, "seed": 3})) as timer:
+        found = timer.rows((1, 2), 3)
+    assert set(found) == {1, 2}
+    assert 0 < found[2] < 1.5 * found[1]
+    with steps_of(TrainSpec.model_validate({"model": "mlp", "data": "digits", "batch": 50, "seed": 3})) as timer:
+        assert timer.rows((1, 2), 1) == {}
+
+
+def test_each_layer_is_timed_forward_and_backward() -> None:
+    spec = TrainSpec.model_validate({"model": "lenet5", "data": "digits", "batch": 200, "seed": 3})
+    with steps_of(spec) as timer:
+        found = timer.layers(1)
+        whole = timer.forward[-1], timer.backward[-1]
+    assert list(found) == ["conv1", "conv2", "fc1", "fc2", "fc3"]
+    for part, seconds in zip(("forward_s", "backward_s"), whole, strict=True):
+        assert min(getattr(each, part) for each in found.values()) > 0
+        assert sum(getattr(each, part) for each in found.values()) == pytest.approx(seconds)
 
 
 def test_one_disturbed_step_moves_neither_median_nor_spread() -> None:

@@ -102,7 +102,7 @@ def head_of(model: ModelSpec, images: Images, config: HybridConfig) -> dict[str,
         config.connect.check_head(head)
     ways, restricted = config.ways(head), config.connect is not None
     return {
-        "head": tuple(HeadLayer(inputs=layer.inputs, outputs=layer.outputs) for layer in head),
+        "head": tuple(HeadLayer(name=layer.name, inputs=layer.inputs, outputs=layer.outputs) for layer in head),
         "head_exchanged": exchanged(head, ways, restricted),
         "head_exchanges": exchanged([replace(layer, outputs=1) for layer in head], ways, restricted),
     } | ({} if config.columns is None else _columns_of(split.backbone, images, config.columns))
@@ -150,6 +150,7 @@ def rows_of(model: ModelSpec, images: Images, config: SpatialConfig, counted: Mo
     return {
         "row_layers": tuple(layers),
         "row_flops": sum(cost.forward_flops + cost.backward_flops for cost in costs),
+        "row_names": tuple(layer.name for layer in counted.layers if layer.name in names),
         "row_activities": sum(cost.activities for cost in costs),
         "image": images.shape[0] * images.shape[1] * images.shape[2],
         "maps": maps.numel(),

@@ -10,6 +10,7 @@ from trainers.cost.clusters.cluster import Cluster
 from trainers.cost.clusters.links import LinkTable
 from trainers.cost.figures import Figures, read_figures
 from trainers.cost.simulation.simulated import Simulated
+from trainers.cost.workload import LayerSeconds
 from trainers.errors import SpecRejected
 
 MOST_COUNTS = 4096
@@ -44,6 +45,15 @@ class StepProfile(Figures):
     backward: Timed
     update: Timed
     """Of all parameters."""
+    in_place: Timed | None = None
+    """Of all parameters where they lie, as of what nobody else reads; null: not timed, and taken to be as `update`."""
+    copied: Timed = Timed(median_s=0.0)
+    """Of all parameters, from one place in memory to another; 0: not timed."""
+    layers: dict[str, LayerSeconds] = Field(default_factory=dict)
+    """What each layer with parameters takes of the passes; empty: not timed."""
+    rows: dict[int, float] = Field(default_factory=dict)
+    """Of the passes, what the layers whose rows `spatial` divides take where a worker has 1 of so many parts of the
+    rows; empty: not timed."""
     neighbours: int = Field(default=0, ge=0)
     """Processes that made such steps beside it, each on cores of its own; 0: nobody did."""
     contention: float = Field(default=1.0, ge=1.0)

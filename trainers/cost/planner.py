@@ -38,6 +38,8 @@ def plan_work(spec: TrainSpec, work: Workload, request: PlanRequest) -> Plan:
         raise SpecRejected("nodes: numbers of workers are given too; leave one of the two out")
     if request.cluster is None and request.profile is None:
         raise SpecRejected("cluster: there is neither a cluster nor a profile; describe one, or give a profile")
+    if request.profile is not None:
+        work = work.model_copy(update={"seconds": request.profile.layers, "rows": request.profile.rows})
     machines = machines_of(spec, work, request)
     workers = request.workers or _on_nodes(request, machines) or usual_counts(spec, machines)
     plan = make_plan(spec, work, machines, workers, request.price)

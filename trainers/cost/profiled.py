@@ -66,6 +66,8 @@ def pace_of_profile(profile: StepProfile) -> Pace:
         update_s=profile.update.median_s,
         data_s=profile.data.median_s,
         spread=spread / passes if passes else 0.0,
+        copy_s=profile.copied.median_s,
+        in_place_s=None if profile.in_place is None else profile.in_place.median_s,
     )
 
 
@@ -84,7 +86,8 @@ def between(profile: StepProfile) -> tuple[Pace, Pace]:
     error = NINE_OF_TEN * (1.5708 / profile.steps + 1 / profile.steps) ** 0.5
     pace = pace_of_profile(profile)
     parts = {"forward_s": profile.forward, "backward_s": profile.backward, "update_s": profile.update}
-    parts |= {"data_s": profile.data}
+    parts |= {"data_s": profile.data, "copy_s": profile.copied}
+    parts |= {} if profile.in_place is None else {"in_place_s": profile.in_place}
 
     def moved(way: int) -> Pace:
         seconds = {

@@ -1,6 +1,9 @@
 """What a spec gives a worker to do, counted: the layers, the variables, and how long they take. Imports no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydantic import Field
 
 from trainers.cost.clusters.cluster import DescribedDevice
 from trainers.cost.figures import Figures
@@ -20,11 +23,20 @@ class LayerWork(Figures):
     backward_flops: int
 
 
+class LayerSeconds(Figures):
+    """What a layer takes of a worker's minibatch, with whatever has no parameters up to the next one."""
+
+    forward_s: float = Field(ge=0)
+    backward_s: float = Field(ge=0)
+
+
 class HeadLayer(Figures):
     """A fully connected layer that `hybrid` divides among the workers."""
 
     inputs: int
     outputs: int
+    name: str = ""
+    """As in `layers`; empty: not told."""
 
 
 class RowWork(Figures):
@@ -76,6 +88,12 @@ class Workload(Figures):
     """Vectors of the optimizer's state."""
     activities: int = 0
     """Elements that all layers put out for one example."""
+    row_names: tuple[str, ...] = ()
+    """Of the layers, as in `layers`, whose rows are divided."""
+    seconds: dict[str, LayerSeconds] = Field(default_factory=dict)
+    """What each layer takes, as it was timed; empty: FLOPs tell how the passes divide among the layers."""
+    rows: dict[int, float] = Field(default_factory=dict)
+    """Of the passes, what the layers whose rows are divided take on each of so many workers, as it was timed."""
 
     @property
     def parameters(self) -> int:
@@ -99,14 +117,38 @@ class Workload(Figures):
 
     @property
     def head_share(self) -> float:
-        """Of the FLOPs, those of the head; 0 to 1."""
+        """Of the passes, those of the head; 0 to 1."""
+        timed = self._timed_share([layer.name for layer in self.head])
         head = sum(2 * 3 * layer.inputs * layer.outputs for layer in self.head)
-        return head / max(1, self.forward_flops + self.backward_flops)
+        return head / max(1, self.forward_flops + self.backward_flops) if timed is None else timed
 
     @property
     def row_share(self) -> float:
-        """Of the FLOPs, those of the layers whose rows are divided; 0 to 1."""
-        return self.row_flops / max(1, self.forward_flops + self.backward_flops)
+        """Of the passes, those of the layers whose rows are divided; 0 to 1."""
+        timed = self._timed_share(self.row_names)
+        return self.row_flops / max(1, self.forward_flops + self.backward_flops) if timed is None else timed
+
+    @property
+    def backward_shares(self) -> tuple[float, ...]:
+        """Of the backward pass, what each of `layers` takes."""
+        if self._is_timed:
+            taken = [self.seconds[layer.name].backward_s for layer in self.layers]
+        else:
+            taken = [float(layer.backward_flops) for layer in self.layers]
+        return tuple(each / (sum(taken) or 1.0) for each in taken)
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether all layers that compute anything were timed."""
+        return bool(self.seconds) and all(layer.name in self.seconds for layer in self.layers)
+
+    def _timed_share(self, names: Sequence[str]) -> float | None:
+        """Of the passes, what these layers take; None where it was not timed."""
+        if not names or not self._is_timed or not set(names) <= self.seconds.keys():
+            return None
+        whole = sum(each.forward_s + each.backward_s for each in self.seconds.values())
+        found = sum(self.seconds[name].forward_s + self.seconds[name].backward_s for name in names)
+        return found / whole if whole else None
 
     @property
     def head_parameters(self) -> int:
@@ -138,6 +180,15 @@ class Pace:
     """Waited for a minibatch's examples."""
     spread: float = 0.0
     """Standard deviation of a minibatch's time, as a share of its mean."""
+    copy_s: float = 0.0
+    """Of a copy of all parameters in a worker's memory."""
+    in_place_s: float | None = None
+    """Of all parameters once where they lie; None: as `update_s`."""
+
+    @property
+    def own_update_s(self) -> float:
+        """Of what a worker has for itself. What others may be reading is written anew beside it, which takes longer."""
+        return self.update_s if self.in_place_s is None else self.in_place_s
 
     @property
     def passes_s(self) -> float:

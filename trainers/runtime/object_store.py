@@ -64,6 +64,8 @@ def copy_payload(vector: Tensor, what: Payload) -> None:
     """
     (value,) = what
     try:
+        if isinstance(value, ray.ObjectRef):
+            ray.wait([value])  # `get` alone keeps all other threads from the store until the vector is here
         values = ray.get(value) if isinstance(value, ray.ObjectRef) else value
     except ray.exceptions.RayError as error:
         raise PeerLost(f"a vector was lost with its sender: {type(error).__name__}") from error

@@ -68,6 +68,18 @@ def test_the_repairmans_model(count: int) -> None:
     assert ran.ends_s[-1] / len(ran.ends_s) * count == pytest.approx(expected, rel=0.02)
 
 
+def test_a_push_that_no_fetch_follows_passes_while_a_worker_computes() -> None:
+    """Every 2 minibatches of 100 ms a fetch and a push of 10 ms; whoever fetches first computes on meanwhile."""
+    each = {"num_fetch": 2, "num_push": 2}
+    for first, cycle in ((True, 0.21), (False, 0.22)):
+        ran = run(clients(1, fetches_first=first, **each), pace(0.1), 400, np.random.default_rng(0))
+        assert ran.ends_s[-1] / len(ran.ends_s) * 2 == pytest.approx(cycle, rel=0.005)
+        assert ran.staleness.total() > 190
+        assert set(ran.staleness) == {0}
+    every = run(clients(1, num_fetch=4), pace(0.1), 400, np.random.default_rng(0))  # three pushes of four are hidden
+    assert every.ends_s[-1] / len(every.ends_s) * 4 == pytest.approx(0.42, rel=0.005)
+
+
 @pytest.mark.parametrize("config", [{"average_every": 10}, {"average_every": 1}])
 def test_what_workers_are_late_in_evens_out_between_two_averages(config: dict[str, int]) -> None:
     spec = spec_of(algorithm={"name": "diloco", **config})

@@ -17,7 +17,7 @@ def test_half_of_an_empty_way_there_and_back_is_the_way_back() -> None:
     found = one_way(calls.append, (4, 8), 0.0)
     assert len(found) == 2
     assert set(calls) == {0, 1, 2}  # elements of float32
-    assert all(seconds >= 0 for seconds in found)
+    assert all(seconds >= 0 and cpu_s >= 0 for seconds, cpu_s in found)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -35,6 +35,7 @@ def test_each_transport_is_measured_on_a_node_and_nothing_is_left(
         assert one.source == one.target == table.nodes[0].address
         assert [point.num_bytes for point in one.points] == [4096, 65_536]
         assert one.bytes_per_s > 0
+        assert all(point.cpu_s >= 0 for point in one.points)
     assert LinkTable.model_validate_json(table.model_dump_json()) == table
     assert not list(Path("/dev/shm").glob("millrace-run-links-*"))
     assert left_behind("links") == []

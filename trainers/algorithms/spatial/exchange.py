@@ -44,8 +44,8 @@ class Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, move: Move, collectives: Collectives) -> Tensor:
-        ctx.shape, ctx.move, ctx.collectives = x.shape, move, collectives
-        moved = x.new_full((move.examples, x.shape[1], move.rows, x.shape[3]), move.fill)
+        ctx.shape, ctx.layout, ctx.move, ctx.collectives = x.shape, _layout_of(x), move, collectives
+        moved = _empty((move.examples, x.shape[1], move.rows, x.shape[3]), x, ctx.layout).fill_(move.fill)
         for region, given in zip(move.take, _given(x, move.give, moved, move.take, move, collectives), strict=True):
             moved[region] = given
         return moved
@@ -53,7 +53,7 @@ class Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
         (gradient,), move = upstream, ctx.move
-        found = gradient.new_zeros(ctx.shape)
+        found = _empty(ctx.shape, gradient, ctx.layout).zero_()
         for region, given in zip(move.give, _given(gradient, move.take, found, move.give, move, ctx.collectives),
                                  strict=True):  # fmt: skip
             found[region] += given
@@ -155,7 +155,7 @@ def _without_own(
     """
     address, shape, version = seen.data_ptr(), seen.shape, x._version
     above, below = seen[:, :, : place.start].clone(), seen[:, :, place.stop :].clone()
-    rows = x.detach()[own]
+    rows, layout = x.detach()[own], _layout_of(seen)
 
     def pack(tensor: Tensor) -> Tensor | None:
         return None if (tensor.data_ptr(), tensor.shape) == (address, shape) else tensor
@@ -164,6 +164,20 @@ def _without_own(
         if kept is not None:
             return kept
         assert rows._version == version, "rows that a backward pass needs were changed in place"
-        return torch.cat((above, rows, below), 2)
+        whole = _empty(shape, rows, layout)
+        whole[:, :, : place.start], whole[:, :, place], whole[:, :, place.stop :] = above, rows, below
+        return whole
 
     return pack, unpack
+
+
+def _layout_of(x: Tensor) -> torch.memory_format:
+    """Whether channels lie beside each other, as fast kernels on a CPU want them, or not. In the layout of what came in
+    everything stays: a copy into another one costs as much as a layer, and slows those after it."""
+    is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if is_last else torch.contiguous_format
+
+
+def _empty(shape: Sequence[int], like: Tensor, layout: torch.memory_format) -> Tensor:
+    """(N, C, H, W), with anything in it."""
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=layout)

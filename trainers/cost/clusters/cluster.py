@@ -52,6 +52,10 @@ class DescribedLink(Described):
     each: BytesPerS | None = None
     """What one transfer by itself reaches at most; null: all of the bandwidth."""
 
+    core: BytesPerS | None = None
+    """What one core moves if it does nothing else, the work at both ends together. Processors that train compute less
+    meanwhile; null: moving costs them nothing."""
+
     shared: bool = True
     """Of a link between switches: whether all devices of a switch share it, as a node's do its network card; else each
     has as much for itself."""
@@ -85,10 +89,14 @@ class Cluster(Described):
     between: Annotated[str, Field(validate_default=True)] = ""
     """The link between switches; needed where there are several."""
 
+    messages: Annotated[str, Field(validate_default=True)] = ""
+    """The link among the devices of a switch that exchange messages although they share memory, as with shards where
+    others are on other switches; empty: as `inside`."""
+
     shard_bandwidth: BytesPerS | None = None
     """What the process of a shard takes in and gives out in a second; null: as much as its link."""
 
-    @field_validator("inside", "between")
+    @field_validator("inside", "between", "messages")
     @classmethod
     def _is_there(cls, name: str, info: ValidationInfo) -> str:
         links, switches = info.data.get("links"), info.data.get("switches")
@@ -97,6 +105,7 @@ class Cluster(Described):
         needed = {
             "inside": any(each.devices > 1 for each in switches),
             "between": sum(each.count for each in switches) > 1,
+            "messages": False,
         }
         if not name and not needed[str(info.field_name)]:
             return name

@@ -21,6 +21,8 @@ class LinkPoint(Figures):
     num_bytes: int = Field(gt=0)
     seconds: float = Field(gt=0)
     """Median of one transfer, while the others go on."""
+    cpu_s: float = Field(default=0.0, ge=0)
+    """CPU seconds that a transfer cost both ends, in all processes of their machines; 0: not measured."""
 
 
 class MeasuredLink(Figures):
@@ -45,6 +47,12 @@ class MeasuredLink(Figures):
         """Of one of the transfers, from the largest size, less the latency."""
         largest = self.points[-1]
         return largest.num_bytes / max(largest.seconds - self.latency_s, 0.01 * largest.seconds)
+
+    @property
+    def bytes_per_cpu_s(self) -> float | None:
+        """What one core moves, for both ends; None where it was not measured."""
+        largest = self.points[-1]
+        return largest.num_bytes / largest.cpu_s if largest.cpu_s else None
 
 
 class LinkNode(Figures):
@@ -103,6 +111,8 @@ def cluster_of_links(table: LinkTable, device: str, spec: TrainSpec) -> Cluster:
     links = {"near": _described(table, near, between=False)}
     if len(switches) > 1:
         links["far"] = _described(table, far, between=True)
+        if table.of(far, between=False):
+            links["messages"] = _described(table, far, between=False)
     return Cluster.model_validate(
         {
             "name": f"{len(switches)} measured node{'s' * (len(switches) > 1)}",
@@ -111,11 +121,12 @@ def cluster_of_links(table: LinkTable, device: str, spec: TrainSpec) -> Cluster:
             "switches": switches,
             "inside": "near",
             "between": "far" if "far" in links else "",
+            "messages": "messages" if "messages" in links else "",
         }
     )
 
 
-def _described(table: LinkTable, transport: LinkTransport, between: bool) -> dict[str, float]:
+def _described(table: LinkTable, transport: LinkTransport, between: bool) -> dict[str, float | None]:
     """The slowest pair: the latency and the rate of one transfer by itself, and what all at once reach together."""
     pairs = defaultdict[tuple[str, str], list[MeasuredLink]](list)
     for one in table.of(transport, between):
@@ -128,6 +139,7 @@ def _described(table: LinkTable, transport: LinkTransport, between: bool) -> dic
         "latency": max(one.latency_s for one in alone),
         "bandwidth": min(max(one.at_once * one.bytes_per_s for one in found) for found in pairs.values()),
         "each": min(one.bytes_per_s for one in alone),
+        "core": min((one.bytes_per_cpu_s for one in alone if one.bytes_per_cpu_s), default=None),
     }
 
 

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 
@@ -37,18 +37,29 @@ def contention(timer: StepTimer, spec: TrainSpec, count: int, steps: int) -> flo
         RunFailed: One of them died.
     """
     ratios, each = list[float](), -(-steps // TURNS)
-    with _neighbours(spec, count) as lines:
+    with neighbours(spec, count) as lines:
         for _ in range(TURNS):
             alone = _median_s(timer, each)
-            for line in lines:
-                line.send("compute")
-            beside = _median_s(timer, each)
-            for line in lines:
-                line.send("rest")
-            for line in lines:
-                _await(line)
+            with computing(lines):
+                beside = _median_s(timer, each)
             ratios.append(beside / alone)
     return max(1.0, statistics.median(ratios))
+
+
+@contextmanager
+def computing(lines: Sequence[Connection]) -> Iterator[None]:
+    """Have the neighbours at the other ends make steps as long as this lasts.
+
+    Raises:
+        RunFailed: One of them died.
+    """
+    for line in lines:
+        line.send("compute")
+    yield
+    for line in lines:
+        line.send("rest")
+    for line in lines:
+        _await(line)
 
 
 def _median_s(timer: StepTimer, steps: int) -> float:
@@ -59,7 +70,7 @@ def _median_s(timer: StepTimer, steps: int) -> float:
 
 
 @contextmanager
-def _neighbours(spec: TrainSpec, count: int) -> Iterator[list[Connection]]:
+def neighbours(spec: TrainSpec, count: int) -> Iterator[list[Connection]]:
     """The lines to so many processes that have made their first steps, and rest."""
     spawn = multiprocessing.get_context("spawn")
     lines, processes = list[Connection](), list[multiprocessing.process.BaseProcess]()

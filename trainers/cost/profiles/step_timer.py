@@ -2,14 +2,22 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import torch
 
 from trainers import user_code
+from trainers.algorithms.spatial.layers import RowModel
+from trainers.cost.profiles.layer_timer import marking, medians
+from trainers.cost.profiles.row_timer import row_seconds
 from trainers.cost.timing import wait_for
-from trainers.data.batches import Batch
+from trainers.cost.workload import LayerSeconds
+from trainers.data.batches import Batch, on_device
+from trainers.errors import SpecRejected
+from trainers.models.objective import Supervised
+from trainers.models.passes.precision import computing_in
 from trainers.models.products.measure import choose
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient
@@ -30,6 +38,7 @@ class StepTimer:
         self.gradient = torch.zeros_like(self.current.params)
         self.rule = SliceUpdate(setup.own_optimizer, self.gradient.numel(), self.gradient.device)
         self.batches = _endless(setup)
+        self.marks: list[float] = []  # of the last step: when each part began, and the end
         self.forget()
 
     def forget(self) -> None:
@@ -38,6 +47,8 @@ class StepTimer:
         self.forward: list[float] = []
         self.backward: list[float] = []
         self.update: list[float] = []
+        self.in_place: list[float] = []
+        self.copied: list[float] = []
 
     @property
     def seconds(self) -> list[float]:
@@ -57,14 +68,53 @@ class StepTimer:
         total = replica.gradient(self.current.params, batch, self.gradient, on_weight=mark)
         mark()
         rate = self.setup.schedule(0)
-        self.rule.apply(
-            [Contribution(TensorGradient(self.gradient), max(total.weight, 1.0), rate)], self.current, self.following
-        )
+        made = [Contribution(TensorGradient(self.gradient), max(total.weight, 1.0), rate)]
+        self.rule.apply(made, self.current, self.following)
         mark()
         self.current, self.following = self.following, self.current
+        self.rule.apply(made, self.following, self.following)  # which the next update overwrites
+        mark()
+        self.following.params.copy_(self.gradient)
+        mark()
+        self.marks = marks
         spans = [b - a for a, b in itertools.pairwise(marks)]
-        for into, seconds in zip((self.data, self.forward, self.backward, self.update), spans, strict=True):
+        parts = (self.data, self.forward, self.backward, self.update, self.in_place, self.copied)
+        for into, seconds in zip(parts, spans, strict=True):
             into.append(seconds)
+
+    def rows(self, parts: Sequence[int], steps: int) -> dict[int, float]:
+        """Of the passes of so many steps more, what the layers whose rows can be divided take where a worker has one of
+        so many parts of them; nothing of a model that does not begin with such layers."""
+        replica, objective = self.setup.replica, self.setup.replica.objective
+        batch = next(self.batches)
+        if replica.compiles or not isinstance(objective, Supervised):
+            return {}
+        images = on_device(objective.inputs(batch.data), replica.device)
+        try:
+            model = RowModel(replica.model, images.shape[2])
+        except (SpecRejected, IndexError):
+            return {}
+        found = dict[int, list[float]]()
+        for part in (part for _ in range(steps) for part in parts):
+            self.step()
+            passes = self.forward[-1] + self.backward[-1]
+            with computing_in(replica.precision, replica.device):
+                found.setdefault(part, []).append(row_seconds(model, images, part, 1) / passes)
+        for parameter in replica.parameters.values():
+            parameter.grad = None
+        return {part: median(shares) for part, shares in found.items()}
+
+    def layers(self, steps: int) -> dict[str, LayerSeconds]:
+        """What each layer took of so many steps more, at the median; nothing of a model that is compiled."""
+        if self.setup.replica.compiles:
+            return {}
+        found = list[dict[str, LayerSeconds]]()
+        for _ in range(steps):
+            with marking(self.setup.replica.model, self.setup.replica.device) as marked:
+                self.step()
+            _, begun, turned, ended, *_ = self.marks
+            found.append(marked.seconds(begun, turned, ended))
+        return medians(found)
 
 
 @contextmanager

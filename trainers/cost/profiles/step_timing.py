@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from trainers.algorithms.spatial.config import SpatialConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.plan import StepProfile, Timed
 from trainers.cost.profiled import profiled_fields
@@ -15,6 +16,10 @@ from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 
 STEPS = 20
+PARTS = ("data", "forward", "backward", "update", "in_place", "copied")
+ROW_PARTS = (1, 2, 4)
+LAYER_STEPS = 5
+"""In which each layer is timed, too."""
 
 
 def profile_step(
@@ -38,7 +43,9 @@ def profile_step(
         for done in range(WARM_UPS, WARM_UPS + steps):
             timer.step()
             on_step(done + 1)
-        parts = {name: timed(getattr(timer, name)) for name in ("data", "forward", "backward", "update")}
+        parts = {name: timed(getattr(timer, name)) for name in PARTS}
+        layers = timer.layers(LAYER_STEPS)
+        rows = timer.rows(ROW_PARTS, LAYER_STEPS) if isinstance(spec.algorithm, SpatialConfig) else {}
         if neighbours:
             longer = contention(timer, alone, neighbours, steps)
         device = hardware_of(timer.setup.replica.device)
@@ -49,6 +56,8 @@ def profile_step(
         cores=cores,
         steps=steps,
         **parts,
+        layers=layers,
+        rows=rows,
         neighbours=neighbours,
         contention=longer,
         link_latency_s=latency_s,

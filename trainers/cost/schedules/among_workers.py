@@ -39,6 +39,22 @@ def canonical(name: str, fleet: Fleet, num_bytes: float, every: Floats | float =
     return Exchange(name, seconds / every, np.zeros(len(fleet.workers)), sent / every)
 
 
+def broadcast_s(fleet: Fleet, num_bytes: float) -> Floats:
+    """Seconds in which all workers get a vector that one of them has; (C,). Through one memory it is written and read
+    once. By messages the number of those who have it doubles; where a node has several workers, one of each node gets
+    it from the first, and the others from that one."""
+    nodes = fleet.nodes.astype(float)
+    within = _if_several(fleet.most, fleet.inside_lane().seconds(1.0, num_bytes))
+    levels = np.ceil(np.log2(np.maximum(fleet.workers, 1)))
+    if not fleet.memory_is_shared:
+        one_way = fleet.lane(all_at_once=False, both_ways=False)
+        return _if_several(fleet.workers, one_way.seconds(levels, levels * num_bytes))
+    apart = fleet.between_lane().seconds(levels, levels * num_bytes)
+    carried = fleet.between_lane().seconds(nodes - 1, (nodes - 1) * num_bytes) + within
+    between: Floats = np.where(nodes == fleet.workers, apart, carried)
+    return np.where(nodes > 1, between, within)
+
+
 def exchanged(name: str, fleet: Fleet, message_bytes: float, every: float = 1.0) -> Exchange:
     """Messages of so many bytes, one of each virtual worker, that every worker sends to every other."""
     w = fleet.workers.astype(float)
@@ -93,12 +109,12 @@ def bucket_s(fleet: Fleet, name: str, num_bytes: float, in_flight: int = 1) -> F
 def buckets_of(work: Workload, bucket_bytes: int) -> tuple[list[float], Floats]:
     """Bytes of each bucket in the order in which the backward pass completes them, and the share of its time after
     which each is ready."""
-    sizes, ready, size, passed = list[float](), list[float](), 0.0, 0
-    for layer in reversed(work.layers):
-        size, passed = size + 4 * layer.parameters, passed + layer.backward_flops
+    sizes, ready, size, passed = list[float](), list[float](), 0.0, 0.0
+    for layer, share in zip(reversed(work.layers), reversed(work.backward_shares), strict=True):
+        size, passed = size + 4 * layer.parameters, passed + share
         if size >= bucket_bytes:
             sizes.append(size)
-            ready.append(passed / max(1, work.backward_flops))
+            ready.append(min(passed, 1.0))
             size = 0.0
     if size or not sizes:
         sizes.append(size)

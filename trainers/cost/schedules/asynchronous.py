@@ -1,5 +1,6 @@
 """A step of the algorithms whose workers go on by themselves: downpour, easgd, and mixed between its groups."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +9,12 @@ from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.downpour.config import DownpourConfig
 from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.mixed.config import MixedConfig
-from trainers.cost.schedules.among_workers import canonical_s
+from trainers.cost.schedules.among_workers import broadcast_s, canonical_s
+from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.repairman import response_s
 from trainers.cost.schedules.shares import fullest_share
-from trainers.cost.schedules.step import Exchange, Step
+from trainers.cost.schedules.step import Exchange, Step, missed_s
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
@@ -28,6 +30,14 @@ class Rhythm:
     """... and from one push to the next."""
     max_staleness: int | None
     """Minibatches that the slowest may be behind; None: any number."""
+    fetches_first: bool = False
+    """Whether a fetch comes before the push of the same minibatch, which then travels while the next are computed."""
+
+    @property
+    def overlapped(self) -> float:
+        """The share of the pushes after which a worker computes on, since no fetch follows at once: a fetch waits until
+        the worker's own pushes are applied."""
+        return 1.0 if self.fetches_first else 1 - self.num_push / math.lcm(self.num_fetch, self.num_push)
 
 
 def rhythm_of(config: AlgorithmConfig) -> Rhythm:
@@ -35,14 +45,17 @@ def rhythm_of(config: AlgorithmConfig) -> Rhythm:
     assert isinstance(config, DownpourConfig | MixedConfig | EasgdConfig)
     bound, traits = config.max_staleness, config.traits
     if isinstance(config, EasgdConfig) or traits.outer is not None:  # it goes by rounds
-        return Rhythm(traits.num_push, traits.num_push, None if bound is None else bound * traits.num_push)
+        most = None if bound is None else bound * traits.num_push
+        return Rhythm(traits.num_push, traits.num_push, most, fetches_first=isinstance(config, EasgdConfig))
     return Rhythm(config.num_fetch, config.num_push, bound)
 
 
 def easgd_step(spec: TrainSpec, config: EasgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
-    """Zhang et al. 2015: every tau steps a worker fetches the centre and pushes the force."""
+    """Zhang et al. 2015: every tau steps a worker fetches the centre and pushes the force, which it has written by four
+    operations, and takes from its own parameters later."""
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    force = (ADDED + IN_PLACE + 2 * COPIED + ADDED) * pace.copy_s / config.tau
+    think = (visits.alone_s + force) * fleet.crowding
     nothing = np.zeros(len(fleet.workers))
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, nothing), ())
 
@@ -60,7 +73,8 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
             "algorithm.backprop: the cost model knows no asynchronous back-propagation; leave backprop out"
         )
     visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    change = (ADDED + 2 * COPIED) / config.traits.num_push if config.traits.outer is not None else 0.0
+    think = (visits.alone_s + change * pace.copy_s) * fleet.crowding
     hidden = np.minimum(visits.own_s, pace.passes_s * fleet.crowding) * hidden_share(config, work)
     return _step(spec, fleet, pace, think, visits.exchange(fleet.workers, think + pace.data_s, hidden), ())
 
@@ -68,12 +82,15 @@ def downpour_step(spec: TrainSpec, config: DownpourConfig, work: Workload, pace:
 def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
     """Paper 3, section III.C: the workers of a group average their gradients, and the group is one of Downpour's."""
     members = members_of(config, fleet)
-    inner, sent = canonical_s(fleet.with_workers(members, members), work.num_bytes)
-    copied = fleet.inside_lane().seconds(1.0, work.num_bytes) / rhythm_of(config).num_fetch
-    inner = inner + np.where(members > 1, copied, 0.0)
+    group, rhythm = fleet.with_workers(members, members), rhythm_of(config)
+    inner, sent = canonical_s(group, work.num_bytes)
+    inner = inner + broadcast_s(group, work.num_bytes) / rhythm.num_fetch
     nothing = np.zeros(len(fleet.workers))
-    visits = Visits(spec, work, pace, fleet, rhythm_of(config))
-    think = visits.alone_s * fleet.crowding
+    visits = Visits(spec, work, pace, fleet, rhythm)
+    pushed = COPIED if config.traits.outer is None else (ADDED + COPIED) / rhythm.num_push
+    # What is fetched, and what is pushed; and the mean of each worker's share.
+    copies = COPIED / rhythm.num_fetch + pushed + copies_of_sum(group) + IN_PLACE / members
+    think = (visits.alone_s + copies * pace.copy_s) * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
     return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
 
@@ -115,29 +132,47 @@ class Visits:
 
     def __init__(self, spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, rhythm: Rhythm) -> None:
         share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
-        num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False)
+        num_fetch, num_push, lane = rhythm.num_fetch, rhythm.num_push, fleet.lane(all_at_once=False, both_ways=False)
         often = 1 / num_fetch + 1 / num_push
         of_process = share * b / (fleet.cluster.shard_bandwidth or np.inf)
-        self.fetch_s = np.maximum(lane.seconds(1.0, share * b), of_process)
+        in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # all read what others wrote where it lies
+        fetched = np.where(in_place, 0.0, 1.0)
+        self.fetch_s = np.maximum(lane.seconds(1.0, fetched * share * b), of_process)
         """The shard is busy with one fetch ..."""
-        in_place = fleet.memory_is_shared & (fleet.nodes == 1)  # shards read the gradients where workers wrote them
         bytes_an_element = None if spec.compress is None else spec.compress.bytes_an_element
         shorter = 1.0 if bytes_an_element is None else bytes_an_element / FLOAT_BYTES
         pushed = np.where(in_place, 1.0, shorter)
-        pushed_s = np.maximum(lane.seconds(1.0, pushed * share * b), pushed * of_process)
+        travels = np.where(in_place, 0.0, pushed)
+        both = (fetched / num_fetch + travels / num_push) * b
+        pushed_s = np.maximum(lane.seconds(1.0, travels * share * b), pushed * of_process)
         self.push_s = pushed_s + pace.update_s * share
         """... and with one push, and its update."""
         self.service_s = self.fetch_s / num_fetch + self.push_s / num_push
         """It is busy with both, a minibatch."""
-        self.own_s = np.maximum(self.service_s, lane.seconds(often, (1 / num_fetch + pushed / num_push) * b))
+        updating = pace.update_s * share / num_push  # all shards at the same time
+        self.own_s = np.maximum(self.service_s, lane.seconds(often, both) + updating)
         """It takes when nobody else is there: the worker's own link carries all shards' parts."""
-        self.beside_s = fleet.inside_lane().seconds(often, (1 / num_fetch + pushed / num_push) * b)
-        """It takes where all shards are on the worker's own node."""
+        pushing = np.maximum(self.push_s / num_push, lane.seconds(1.0 / num_push, travels * b / num_push) + updating)
+        self.overlapped_s = rhythm.overlapped * np.minimum(pushing, self.own_s)
+        """Of that, what may pass while the worker computes."""
+        by_messages = fleet.messages_lane()
+        self.beside_s = by_messages.seconds(often, both) + updating
+        """It takes where all shards are on the worker's own node, and others on another."""
+        self.overlapped_beside_s = rhythm.overlapped * (
+            by_messages.seconds(1 / num_push, travels / num_push * b) + updating
+        )
+        """Likewise."""
+        self.at_home = spec.ps.location == "with_workers"
+        updated = pace.update_s / num_push * (fleet.is_full & self.at_home)
+        self.moving_s = fleet.moving_s(both) + updated
+        self.moving_beside_s = fleet.moving_s(both, by_messages=True) + updated
+        """CPU seconds of a minibatch's fetches and pushes, at both ends and in the shards, and where all are on one
+        node."""
         self.sent_bytes = pushed * b / num_push
-        local = 1.0 if spec.algorithm.traits.outer is not None else 1 - 1 / num_fetch
-        self.alone_s = pace.passes_s + pace.update_s * local
+        by_rounds = spec.algorithm.traits.outer is not None
+        self.alone_s = pace.passes_s + (pace.own_update_s if by_rounds else pace.update_s * (1 - 1 / num_fetch))
         """Passes, and the local steps: all, or those between two fetches."""
-        self.fleet, self.at_home = fleet, spec.ps.location == "with_workers"
+        self.fleet = fleet
 
     def near(self, clients: Ints) -> Ints:
         """Of so many clients, those that stand on a shard's own node; a group that spans nodes stands on none."""
@@ -154,13 +189,23 @@ class Visits:
         their rates and the others'.
         """
         near = self.near(clients)
+        hidden = np.maximum(hidden, np.minimum(self.overlapped_s, think))
+        beside = np.maximum(self.beside_s - np.minimum(self.overlapped_beside_s, think), 0.0)
         elsewhere = think - hidden + self.own_s - self.service_s  # of a cycle, what does not pass at the shard
         served = response_s(np.maximum(clients - near, 1), elsewhere, self.service_s)
         waits = np.maximum(served - self.service_s, 0.0)
         whole = self.own_s - hidden + waits
         on_one = (self.fleet.shards == 1) | (self.fleet.nodes == 2)  # none stands beside the first worker
         free = np.where(on_one, near / clients, 0.0)
-        mean = 1 / (free / (think + self.beside_s) + (1 - free) / (think + whole)) - think
+        near_missed, missed = self.missed(clients, think, hidden)
+        mean = 1 / (free / (think + beside + near_missed) + (1 - free) / (think + whole + missed)) - think
         left = np.where(whole > 0, mean / np.where(whole > 0, whole, 1.0), 0.0)
         own = self.own_s * left
         return Exchange("fetches and pushes", own, hidden * left, self.sent_bytes * (1 - free)), waits * left
+
+    def missed(self, clients: Ints, think: Floats, hidden: Floats) -> tuple[Floats, Floats]:
+        """What computing misses while the vectors of a client are moved: of one on the shards' node, and of another."""
+        beside = np.minimum(self.overlapped_beside_s, think)
+        found = (missed_s(self.moving_beside_s, self.beside_s, beside), missed_s(self.moving_s, self.own_s, hidden))
+        of_near, of_far = (np.where(clients > 1, each, 0.0) for each in found)
+        return of_near, of_far

@@ -83,10 +83,17 @@ class Fleet:
         """The link between switches."""
         return self.cluster.links.get(self.cluster.between, NOWHERE)
 
-    def inside_lane(self) -> Lane:
-        """Among the workers of a switch."""
+    def inside_lane(self, at_once: Ints | int = 1) -> Lane:
+        """Among the workers of a switch, while so many of them send at once: where it is known what one by itself
+        reaches, all share the bandwidth."""
         ones = np.ones(len(self.workers))
-        return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth * ones))
+        users = ones if self.inside.each is None else at_once * ones
+        return Lane(self.inside.latency * ones, _at_most(self.inside, self.inside.bandwidth / users))
+
+    def messages_lane(self) -> Lane:
+        """Among the workers of a switch, and shards there, where they exchange messages."""
+        link, ones = self.cluster.links.get(self.cluster.messages, self.inside), np.ones(len(self.workers))
+        return Lane(link.latency * ones, _at_most(link, link.bandwidth * ones))
 
     def between_lane(self, at_once: Ints | int = 1) -> Lane:
         """Between switches, while so many workers of each use the link at once."""
@@ -94,10 +101,38 @@ class Fleet:
         users = at_once * ones if self.between.shared else ones
         return Lane(self.between.latency * ones, _at_most(self.between, self.between.bandwidth / users))
 
-    def lane(self, all_at_once: bool = True) -> Lane:
-        """The slowest link on the way of an exchange among all workers. all_at_once: Whether every worker of a switch
-        crosses it at the same time; else one does, as in a ring."""
-        inside, between = self.inside_lane(), self.between_lane(self.most if all_at_once else 1)
+    @property
+    def is_full(self) -> NDArray[np.bool_]:
+        """Whether on some switch workers compute on all cores; never where they compute on something else, or nobody
+        knows how many these are."""
+        places = np.asarray(self.cluster.sizes)[0] if self.cores is None else self.cores
+        found: NDArray[np.bool_] = self.most >= places
+        return found
+
+    def moving_s(self, num_bytes: Floats | float, by_messages: bool = False) -> Floats:
+        """CPU seconds for both ends of moving so many bytes over the slowest link on the way, which computing misses;
+        by_messages: within a switch."""
+        within = self.cluster.links.get(self.cluster.messages, self.inside) if by_messages else self.inside
+        links = (within.core, within.core if by_messages else self.between.core)
+        inside, between = (0.0 if core is None else 1 / core for core in links)
+        found: Floats = num_bytes * np.where(self.is_full, np.where(self.nodes > 1, between, inside), 0.0)
+        return found
+
+    def lane(self, all_at_once: bool = True, both_ways: bool = True) -> Lane:
+        """The slowest link on the way of an exchange among all workers.
+
+        Args:
+            all_at_once: Whether every worker of a switch crosses it at the same time; else one does, as in a ring.
+            both_ways: Whether each worker sends and receives as much at the same time. One thread does both, so that it
+                takes at least the work at both ends.
+        """
+        users = self.most if all_at_once else 1
+        inside, between = self.inside_lane(users), self.between_lane(users)
+        if both_ways:
+            inside, between = (
+                lane if link.core is None else replace(lane, bytes_per_s=np.minimum(lane.bytes_per_s, link.core))
+                for lane, link in ((inside, self.inside), (between, self.between))
+            )
         crosses = self.nodes > 1
         meets = self.most > 1
         slowest = np.where(meets, np.minimum(inside.bytes_per_s, between.bytes_per_s), between.bytes_per_s)

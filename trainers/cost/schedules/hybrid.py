@@ -6,6 +6,7 @@ import numpy as np
 
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.cost.schedules.among_workers import canonical
+from trainers.cost.schedules.copies import ADDED, COPIED
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.step import Exchange, Step
 from trainers.cost.schedules.synchronous import synchronous
@@ -30,7 +31,7 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     turns = np.ones(len(w)) if config.scheme == "a" else fleet.virtual.astype(float)
     examples = fleet.virtual * n / turns
     senders = _senders(config, fleet)
-    lane = fleet.lane(all_at_once=config.scheme != "b")
+    lane = fleet.lane(all_at_once=config.scheme != "b", both_ways=config.scheme != "b")
     first = work.head[0].inputs
     hidden = lane.seconds(1.0, (w - 1) * examples / senders * first * FLOAT_BYTES)
     between = fleet.lane()
@@ -52,9 +53,11 @@ def hybrid_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pac
     )
     backbone = canonical("gradients", fleet, work.num_bytes - FLOAT_BYTES * work.head_parameters)
     fewer = replace(pace, forward_s=pace.forward_s * (1 - saved), backward_s=pace.backward_s * (1 - saved))
-    return synchronous(
-        fleet, fewer, spec.batch.per_worker, (activities, backbone), _update_s(config, work, pace, w, turns)
-    )
+    # A worker's activities are put together, all workers' arrive, and the gradients of all go back and are added up.
+    own, whole = fleet.virtual * n / w, fleet.virtual * n
+    copies = (own * (COPIED + ADDED * (w - 1)) + 3 * COPIED * whole) * first / max(1, work.parameters)
+    updates = _update_s(config, work, pace, w, turns) + np.where(alone, 0.0, copies * pace.copy_s)
+    return synchronous(fleet, fewer, spec.batch.per_worker, (activities, backbone), updates)
 
 
 def _columns_step(spec: TrainSpec, config: HybridConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:

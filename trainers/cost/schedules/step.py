@@ -55,6 +55,19 @@ def total(parts: Iterable[Floats]) -> Floats:
     return found
 
 
+def missed_s(moving_s: Floats, whole_s: Floats, hidden_s: Floats) -> Floats:
+    """What computing misses for the work that an exchange makes for processors that are busy; (C,).
+
+    Args:
+        moving_s: All of this work, at both ends, spread over the whole exchange.
+        whole_s: How long that lasts.
+        hidden_s: Of it, while the worker computes. While it stands still its own core is free for this work.
+    """
+    shared = moving_s * hidden_s / np.where(whole_s > 0, whole_s, 1.0)
+    found: Floats = np.maximum(shared, np.maximum(moving_s - (whole_s - hidden_s), 0.0) * (moving_s > whole_s))
+    return found
+
+
 def slowest(workers: Ints, needed: Ints | None = None) -> Floats:
     """By how many standard deviations the last of `needed` workers is later than their mean, where all take normally
     distributed times; needed: by default all (Blom 1958)."""

@@ -10,13 +10,17 @@ from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical, exchanged
+from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_average, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
-from trainers.cost.schedules.step import Exchange, Step, slowest
+from trainers.cost.schedules.step import Exchange, Step, missed_s, slowest
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
 from trainers.errors import SpecRejected
 from trainers.optim.compress.config import CompressSpec
 from trainers.spec import TrainSpec
+
+OUTER = 2.5
+"""Copies that the outer optimizer of DiLoCo makes, in operations on whole vectors, beyond what an update does."""
 
 
 def synchronous(
@@ -60,6 +64,7 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
         return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * np.ones(len(fleet.workers)))
     if config.reduction == "canonical":
         found = canonical("gradients", fleet, work.num_bytes)
+        updates = pace.update_s * updated(fleet) + pace.copy_s * copies_of_sum(fleet)
     else:
         found = bucketed(
             fleet,
@@ -69,7 +74,10 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
             config.in_flight or IN_FLIGHT,
             pace.backward_s * fleet.crowding,
         )
-    return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * updated(fleet))
+        by_library = config.all_reduce == "library" or (spec.workers.gpus > 0 and not config.all_reduce)
+        missed = missed_s(fleet.moving_s(found.sent_bytes), found.total_s, found.hidden_s) / fleet.crowding
+        updates = missed + pace.update_s * (updated(fleet) if by_library else 1.0 / fleet.workers)
+    return synchronous(fleet, pace, spec.batch.per_worker, (found,), updates)
 
 
 def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:
@@ -90,7 +98,8 @@ def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload
         often = 1 / (1 / config.within - 1 / every)
         exchanges.append(canonical("averages within groups", group, num_bytes, often))
         meetings = float(config.within)
-    updates = pace.update_s * fleet.minibatches
+    copied = (1 + work.num_states) * copies_of_average(fleet) * pace.copy_s / every
+    updates = pace.own_update_s * fleet.minibatches + copied
     return synchronous(fleet, pace, spec.batch.per_worker, tuple(exchanges), updates, every=meetings)
 
 
@@ -104,7 +113,8 @@ def diloco_step(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pac
         average = exchanged("averages", fleet, message_bytes(spec.compress, work), every)
     else:
         average = canonical("averages", fleet, work.num_bytes, every)
-    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    copied = (copies_of_average(fleet, laid_down=ADDED + IN_PLACE) + OUTER) * pace.copy_s / every
+    updates = pace.own_update_s * (fleet.minibatches + 1 / every) + copied
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
@@ -118,7 +128,7 @@ def _streaming(spec: TrainSpec, config: DilocoConfig, work: Workload, pace: Pace
         one = exchanged("averages", by_messages, message_bytes(spec.compress, work) / num)
     else:
         one = canonical("averages", by_messages, work.num_bytes / num)
-    updates = pace.update_s * (fleet.minibatches + 1 / every)
+    updates = pace.own_update_s * (fleet.minibatches + 1 / every)
     alone = synchronous(fleet, pace, spec.batch.per_worker, (), updates, every=every / num)
     computing = alone.computing_s + alone.data_s
     whole = one.total_s * num / every  # a step
@@ -133,7 +143,12 @@ def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, f
     every = float(config.steps or STEPS) if config.form == "consensus" else 1.0
     vectors = 1 if config.form == "consensus" else 1 + work.num_states
     average = canonical("averages", fleet, vectors * work.num_bytes, every)
-    updates = pace.update_s * fleet.minibatches
+    if config.form == "consensus":  # x + u, weighted; and u + x - z
+        copies = copies_of_average(fleet, laid_down=COPIED + ADDED + IN_PLACE, taken=2 * ADDED)
+    else:  # an update writes the vectors where they are weighted, and the next one begins from their average
+        copies = copies_of_average(fleet, laid_down=IN_PLACE, taken=0.0)
+    once = pace.own_update_s if config.form == "consensus" else pace.update_s
+    updates = once * fleet.minibatches + vectors * copies * pace.copy_s / every
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
 
@@ -162,10 +177,11 @@ def _through_shards(spec: TrainSpec, config: SyncConfig, work: Workload, pace: P
     carries what the workers send it, each worker's link all that it sends."""
     share, b = fullest_share(spec, work.variables, fleet.shards), work.num_bytes
     everybody, own = shipped_vectors(fleet.virtual, fleet.workers)
-    mine, theirs = fleet.lane(), fleet.lane(all_at_once=False)
+    mine, theirs = fleet.lane(both_ways=False), fleet.lane(all_at_once=False, both_ways=False)
     nothing = np.zeros(len(fleet.workers))
-    fetch = np.maximum(mine.seconds(1.0, b), theirs.seconds(1.0, fleet.workers * share * b))
-    push = np.maximum(mine.seconds(1.0, own * b), theirs.seconds(1.0, everybody * share * b))
+    travels = np.where(fleet.memory_is_shared & (fleet.nodes == 1), 0.0, b)  # else all is read where it lies
+    fetch = np.maximum(mine.seconds(1.0, travels), theirs.seconds(1.0, fleet.workers * share * travels))
+    push = np.maximum(mine.seconds(1.0, own * travels), theirs.seconds(1.0, everybody * share * travels))
     exchanges = (
         Exchange("fetches", fetch, nothing, nothing),
         Exchange("pushes", push, nothing, own * b),

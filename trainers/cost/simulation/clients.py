@@ -43,6 +43,8 @@ class Clients:
     num_fetch: int = 1
     num_push: int = 1
     max_staleness: int | None = None
+    fetches_first: bool = False
+    """Whether a fetch comes before the push of the same minibatch, and not after it."""
 
     def is_beside(self, client: int, shard: int) -> bool:
         """Whether the two stand on the same node."""
@@ -152,12 +154,23 @@ def _client(
     """Dean et al. 2012: fetch every num_fetch minibatches, compute, push every num_push. phase_s: Until it begins."""
     yield env.timeout(phase_s)
     seen, shown, record = 0, 1 - clients.hidden, shards.recorder.add
+    pushing: Event = env.timeout(0.0)
+
+    def fetch(clock: int) -> Generator[Event, Any, int]:
+        yield pushing  # its own pushes are applied before
+        yield from shards.may_fetch(own, clock)
+        yield from shards.visit(own, clients.fetch_s * shown, "fetch")
+        return shards.version
+
+    def push(clock: int, seen: int) -> Generator[Event, Any, None]:
+        yield from shards.visit(own, clients.push_s * shown, "push")
+        ran.staleness[shards.version - seen] += 1
+        shards.pushed(own, clock + 1)
+
     for clock, computing in enumerate(drawn.tolist()):
         fetches, pushes = clock % clients.num_fetch == 0, (clock + 1) % clients.num_push == 0
-        if fetches:
-            yield from shards.may_fetch(own, clock)
-            yield from shards.visit(own, clients.fetch_s * shown, "fetch")
-            seen = shards.version
+        if fetches and not (clients.fetches_first and clock):
+            seen = yield from fetch(clock)
         began = env.now
         if clients.hidden:
             along = (clients.fetch_s * fetches + clients.push_s * pushes) * clients.hidden
@@ -169,8 +182,12 @@ def _client(
         yield env.timeout(clients.fixed_s)
         record(own, "data, updates, sums", began)
         if pushes:
-            yield from shards.visit(own, clients.push_s * shown, "push")
-            ran.staleness[shards.version - seen] += 1
-            shards.pushed(own, clock + 1)
+            if clients.fetches_first:
+                seen = yield from fetch(clock + 1 - clients.num_push)
+            yield pushing
+            if clients.fetches_first or (clock + 1) % clients.num_fetch:  # it computes on
+                pushing = env.process(push(clock, seen))
+            else:
+                yield from push(clock, seen)
             seen += 1  # its own update makes nothing of its own stale
         ran.ends_s.append(env.now)

@@ -107,13 +107,15 @@ def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: 
     visits = Visits(spec, work, pace, fleet, rhythm)
     members = int(members_of(config, fleet)[0]) if isinstance(config, MixedConfig) else 1
     count = int(fleet.workers[0]) // members
-    local_s = float(visits.alone_s) - pace.passes_s
     inner = float(step.exchanges[0].seen_s[0]) if isinstance(config, MixedConfig) else 0.0
     crowding, service_s = float(fleet.crowding[0]), float(visits.service_s[0])
+    think = step.computing_s + pace.data_s
+    overlapped = np.minimum(visits.overlapped_s, think)
+    missed = float(visits.missed(fleet.workers // members, think, overlapped)[1][0])
     nodes = int(fleet.nodes[0]) if visits.at_home and fleet.nodes[0] > 1 and count <= MANY else 0
     return by_events.Clients(
         slowness=np.full((count, members), crowding),
-        fixed_s=(local_s + pace.data_s) * crowding + inner,
+        fixed_s=float(step.computing_s[0]) - pace.passes_s * crowding + pace.data_s * crowding + inner + missed,
         fetch_s=float(visits.fetch_s[0]),
         push_s=float(visits.push_s[0]),
         own_factor=float(visits.own_s[0]) / service_s if service_s > 0 else 1.0,
@@ -124,6 +126,7 @@ def clients_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: 
         num_fetch=rhythm.num_fetch,
         num_push=rhythm.num_push,
         max_staleness=rhythm.max_staleness,
+        fetches_first=rhythm.fetches_first,
     )
 
 

@@ -1,5 +1,6 @@
 """One end of measured transfers: a process on a node that sends and receives as a run's worker or shard does."""
 
+import os
 import socket
 import statistics
 import struct
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import ray
 import torch
@@ -24,6 +26,8 @@ LEAST = 3
 """Transfers of a size, however short the time for it is."""
 CONNECT_S = 10.0
 NUM_BYTES = 4  # of a float32
+Transferred = tuple[float, float]
+"""Seconds of a transfer, and CPU seconds of this machine in it."""
 
 
 class LinkEnd:
@@ -54,7 +58,11 @@ class LinkEnd:
             wire.send(HEADER.pack(0))
         wire.finish(CONNECT_S)
 
-    def send(self, address: Address, sizes: Sequence[int], window_s: float) -> list[float]:
+    def machine(self) -> str:
+        """Which one this end is on; network namespaces may divide one into several nodes."""
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+
+    def send(self, address: Address, sizes: Sequence[int], window_s: float) -> list[Transferred]:
         """Seconds of a vector of each of these bytes on a connection: the way there and back, less half of that of an
         empty message."""
         line = socket.create_connection(address, CONNECT_S)
@@ -75,7 +83,7 @@ class LinkEnd:
         if numel:
             copy_payload(self._vector(numel), what)
 
-    def put(self, receiver: "ray.actor.ActorHandle", sizes: Sequence[int], window_s: float) -> list[float]:
+    def put(self, receiver: "ray.actor.ActorHandle", sizes: Sequence[int], window_s: float) -> list[Transferred]:
         """Likewise, through the object store."""
 
         def transfer(numel: int) -> None:
@@ -83,7 +91,7 @@ class LinkEnd:
 
         return one_way(transfer, sizes, window_s)
 
-    def add_up(self, name: str, pair: str, rank: int, sizes: Sequence[int]) -> list[float]:
+    def add_up(self, name: str, pair: str, rank: int, sizes: Sequence[int]) -> list[Transferred]:
         """Seconds in which this end and another one reduce a vector of which each reads so many bytes of the other's,
         and meet.
 
@@ -96,7 +104,7 @@ class LinkEnd:
         folder = node_folder(name) / pair
         folder.mkdir(exist_ok=True)
         with closing(SharedMemoryCollectives(folder, rank, WORKERS)) as collectives:
-            found = [sum(reduction_seconds(collectives, WORKERS * size // NUM_BYTES)) for size in sizes]
+            found = [(sum(reduction_seconds(collectives, WORKERS * size // NUM_BYTES)), 0.0) for size in sizes]
             collectives.barrier().wait()
         return found
 
@@ -110,19 +118,27 @@ class LinkEnd:
         return self.vectors[numel]
 
 
-def one_way(transfer: Callable[[int], None], sizes: Sequence[int], window_s: float) -> list[float]:
+def one_way(transfer: Callable[[int], None], sizes: Sequence[int], window_s: float) -> list[Transferred]:
     """Seconds of a transfer of each of these bytes, from those of there and back. transfer: Of so many elements."""
-    back = median_seconds(lambda: transfer(0), window_s) / 2
-    seconds = [median_seconds(partial(transfer, size // NUM_BYTES), window_s) for size in sizes]
-    return [max(each - back, back) for each in seconds]
+    back, idle_s = median_seconds(lambda: transfer(0), window_s)
+    back /= 2
+    found = [median_seconds(partial(transfer, size // NUM_BYTES), window_s) for size in sizes]
+    return [(max(each - back, back), max(busy - idle_s, 0.0)) for each, busy in found]
 
 
-def median_seconds(call: Callable[[], None], window_s: float) -> float:
-    """Of a call that is repeated for so long, after a first one that is not counted."""
+def median_seconds(call: Callable[[], None], window_s: float) -> Transferred:
+    """Of a call that is repeated for so long, after a first one that is not counted: the median, and the CPU seconds of
+    a call at the mean."""
     call()
-    seconds, until = list[float](), time.perf_counter() + window_s
+    seconds, until, before_s = list[float](), time.perf_counter() + window_s, busy_s()
     while len(seconds) < LEAST or time.perf_counter() < until:
         begun = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds)
+    return statistics.median(seconds), (busy_s() - before_s) / len(seconds)
+
+
+def busy_s() -> float:
+    """CPU seconds of this machine since it started, in all processes and in the kernel, the network's among them."""
+    user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,7 @@ from trainers.cost.clusters.links import LinkNode, LinkPoint, LinkTable, LinkTra
 from trainers.errors import PeerLost, RunFailed
 from trainers.runtime import fork_server
 from trainers.runtime.nodes import on_node
-from trainers.runtime.probe.link_end import LinkEnd
+from trainers.runtime.probe.link_end import LinkEnd, Transferred
 
 SIZES = (4096, 65_536, 1_048_576, 16_777_216)
 """Bytes of a vector."""
@@ -122,16 +122,22 @@ class _Ends:
                 f"a process on {case.source.address} or {case.target.address} died while the links between them were "
                 f"measured; measure again ({str(error).splitlines()[0]})"
             ) from None
+        machines = len({*ray.get([end.machine.remote() for end in (senders[0], receivers[0])])})
         points = tuple(
-            LinkPoint(num_bytes=size, seconds=sum(seconds) / len(seconds))
-            for size, seconds in zip(SIZES, zip(*found, strict=True), strict=True)
+            LinkPoint(
+                num_bytes=size,
+                seconds=sum(seconds for seconds, _ in each) / len(each),
+                # Each sender has counted what its machine did for all; the receivers' does as much.
+                cpu_s=machines * sum(busy_s for _, busy_s in each) / len(each) / case.at_once,
+            )
+            for size, each in zip(SIZES, zip(*found, strict=True), strict=True)
         )
         return MeasuredLink(
             transport=case.transport, source=case.source.address, target=case.target.address, at_once=case.at_once,
             points=points,
         )  # fmt: skip
 
-    def _seconds(self, case: Case, pairs: list[tuple[Any, Any]], window_s: float) -> list[list[float]]:
+    def _seconds(self, case: Case, pairs: list[tuple[Any, Any]], window_s: float) -> list[list[Transferred]]:
         match case.transport:
             case "shared_memory":
                 adding = list[Any]()
@@ -146,7 +152,7 @@ class _Ends:
                     sender.send.remote(address, SIZES, window_s)
                     for (sender, _), address in zip(pairs, addresses, strict=True)
                 ]
-                found: list[list[float]] = ray.get(sending)
+                found: list[list[Transferred]] = ray.get(sending)
                 ray.get(serving)
                 return found
             case "object_store":
