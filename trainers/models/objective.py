@@ -67,6 +67,13 @@ class Objective(ABC):
     """Whether `loss` computes with tensors only and changes nothing, so that it can be compiled with the model: then
     logits need not be written to memory and read again."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Of another loss nobody knows whether it can be traced, or what it weighs, unless it says so itself."""
+        super().__init_subclass__(**options)
+        if vars(cls).keys() & {"loss", "loss_of"}:
+            for name in {"is_traceable", "weigh"} - vars(cls).keys():
+                setattr(cls, name, vars(Objective)[name])
+
     @property
     def weight_per_example(self) -> float | None:
         """What each example weighs, if all weigh the same: then workers need not tell each other. None: `loss` says."""
