@@ -71,12 +71,14 @@ def ray_runs() -> "Runs":
 
 
 @contextlib.contextmanager
-def ray_cluster(address: str | None, needs: "Resources", num_cpus: int | None) -> "Iterator[ClusterInfo]":
+def ray_cluster(
+    address: str | None, needs: "Resources", num_cpus: int | None, dashboard: bool = True
+) -> "Iterator[ClusterInfo]":
     """The cluster at an address, or an embedded one with logical CPUs enough for one run."""
     from service import attach, detach, embedded
 
     if address is None:
-        with embedded(num_cpus, at_least=math.ceil(needs.cpus)) as info:
+        with embedded(num_cpus, math.ceil(needs.cpus), dashboard) as info:
             yield info
         return
     info = attach(address)

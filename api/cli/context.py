@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from service import ClusterInfo, Growth, NodeGroup, Resources, Runs, Tokens
@@ -32,6 +32,16 @@ class ServeOptions:
     """The URL at which copies of runs are kept; empty: no copies."""
 
 
+class ClusterOfRun(Protocol):
+    """A Ray for one run."""
+
+    def __call__(
+        self, address: str | None, needs: "Resources", num_cpus: int | None, dashboard: bool = True
+    ) -> "AbstractContextManager[ClusterInfo]":
+        """The cluster at an address, or an embedded one of so many resources, or so many CPUs; whether that has Ray's
+        dashboard."""
+
+
 @dataclass(frozen=True)
 class CliContext:
     """The defaults of the commands, and the functions that they call outside this package."""
@@ -45,8 +55,7 @@ class CliContext:
     serve: Callable[[ServeOptions], None]
     stop_cluster: Callable[[Path], None]
     runs: "Callable[[], Runs]"
-    cluster: "Callable[[str | None, Resources, int | None], AbstractContextManager[ClusterInfo]]"
-    """A Ray for one run: the cluster at an address, or an embedded one of so many resources, or so many CPUs."""
+    cluster: ClusterOfRun
     tokens: "Callable[[Path], AbstractContextManager[Tokens]]"
     """Opens the tokens of the service whose state is in a folder."""
     token: str = ""

@@ -3,9 +3,13 @@
 import os
 import signal
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from service import LocalRun, LocalSweep
+if TYPE_CHECKING:
+    from service import (
+        LocalRun,
+        LocalSweep,
+    )  # a run needs no sweeps, whose database takes a fifth of a second to import
 
 STOPPING = b"Stopping cleanly, with a checkpoint. Once more ends it at once.\n"
 

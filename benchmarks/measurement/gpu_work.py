@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,16 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the workers
 
 IMAGES224 = "benchmarks.measurement.gpu_work:images224"
 IMAGES28 = "benchmarks.measurement.gpu_work:images28"
+TOKENS = "benchmarks.measurement.gpu_work:windows"
+GPT = {"layers": 12, "heads": 12, "width": 768}
+"""124 million parameters with windows of 1,024 of 50,304 tokens, as GPT-2's smallest."""
+
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class GpuWork:
-    """One model with its images; momentum SGD with weight decay."""
+    """One model with its examples: images with momentum SGD, or tokens with AdamW."""
 
     title: str
     model: str
@@ -27,8 +32,8 @@ class GpuWork:
     """Virtual workers, or minibatches whose gradients accumulate."""
     steps: int
     """Of one measurement."""
-    tf32: bool = False
-    """Whether the benchmark has products and convolutions rounded to TF32, for both sides; no spec asks for it."""
+    precision: Precision = "float32"
+    compiles: bool = False
     lr: float = 0.001
 
     @property
@@ -36,16 +41,27 @@ class GpuWork:
         """Of one step."""
         return self.minibatch * self.virtual
 
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are windows of tokens."""
+        return self.data == TOKENS
+
     def spec(self) -> dict[str, Any]:
         """The run's, as a user would write it."""
+        model = {"name": self.model, "compile": self.compiles}
+        optimizer = {"name": "momentum", "lr": self.lr, "weight_decay": 0.0001, "no_decay": []}
+        if self.is_text:
+            model, optimizer = model | {"kwargs": GPT}, {"name": "adamw", "lr": self.lr, "weight_decay": 0.1}
         return {
             "data": self.data,
-            "model": {"name": self.model, "memory_format": "channels_last"},
+            "task": "language_model" if self.is_text else "classification",
+            "model": model,
             "workers": {"count": 1, "virtual": self.virtual, "gpus": 1},
-            "optimizer": {"name": "momentum", "lr": self.lr, "weight_decay": 0.0001, "no_decay": []},
+            "optimizer": optimizer,
             "batch": self.minibatch,
             "epochs": 100_000,
             "device": "cuda",
+            "precision": self.precision,
             "evaluate": {"every_epochs": 0},
             "checkpoint": {"every_epochs": 0},
         }
@@ -61,6 +77,27 @@ def images28(**_: Any) -> tuple[np.ndarray[Any, Any], ...]:
     return _noise(65_536, (1, 28, 28), 10)
 
 
+class Windows:
+    """Random tokens: windows of 1,024, each with the one that follows every token."""
+
+    vocabulary = 50_304
+    context = 1024
+
+    def __init__(self, count: int) -> None:
+        self.tokens = torch.randint(self.vocabulary, (count, self.context + 1), generator=torch.Generator())
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.tokens[i, :-1], self.tokens[i, 1:]
+
+
+def windows(**_: Any) -> tuple[Windows, Windows]:
+    """4,096 to train, 34 MB, and a few."""
+    return Windows(4096), Windows(16)
+
+
 LEAD_STEPS = 3
 """Before a measurement, so that it begins while the GPU is at work."""
 
@@ -70,7 +107,6 @@ Steps = Callable[[int], torch.cuda.Event]
 
 def timed(work: GpuWork, steps: Steps) -> float:
     """Examples/s of `work.steps` steps, from the end of one step on the GPU to the end of another."""
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = work.tf32
     begun, ended = steps(LEAD_STEPS), steps(work.steps)
     ended.synchronize()
     return work.steps * work.examples / (begun.elapsed_time(ended) / 1000)

@@ -22,3 +22,23 @@ class SmallNet(nn.Module):
 
 def small_net(**_: Any) -> nn.Module:
     return SmallNet()
+
+
+class Windows:
+    """Random tokens with the ones that follow; long enough that attention takes its fast kernels."""
+
+    vocabulary = 100
+
+    def __init__(self, count: int) -> None:
+        self.tokens = torch.randint(self.vocabulary, (count, 129), generator=torch.Generator().manual_seed(1))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.tokens[i, :-1], self.tokens[i, 1:]
+
+
+def windows(**_: object) -> tuple[Windows, Windows]:
+    """12 to train: three steps of two minibatches of two."""
+    return Windows(12), Windows(4)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from trainers.collectives.endpoints import SharedMemoryEndpoint
-from trainers.models.layout import Layout
 from trainers.spec import TrainSpec
 from trainers.training.loop import Ports, TrainingLoop
 from trainers.training.messages import GenerationStart, WorkerReport
-from trainers.training.setup import set_up
+from trainers.training.setup import Setup, set_up
 from trainers.training.step_gate import StepGate
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the workers
@@ -72,11 +71,12 @@ def train_together(spec: TrainSpec, folder: Path) -> Trained:
     return first
 
 
-def placed(model: nn.Module, layout: Layout) -> nn.Module:
-    """The model on the GPU, its parameters where a run has them: the libraries choose some kernels by the addresses of
-    their operands, and other kernels give other bits."""
-    model = model.cuda()
-    views = layout.named(torch.zeros(layout.numel, device="cuda"))
+def placed(model: nn.Module, setup: Setup) -> nn.Module:
+    """The model on the device of a run, its parameters where that has them: the libraries choose some kernels by the
+    addresses of their operands, and other kernels give other bits."""
+    device, layout = setup.replica.device, setup.layout
+    model = model.to(device)
+    views = layout.named(torch.zeros(layout.numel, device=device))
     for name, parameter in model.named_parameters():
         views[name].copy_(parameter.data)
         parameter.data = views[name]

@@ -31,8 +31,8 @@ def serial_through_the_cpu(spec: TrainSpec) -> Tensor:
     """Gradients of plain PyTorch on the GPU, updates on the CPU, where the shards make theirs."""
     setup = set_up(spec, None)
     data = setup.dataset
-    model, there = (build_model(spec.model, data.num_classes, data.image_shape, spec.seed) for _ in range(2))
-    draws, optimizer = replace_dropout(placed(there, setup.layout), spec.seed), torch_optimizer(spec, model)
+    model, there = (build_model(spec.model, data.facts.classes, data.facts.inputs, spec.seed) for _ in range(2))
+    draws, optimizer = replace_dropout(placed(there, setup), spec.seed), torch_optimizer(spec, model)
     plan = [(e, setup.order.examples(e, i)) for e in range(spec.epochs) for i in range(setup.order.minibatches)]
     for seen, batch in enumerate(data.batches(plan)):
         there.load_state_dict(dict(model.named_parameters()), strict=False)

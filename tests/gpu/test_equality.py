@@ -28,7 +28,7 @@ def serial(spec: TrainSpec) -> Tensor:
     """Plain PyTorch on the GPU: the gradients of sums accumulate, and are divided once. (P,) on the CPU."""
     setup = set_up(spec, None)
     data = setup.dataset
-    model = placed(build_model(spec.model, data.num_classes, data.image_shape, spec.seed), setup.layout)
+    model = placed(build_model(spec.model, data.facts.classes, data.facts.inputs, spec.seed), setup)
     draws, optimizer, schedule = replace_dropout(model, spec.seed), torch_optimizer(spec, model), setup.schedule
     seen = 0
     for step in steps(setup):
@@ -76,6 +76,22 @@ def test_fewer_bits_are_near_float32_and_the_same_on_any_number_of_workers(
     assert torch.equal(together.params, alone.params)
     assert not torch.equal(alone.params, exact.params)
     assert alone.loss == pytest.approx(exact.loss, rel=0.05)
+
+
+LANGUAGE = {
+    "data": {"name": "tests.gpu.nets:windows"}, "task": "language_model", "batch": 2, "epochs": 1,
+    "precision": "bfloat16", "optimizer": "adamw",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_attention_has_the_same_bits_on_any_number_of_workers_and_again(compiles: bool, tmp_path: Path) -> None:
+    """Its fast kernels have another form for that, which is slower."""
+    model = {"name": "gpt", "kwargs": {"layers": 2, "heads": 4, "width": 256}, "compile": compiles}
+    fields = LANGUAGE | {"model": model}
+    alone = train_alone(gpu_spec(1, 2, **fields), tmp_path / "alone")
+    assert torch.equal(train_alone(gpu_spec(1, 2, **fields), tmp_path / "again").params, alone.params)
+    assert torch.equal(train_together(gpu_spec(2, 2, **fields), tmp_path / "together").params, alone.params)
 
 
 def test_again_it_has_the_same_bits_and_other_layers_too(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.optim.one_pass import RULES, updated
 from trainers.algorithms.admm.step import Agent, Penalised
 from trainers.optim import compiled
 from trainers.optim.buffers import Buffers
@@ -15,12 +16,9 @@ from trainers.optim.optimizer import Optimizer
 from trainers.optim.optimizers.adam import kernel
 from trainers.optim.rule import initial_state
 from trainers.optim.update import Contribution, SliceUpdate
-from trainers.spec import AdamSpec, AdamWSpec, AnyOptimizer, MomentumSpec, NesterovSpec, SgdSpec
+from trainers.spec import AdamSpec, AdamWSpec, AnyOptimizer, MomentumSpec, SgdSpec
 
 CPU = torch.device("cpu")
-RULES = (SgdSpec(), MomentumSpec(), MomentumSpec(equation=10), NesterovSpec(momentum=0.8))
-NUMBERS = (0.0, -0.0, 1e-45, 1e-38, 3e38, float("inf"), float("nan"))
-"""Whose bits are easily lost."""
 
 
 @settings(deadline=None)  # the first of each rule may compile it
@@ -33,24 +31,11 @@ def test_one_pass_has_the_bits_of_the_operations(
     spec: AnyOptimizer, numel: int, seed: int, in_place: bool, divisors: list[float], scale: float, decay: float,
     edges: set[int],
 ) -> None:  # fmt: skip
-    rule, places = spec.build(), [min(16 * edge, numel) for edge in sorted(edges)]
+    places = [min(16 * edge, numel) for edge in sorted(edges)]
     exempt = tuple(slice(a, b) for a, b in zip(places[::2], places[1::2], strict=False) if a < b)
-    found = []
-    for is_compiled in (True, False):
-        generator = torch.Generator().manual_seed(seed)
-        vectors = torch.randn(3 + len(divisors), numel, generator=generator)
-        vectors[:, : len(NUMBERS)] = torch.tensor(NUMBERS)[:numel]
-        w, u, after, *gradients = vectors
-        current = Buffers(w, dict.fromkeys(rule.state_names, u))
-        following = current if in_place else Buffers(after, initial_state(rule, after))
-        update = SliceUpdate(Optimizer(rule, decay, exempt), numel, CPU)
-        assert update.in_one_pass or not numel
-        if not is_compiled:
-            update.in_one_pass.clear()
-        both = zip(gradients, divisors, strict=True)
-        all_ = [Contribution(TensorGradient(g), d, 0.1, scale=scale, decays=2, correction=0.5) for g, d in both]
-        update.apply(all_, current, following)
-        found.append([vector.numpy().view(np.int32) for vector in (*current.vectors, *following.vectors)])
+    fields = {"numel": numel, "in_place": in_place, "divisors": divisors, "scale": scale, "decay": decay, "seed": seed}
+    both = (updated(spec, CPU, passes=passes, exempt=exempt, **fields) for passes in (True, False))
+    found = [[vector.numpy().view(np.int32) for vector in vectors] for vectors in both]
     for mine, theirs in zip(*found, strict=True):
         assert np.array_equal(mine, theirs)
 

@@ -234,3 +234,11 @@ def test_the_server_ends_with_its_raylet() -> None:
     while server in servers():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_the_first_server_imports_no_ray() -> None:
+    """Which would take the number of a driver that is not its own."""
+    code = f"import sys\nfor name in {fork_server.LIBRARIES}: __import__(name)\nassert 'ray' not in sys.modules"
+    subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {fork_server.ROOT!r})\n{code}"], check=True
+    )

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainers import Mean, Measure, Sum, Task
+from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
+from trainers.models.objective import Loss, Objective
 from trainers.tasks.classification import Classification
 from trainers.tasks.language_model import IGNORED, LanguageModel
 from trainers.tasks.regression import Regression
@@ -91,3 +93,18 @@ def test_measures_add_up() -> None:
 def test_options_that_will_not_do(make: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         make()
+
+
+def test_another_loss_is_neither_weighed_nor_traced_as_the_one_that_it_replaces() -> None:
+    class Weighted(LanguageModel):
+        def loss_of(self, outputs: Tensor, data: Data) -> Loss:
+            return Loss(super().loss_of(outputs, data).total, 0.5 * len(data[1]))
+
+    class Named(LanguageModel):
+        pass
+
+    assert LanguageModel.is_traceable
+    assert Named.is_traceable
+    assert Named.weigh is LanguageModel.weigh
+    assert not Weighted.is_traceable
+    assert Weighted.weigh is Objective.weigh

@@ -42,6 +42,8 @@ class Batch:
     examples: Int64Array  # (B,): ids in the training set, or among those that are held out
     skipped: tuple[Skipped, ...] = ()
     """Examples that belong here and could not be read: they count as used, and weigh nothing."""
+    weight: float | None = None
+    """What the minibatch weighs, where that was seen before it went to its device."""
 
     @property
     def num_used(self) -> int:
@@ -109,6 +111,9 @@ class Dataset(ABC):
 
     fits_in_memory: bool
     """Whether the set is held as arrays; otherwise it is streamed through DataLoader processes."""
+
+    weigh: Callable[[Data], float | None] = staticmethod(lambda data: None)
+    """What a minibatch of the training set weighs, where that can be seen (`Objective.weigh`)."""
 
     def collate_by(self, collate: Callable[[], Collate]) -> None:
         """Have minibatches made of examples by what this gives; it is called in each loader process. Called before the

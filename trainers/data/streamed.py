@@ -77,9 +77,10 @@ class StreamedDataset(Dataset):
         if half.training not in self._loaders:
             self._loaders[half.training] = PlanLoader(half, half.processes, half.seed)
         for loaded in self._loaders[half.training].run(plan):
+            weight = self.weigh(loaded.data) if half.training and len(loaded.examples) else None
             with self._delivery.beside():
-                batch = Batch(half.finished(loaded, self._device), loaded.epoch, loaded.examples, loaded.skipped)
-            yield self._delivery.delivered(batch)
+                data = half.finished(loaded, self._device)
+            yield self._delivery.delivered(Batch(data, loaded.epoch, loaded.examples, loaded.skipped, weight))
 
 
 class Half(Loads, ABC):

@@ -44,6 +44,7 @@ class LabelLoss(Supervised):
     2016), 0 to 1. class_weights: likewise, what each class weighs; None: all the same.
     """
 
+    is_traceable = True
     class_weights: ClassWeights | None = None
 
     def __init__(self, name: LossName = "cross_entropy", label_smoothing: float = 0.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -14,14 +14,26 @@ from trainers.data.batches import Data
 Model = Callable[..., Any]
 
 
-@dataclass(frozen=True)
 class Loss:
     """What a minibatch costs under a model."""
 
-    total: Tensor
-    """(), the sum of the loss over the units of the minibatch; autograd goes back from here."""
-    weight: float
-    """How many units that is: examples, tokens that count, boxes."""
+    def __init__(self, total: Tensor, weight: float | Tensor) -> None:
+        """
+        Args:
+            total: (), the sum of the loss over the units of the minibatch; autograd goes back from here.
+            weight: How many units that is: examples, tokens that count, boxes. Of a tensor () on a GPU nobody waits for
+                it before it is read.
+        """
+        self.total, self._weight = total, weight
+
+    @property
+    def weight(self) -> float:
+        """How many units the total is of."""
+        return float(self._weight)
+
+    def of(self, total: Tensor) -> Loss:
+        """The same with another total."""
+        return Loss(total, self._weight)
 
 
 @dataclass(frozen=True)
@@ -51,9 +63,25 @@ class Objective(ABC):
     """The loss of a minibatch. An update divides the sum of gradients once by the weight of the whole minibatch, over
     all virtual workers, so that it is exact where minibatches weigh differently."""
 
+    is_traceable: ClassVar[bool] = False
+    """Whether `loss` computes with tensors only and changes nothing, so that it can be compiled with the model: then
+    logits need not be written to memory and read again."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Of another loss nobody knows whether it can be traced, or what it weighs, unless it says so itself."""
+        super().__init_subclass__(**options)
+        if vars(cls).keys() & {"loss", "loss_of"}:
+            for name in {"is_traceable", "weigh"} - vars(cls).keys():
+                setattr(cls, name, vars(Objective)[name])
+
     @property
     def weight_per_example(self) -> float | None:
         """What each example weighs, if all weigh the same: then workers need not tell each other. None: `loss` says."""
+        return None
+
+    def weigh(self, data: Data) -> float | None:
+        """What a minibatch weighs, if that is seen without the model; asked before it goes to a GPU, which nobody then
+        waits for. None: `loss` says."""
         return None
 
     @abstractmethod

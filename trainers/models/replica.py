@@ -7,8 +7,8 @@ each gradient directly into a flat vector of the caller's, for instance a slot i
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.names import PrecisionName
 from trainers.models.objective import Loss, Objective, Supervised, Total
 from trainers.models.passes.before_use import BeforeUse
-from trainers.models.passes.compiled import compiled
+from trainers.models.passes.compiled import Cost, compiled
+from trainers.models.passes.deterministic import is_deterministic, strictly
 from trainers.models.passes.precision import REDUCED, answer_in_float32, computing_in, in_float32
 from trainers.models.products.choice import Choice
 from trainers.models.products.multiply import Products
@@ -31,6 +32,10 @@ from trainers.spans import span
 HOOKED = 64 * 1024
 """Elements of a parameter from which on its gradient is moved on a CPU while it is in the cache, so that its memory is
 free for the layers below; the others wait for the end of the backward pass."""
+
+
+UNKNOWN = -1
+"""A virtual rank whose buffers nobody keeps."""
 
 
 class Replica:
@@ -76,7 +81,9 @@ class Replica:
         if precision in REDUCED:
             answer_in_float32(self.model)
         self.compiles = compiles
-        self.compiled: nn.Module | None = None  # once it has been trained
+        self.compiled: Callable[..., Any] | None = None  # once it has been trained
+        self.costs = False  # whether its loss is compiled with it
+        self.is_strict = None if device.type == "cuda" else False  # whether kernels without a deterministic form raise
         self.compiled_s = 0.0  # what its first minibatch took
         if device.type == "cpu" and precision not in REDUCED and not compiles:  # products of our own are of float32
             for module in self.model.modules():
@@ -131,11 +138,35 @@ class Replica:
         """
         if not len(batch):
             return self._nothing(into, on_ready, on_weight)
+        if self.is_strict is None:
+            self.is_strict = self._can_be_strict(params, batch)
+        with strictly(self.is_strict):
+            return self._gradient(params, batch, into, mean, virtual_rank, on_ready, on_weight)
+
+    def _can_be_strict(self, params: Tensor, batch: Batch) -> bool:
+        """Whether all kernels of the model have a deterministic form, by a pass that is thrown away."""
+        self.is_strict = False
+        found = is_deterministic(lambda: self.gradient(params, batch, torch.empty_like(params), virtual_rank=UNKNOWN))
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        self.buffers.pop(UNKNOWN, None)
+        return found
+
+    def _gradient(
+        self,
+        params: Tensor,
+        batch: Batch,
+        into: Tensor,
+        mean: bool,
+        virtual_rank: int,
+        on_ready: Callable[[str], None] | None,
+        on_weight: Callable[[float], None] | None,
+    ) -> Total:
         self.point_to_vector(params)
         with span("forward"), self._at(batch, virtual_rank):
-            loss = self.objective.loss(self._trained(), on_device(batch.data, self.device))
+            loss = self._loss(batch)
             if loss.total.dtype in REDUCED.values():
-                loss = replace(loss, total=in_float32(loss.total))
+                loss = loss.of(in_float32(loss.total))
         if on_weight is not None:
             on_weight(loss.weight)
         scale = self.loss_scale * (scale_of(loss.weight) if mean else 1.0)
@@ -151,11 +182,19 @@ class Replica:
                     on_ready(name)
         return Total.of(loss)
 
-    def _trained(self) -> nn.Module:
-        """What computes in training as the model does."""
+    def _loss(self, batch: Batch) -> Loss:
+        """Of a minibatch in training; compiled with the model where it depends on nothing but tensors."""
+        data, weight, each = on_device(batch.data, self.device), batch.weight, self.objective.weight_per_example
+        if weight is None and each is not None:
+            weight = each * len(batch)
         if self.compiles and self.compiled is None:
-            self.compiled = compiled(self.model)
-        return self.model if self.compiled is None else self.compiled
+            self.costs = self.objective.is_traceable and weight is not None
+            self.compiled = compiled(Cost(self.model, self.objective) if self.costs else self.model)
+        if self.compiled is not None and self.costs:
+            assert weight is not None
+            return Loss(self.compiled(data), weight)
+        loss = self.objective.loss(self.compiled or self.model, data)
+        return loss if weight is None else Loss(loss.total, weight)
 
     def _nothing(
         self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None
@@ -185,7 +224,7 @@ class Replica:
         assert isinstance(self.objective, Supervised)
         with span("forward"), computing_in(self.precision, self.device):
             loss = self.objective.loss_of(outputs, on_device(batch.data, self.device))
-        return replace(loss, total=in_float32(loss.total))
+        return loss.of(in_float32(loss.total))
 
     def backward(
         self,

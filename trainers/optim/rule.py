@@ -60,7 +60,7 @@ class Mean:
 
 
 class OnePass(Protocol):
-    """A rule on a CPU that goes over memory once, from the sum of the gradients on, with the bits of its operations."""
+    """A rule that goes over memory once, from the sum of the gradients on, with the bits of its operations."""
 
     def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
         """Write the version after `current` into `following`, which may be the same memory; total (n,) is only read."""
@@ -76,8 +76,8 @@ class UpdateRule(Rule, ABC):
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         """Write the version after `current` into `following`, which may be the same memory; g (n,) is only read."""
 
-    def in_one_pass(self) -> OnePass | None:
-        """The same in one pass; None where it has no such form."""
+    def in_one_pass(self, device: torch.device) -> OnePass | None:
+        """The same in one pass on this device; None where it has no such form. A GPU has triton."""
         return None
 
 

@@ -4,6 +4,7 @@ This reads a gradient of many megabytes only once, at the speed of the memory. O
 read and write it again.
 """
 
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,16 +93,18 @@ class SliceUpdate:
         self.compensated = torch.empty(0 if optimizer.late is None else longest, device=device)
         self.sees_steps = optimizer.late is not None and optimizer.late.sees_steps
         self.before = torch.empty(longest if self.sees_steps else 0, device=device)
-        self.in_one_pass = self._compiled() if device.type == "cpu" else {}
+        self.in_one_pass = self._compiled(device)
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
 
-    def _compiled(self) -> dict[Rule, OnePass]:
+    def _compiled(self, device: torch.device) -> dict[Rule, OnePass]:
         """The compiled form of each rule that has one, where a gradient needs nothing but what that does."""
         clip = self.optimizer.clip
         if self.optimizer.late is not None or (clip is not None and clip.value is not None):
             return {}
+        if device.type != "cpu" and importlib.util.find_spec("triton") is None:
+            return {}
         rules = {piece.group.rule for piece in self.pieces}
-        found = {rule: rule.in_one_pass() for rule in rules if isinstance(rule, UpdateRule)}
+        found = {rule: rule.in_one_pass(device) for rule in rules if isinstance(rule, UpdateRule)}
         return {rule: compiled for rule, compiled in found.items() if compiled is not None}
 
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:

@@ -30,14 +30,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIBRARIES = ("numpy", "pydantic", "safetensors", "torch", "trainers.spec", "trainers.optim.optimizers.momentum.kernel")
-"""With one rule that Numba has compiled: what Numba sets up for the first takes 0.4 CPU seconds and 92 MB, which each
+LIBRARIES = (
+    "numpy", "pydantic", "safetensors", "torch", "trainers.spec", "trainers.optim.optimizers.momentum.kernel",
+    "trainers.training.loop", "trainers.collectives.shared_memory", "trainers.parameter_server.shared_memory",
+    "pyarrow.compute", "requests", "jsonschema", "psutil", "filelock", "google.protobuf.descriptor_pb2", "uvloop",
+    "trainers.prediction", "trainers.spec.advice", "trainers.runtime.event_log", "trainers.runtime.cluster.own_ray",
+    "trainers.runtime.code_package", "trainers.runtime.metrics_aggregator", "trainers.runtime.topology",
+    "trainers.runtime.actors.usage", "trainers.runtime.control.judges.divergence",
+)  # fmt: skip
+"""All that an actor needs and that does not import Ray, what Ray itself imports too: each driver's server would take
+0.6 s for it while the run waits.
+
+With one rule that Numba has compiled: what Numba sets up for the first takes 0.4 CPU seconds and 92 MB, which each
 worker would otherwise have for itself."""
 RAY = (
     "ray._private.node", "ray.actor",
     "trainers.runtime.coordinator", "trainers.runtime.actors.evaluator", "trainers.runtime.actors.shard",
-    "trainers.runtime.actors.worker", "trainers.training.loop", "trainers.collectives.shared_memory",
-    "trainers.parameter_server.shared_memory",
+    "trainers.runtime.actors.worker",
 )  # fmt: skip
 RAYLET, DRIVER = "RAY_RAYLET_PID", "RAY_JOB_ID"
 EARLY = "MILLRACE_FORK_SERVER"
@@ -246,8 +255,10 @@ def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Reques
     except OSError:
         return None  # another was faster
     server.listen(128)  # before the imports: those that ask meanwhile are served after them
+    gc.disable()  # what is imported stays
     for name in imports:
         __import__(name)
+    gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, all pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them

@@ -23,6 +23,7 @@ TOP5_FROM = 20
 class Classification(LabelLoss, Task):
     """A model gives logits (B, classes) for inputs (B, ...), and each input has one label."""
 
+    is_traceable = True
     headline: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     evaluated: ClassPart | None = None

@@ -23,6 +23,8 @@ class LanguageModel(Supervised, Task):
     whole minibatch.
     """
 
+    is_traceable = True
+
     @property
     def weight_per_example(self) -> float | None:
         """The window's length where no window is padded."""
@@ -43,7 +45,13 @@ class LanguageModel(Supervised, Task):
             raise ValueError(f"the model gives {found} for {len(targets)} windows; it must give logits {wanted}")
         flat = outputs.reshape(-1, outputs.shape[-1])
         total = F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORED, reduction="sum")
-        return Loss(total, int((targets != IGNORED).sum()) if self.facts.padded else targets.numel())
+        return Loss(total, self._counting(targets))
+
+    def weigh(self, data: Data) -> float:
+        return float(self._counting(data[1]))
+
+    def _counting(self, targets: Tensor) -> float | Tensor:
+        return (targets != IGNORED).sum() if self.facts.padded else targets.numel()
 
     def metrics(self, model: Model, data: Data) -> Mapping[str, Measure]:
         loss = self.loss(model, data)

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from trainers.errors import SpecRejected
+from trainers.models.passes.deterministic import ask_for_deterministic_kernels
 from trainers.spec import TrainSpec
 
 
@@ -20,11 +21,8 @@ def choose_device(spec: TrainSpec) -> torch.device:
         raise SpecRejected("device: there is no GPU on this worker's node; set device: cpu and workers.gpus: 0")
     if not wants:
         return torch.device("cpu")
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    ask_for_deterministic_kernels()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = spec.precision == "tf32"
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Nothing here reads what nobody wrote.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device("cuda", 0)  # Ray shows a worker only the GPUs that are its own
 
 

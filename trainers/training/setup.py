@@ -28,7 +28,7 @@ from trainers.models.passes.compiled import check_compiler
 from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.passes.precision import emulated
 from trainers.models.passes.recomputed import recompute
-from trainers.models.replica import Replica
+from trainers.models.replica import UNKNOWN, Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
 from trainers.optim.buffers import Buffers, State
@@ -304,6 +304,7 @@ def set_up(
         layout = lay_out(model, num_shards, spec.ps.placement, channels_last, spec.optimizer.whole)
     except ValueError as error:
         raise SpecRejected(f"ps.shards: {error}") from error
+    dataset.weigh = task.weigh
     draws = replace_dropout(model, spec.seed)
     recompute(model, spec.model.checkpoint_activations)
     try:
@@ -380,12 +381,12 @@ def check(setup: Setup) -> None:
     batch = next(iter(setup.dataset.batches([(0, tried)])))
     begun = time.perf_counter()
     try:
-        setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=-1)
+        setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=UNKNOWN)
         setup.replica.compiled_s = time.perf_counter() - begun if compiles else 0.0
     except Exception as error:
         raise _does_not_train(spec, error) from error
     finally:
-        setup.replica.buffers.pop(-1, None)
+        setup.replica.buffers.pop(UNKNOWN, None)
         setup.replica.is_as_built = True  # nothing was updated
 
 

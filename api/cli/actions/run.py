@@ -26,6 +26,8 @@ class RunRequest:
     as_json: bool
     trace: int = 0
     """How many steps of a job are recorded once it trains."""
+    dashboard: bool = False
+    """Whether a Ray of our own has its dashboard."""
 
 
 def run_here(context: CliContext, request: RunRequest) -> int:
@@ -41,7 +43,10 @@ def run_here(context: CliContext, request: RunRequest) -> int:
     runs = context.runs()
     needs = runs.needs(spec.train)
     try:
-        with Interrupts() as interrupts, context.cluster(request.address, needs, request.num_cpus) as info:
+        with (
+            Interrupts() as interrupts,
+            context.cluster(request.address, needs, request.num_cpus, request.dashboard) as info,
+        ):
             if (why := context.growth(request.address).refuses(spec.train, runs.total_resources())) is not None:
                 complain(f"{request.spec_file}: /workers: {why}")
                 return BAD_INPUT

@@ -87,6 +87,9 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
         trace: Annotated[
             int, typer.Option(min=0, max=100, metavar="STEPS", help="Record so many steps of a worker. [none]")
         ] = 0,
+        dashboard: Annotated[
+            bool, typer.Option("--dashboard", help="Start Ray's dashboard too, which takes a second or two.")
+        ] = False,
         dry_run: DryRunOption = False,
         output: OutputOption = Output.text,
     ) -> None:
@@ -97,7 +100,8 @@ def _add_run(app: typer.Typer, context: CliContext) -> None:
         if dry_run:
             print_checked(read_job(spec_file, sets or []), output is Output.json)
             return
-        request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, output is Output.json, trace)
+        as_json = output is Output.json
+        request = RunRequest(spec_file, sets or [], address, run_dir, num_cpus, as_json, trace, dashboard)
         raise typer.Exit(run_here(context, request))
 
 

@@ -42,7 +42,9 @@ def cli_context(runs: FakeRuns, runs_dir: Path, server: str = "http://127.0.0.1:
     """A command line around fake runs."""
 
     @contextlib.contextmanager
-    def cluster(address: str | None, needs: Resources, num_cpus: int | None) -> Iterator[ClusterInfo]:
+    def cluster(
+        address: str | None, needs: Resources, num_cpus: int | None, dashboard: bool = True
+    ) -> Iterator[ClusterInfo]:
         yield ClusterInfo(address or "192.0.2.1:6379", "http://127.0.0.1:8265")
 
     def refuse(*_: object) -> None:

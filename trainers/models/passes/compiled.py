@@ -10,11 +10,13 @@ import threading
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from trainers.data.batches import Data
 from trainers.data.loading.files import COMPILED
 from trainers.errors import SpecRejected
 from trainers.models.dropout import ExampleDropout
+from trainers.models.objective import Objective
 
 SHAPES = 64
 """Of minibatches that are compiled, each by itself; more fail the run, for torch would go on without compiling."""
@@ -25,6 +27,17 @@ _compiling = threading.Event()
 def is_compiling() -> bool:
     """Whether this process compiles: it waits for a compiler then, which uses the CPU in its place."""
     return _compiling.is_set()
+
+
+class Cost(nn.Module):
+    """From a minibatch to the sum of its losses, ()."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, data: Data) -> Tensor:
+        return self.objective.loss(self.model, data).total
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -42,7 +55,7 @@ def compiled(model: nn.Module) -> nn.Module:
         callback_handler.register_end_callback(_ends)
     tracing.recompile_limit, tracing.fail_on_recompile_limit_hit = SHAPES, True
     for module in model.modules():
-        if isinstance(module, ExampleDropout):
+        if isinstance(module, ExampleDropout) and module.p:
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign, no-untyped-call]
     # Precompiled headers would lie in torch's own folder, where another user may have left some.
     options: dict[str, Any] = {"deterministic": True, "compile_threads": 1, "cpp_cache_precompile_headers": False}

@@ -28,15 +28,16 @@ _own: list[tuple[ClusterInfo, list[tuple[int, int]]]] = []
 
 
 @contextlib.contextmanager
-def embedded(num_cpus: int | None = None, at_least: int = 2) -> Iterator[ClusterInfo]:
+def embedded(num_cpus: int | None = None, at_least: int = 2, dashboard: bool = False) -> Iterator[ClusterInfo]:
     """A Ray on this machine for this process alone; nothing of it is left at the end.
 
     Args:
         num_cpus: Logical CPUs; by default as many as the machine has.
         at_least: The fewest by default: logical CPUs do no more than limit how many actors may start.
+        dashboard: With Ray's dashboard, which takes a second or two to start.
     """
     before = descendants(os.getpid())
-    info, temp, server = _start_embedded(num_cpus or max(default_cpus(), at_least))
+    info, temp, server = _start_embedded(num_cpus or max(default_cpus(), at_least), dashboard)
     try:
         give_way(os.getpid())
         _own.append((info, [process for process in descendants(os.getpid()) if process not in before]))
@@ -79,7 +80,7 @@ def ensure_own_ray() -> None:
         )
 
 
-def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path, contextlib.ExitStack]:
+def _start_embedded(num_cpus: int, dashboard: bool) -> tuple[ClusterInfo, Path, contextlib.ExitStack]:
     """A Ray for this process, its temporary folder, and its fork server. What a start that failed has left is
     removed."""
     for left in reversed(range(STARTS)):
@@ -91,7 +92,7 @@ def _start_embedded(num_cpus: int) -> tuple[ClusterInfo, Path, contextlib.ExitSt
                 info = initialise(
                     address="local",
                     num_cpus=num_cpus,
-                    include_dashboard=True,
+                    include_dashboard=dashboard,
                     dashboard_host=LOOPBACK,
                     _temp_dir=str(temp),
                 )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainers.optim.buffers import Buffers
-from trainers.optim.rule import Step, UpdateRule
+from trainers.optim.rule import Mean, OnePass, Step, UpdateRule
 
 
 class Adam(UpdateRule):
@@ -25,9 +25,23 @@ class Adam(UpdateRule):
         self.betas, self.epsilon, self.kernel = betas, epsilon, kernel.adam
 
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
-        (self._on_device if g.is_cuda else self._in_one_pass)(current, g, following, step)
+        (self._on_device if g.is_cuda else self._on_cpu)(current, g, following, step)
 
-    def _in_one_pass(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
+    def in_one_pass(self, device: torch.device) -> OnePass | None:
+        if device.type == "cpu":
+            return None
+        from trainers.optim.compiled_on_gpu import CompiledOnGpu
+        from trainers.optim.optimizers.adam import gpu_kernel
+
+        logs = {f"LOG_B{i}": math.log(b) if b else -math.inf for i, b in enumerate(self.betas, 1)}
+        return CompiledOnGpu(gpu_kernel.adam, self.state_names, self._constants, self.decouples_decay, **logs)
+
+    def _constants(self, step: Step, of: Mean) -> tuple[float, ...]:
+        """Of the kernel for GPUs."""
+        (b1, b2), keep = self.betas, 1 - step.lr * of.decay if self.decouples_decay else 1.0
+        return keep, step.lr, 1 - b1, b2, 1 - b2, self.epsilon
+
+    def _on_cpu(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         (b1, b2), before = self.betas, current.state["step"].numpy()
         t = float(before[0] or before.max()) + 1 if before.size else 1.0  # between two parameters there may be zeros
         bounds = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), before.size]

@@ -19,7 +19,12 @@ class Momentum(UpdateRule):
         u = torch.mul(current.state["momentum"], self.m, out=following.state["momentum"]).add_(g)
         torch.add(current.params, u, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> OnePass:
+    def in_one_pass(self, device: torch.device) -> OnePass:
+        if device.type == "cuda":
+            from trainers.optim.compiled_on_gpu import CompiledOnGpu
+            from trainers.optim.optimizers.momentum import gpu_kernel
+
+            return CompiledOnGpu(gpu_kernel.momentum, self.state_names, lambda step, _: (step.lr, self.m))
         from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.momentum import kernel
 
@@ -40,7 +45,12 @@ class Velocity(UpdateRule):
         v = torch.mul(current.state["velocity"], self._m(step), out=following.state["velocity"]).add_(g, alpha=step.lr)
         torch.sub(current.params, v, out=following.params)
 
-    def in_one_pass(self) -> OnePass:
+    def in_one_pass(self, device: torch.device) -> OnePass:
+        if device.type == "cuda":
+            from trainers.optim.compiled_on_gpu import CompiledOnGpu
+            from trainers.optim.optimizers.momentum import gpu_kernel
+
+            return CompiledOnGpu(gpu_kernel.velocity, self.state_names, lambda step, _: (step.lr, self._m(step)))
         from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.momentum import kernel
 

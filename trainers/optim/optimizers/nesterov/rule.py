@@ -20,7 +20,12 @@ class Nesterov(UpdateRule):
         ahead = torch.add(g, u, alpha=self.m, out=spare(current, following))
         torch.add(current.params, ahead, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> OnePass:
+    def in_one_pass(self, device: torch.device) -> OnePass:
+        if device.type == "cuda":
+            from trainers.optim.compiled_on_gpu import CompiledOnGpu
+            from trainers.optim.optimizers.nesterov import gpu_kernel
+
+            return CompiledOnGpu(gpu_kernel.nesterov, self.state_names, lambda step, _: (step.lr, self.m))
         from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.nesterov import kernel
 

@@ -13,7 +13,12 @@ class Sgd(UpdateRule):
     def apply(self, current: Buffers, g: Tensor, following: Buffers, step: Step) -> None:
         torch.add(current.params, g, alpha=-step.lr, out=following.params)
 
-    def in_one_pass(self) -> OnePass:
+    def in_one_pass(self, device: torch.device) -> OnePass:
+        if device.type == "cuda":
+            from trainers.optim.compiled_on_gpu import CompiledOnGpu
+            from trainers.optim.optimizers.sgd import gpu_kernel
+
+            return CompiledOnGpu(gpu_kernel.sgd, self.state_names, lambda step, _: (step.lr,))
         from trainers.optim.compiled import Compiled  # Numba takes a third of a second to import
         from trainers.optim.optimizers.sgd import kernel
 
