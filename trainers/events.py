@@ -251,6 +251,9 @@ class Result(BaseModel):
     """Minibatches whose gradients came too late for their step (backup workers)."""
     lost_updates: int = 0
     """Acknowledged updates that shards without a second copy (`ps.replicas: 1`) lost when they died."""
+    unsent_examples: int = 0
+    """Examples that workers, or groups, with `push: delta` or `easgd` had been leased at most when they were lost, or
+    cut off for too long, before they had sent what these changed. They were trained again."""
     skipped: tuple[int, ...] = ()
     """Training examples that could not be read and were skipped (`data.on_error: skip`)."""
     model_path: str | None

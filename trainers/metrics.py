@@ -43,6 +43,9 @@ class StepCounters(BaseModel):
     push_latency: LatencyCounts = {}
     """How many of the pushes took how long, from handing over to the last shard's acknowledgement, likewise. A worker
     hears of it when it next waits for the shards: where it computes first, that is in it."""
+    apart_steps: int = 0
+    """Steps that workers made since the last report while their group was cut off from the shards
+    (`algorithm.apart_s`)."""
     shuffled_bytes: int = 0
     """Of `sent_bytes`, those of training examples that moved to another worker."""
     halo_bytes: int = 0

@@ -85,6 +85,16 @@ def sent_bytes(name: str) -> int:
     return int(json.loads(link)[0]["stats64"]["tx"]["bytes"])
 
 
+def cut(name: str) -> None:
+    """Take a node off the network."""
+    _tell("ip", "-n", name, "link", "set", CABLE, "down")
+
+
+def mend(name: str) -> None:
+    """Put it back."""
+    _tell("ip", "-n", name, "link", "set", CABLE, "up")
+
+
 @contextmanager
 def nodes(mbit_per_s: float, count: int = 2, cpus: int = 1) -> Iterator[tuple[str, ...]]:
     """A Ray of so many nodes of so many CPUs each with links between them; their namespaces. This process is on the

@@ -103,6 +103,32 @@ def test_close_from_another_thread_wakes_this_worker(stores: Stores) -> None:
         assert cluster.run(waits) == ["closed"]
 
 
+def test_a_worker_hears_whether_its_fetch_was_answered_and_waits_no_longer_than_it_wants(stores: Stores) -> None:
+    """The shards do not answer before another worker's clock is there. Only over a network one can be cut off."""
+    if stores.kind not in ("process_group", "object_store"):
+        pytest.skip("nobody is cut off within a process or a node")
+    may_push = threading.Event()
+
+    def asks(store: ParameterStore) -> list[bool]:
+        push(store, 1, 0.0, clock=1)
+        asked = store.fetch(min_clock=1)
+        found = [store.answers(0.0), store.answers(0.05)]
+        may_push.set()
+        found += [store.answers(TIMEOUT_S), store.answers(0.0)]
+        assert bool((asked.wait().params == 1).all())
+        store.leave()
+        return found
+
+    def pushes(store: ParameterStore) -> list[bool]:
+        assert may_push.wait(TIMEOUT_S)
+        push(store, 0, 1.0, clock=1)
+        store.leave()
+        return []
+
+    with stores.cluster(2, Setting(num_shards=2)) as cluster:
+        assert cluster.run(asks, pushes) == [[False, False, True, True], []]
+
+
 def test_a_newcomer_counts_from_where_the_slowest_is(stores: Stores) -> None:
     """Staleness 1: it neither holds up the others, who are far ahead of zero, nor runs ahead of them."""
     start = 40

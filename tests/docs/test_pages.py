@@ -160,6 +160,8 @@ def test_every_spec_that_is_shown_reads_well_and_says_what_its_example_says() ->
     assert (len(configurations(swept)), swept.varies_batch) == (1, False)
     groups = read_spec(shown.pop(("algorithms/mixed", "Two levels"))).train
     assert groups.algorithm.traits.num_pushers(groups.workers.count) == 2
+    region = read_spec(shown.pop(("algorithms/mixed", "A region that is cut off"))).train
+    assert region.algorithm.traits.apart_s == 600
     assert not shown
 
 

@@ -50,12 +50,13 @@ class Raylets:
         self.nodes = [self.cluster.add_node(num_cpus=CPUS) for _ in range(count)]
         trainers.attach(self.cluster.address)
 
-    def remove_one(self, watched: Watched, of: str = "workers") -> None:
+    def remove_one(self, watched: Watched, of: str = "workers", but: str = "") -> None:
         """Kill a raylet with all its workers, on which some or a shard was, but not that on which Ray has put the
-        coordinator."""
+        coordinator, nor one on which others were."""
         (actors,) = watched.of("actors")
         holder = state.actor_table(actor_id=actors["coordinator"]["actor_id"])["Address"]["NodeID"]
-        used = {actor["node_id"] for actor in actors[of]} - {holder}
+        kept = {holder, *(actor["node_id"] for actor in actors.get(but, ()))}
+        used = {actor["node_id"] for actor in actors[of]} - kept
         node = next(node for node in self.nodes if node.node_id in used)
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
@@ -138,6 +139,25 @@ def object_store(folder: Path) -> dict[str, Any]:
         watched.end()
         places = {kind: [one["node_id"] for one in actors[kind]] for kind in ("workers", "shards")}
         return outcome(watched) | places | {"pushed_bytes": sum(step["pushed_bytes"] for step in watched.of("step"))}
+    finally:
+        raylets.close()
+
+
+def region(folder: Path) -> dict[str, Any]:
+    """Local steps of the workers of each of two nodes together, with a shard on one of these; the other is removed."""
+    raylets = Raylets(2)
+    try:
+        algorithm = {"name": "mixed", "push": "delta", "steps": 4, "outer": "average", "apart_s": 600}
+        fields: dict[str, Any] = {"workers": {"count": 4, "virtual": 4, "min": 1}, "epochs": 30, "algorithm": algorithm}
+        watched = start("region", spec(folder / "plan", ps={"shards": 1, "replicas": 1}, **fields), folder / "run")
+        has_trained(watched)
+        raylets.remove_one(watched, but="shards")
+        resized(watched, 2)
+        hurry(folder / "plan")
+        watched.end()
+        warnings = [line["message"] for line in watched.of("log") if "was not sent" in line["message"]]
+        unsent = watched.of("result")[0]["unsent_examples"]
+        return outcome(watched) | {"unsent_examples": unsent, "warnings": warnings}
     finally:
         raylets.close()
 
@@ -292,6 +312,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "composed": composed,
     "stopped": stopped,
     "object_store": object_store,
+    "region": region,
     "downpour_shard": downpour_shard,
     "sync_shard": sync_shard,
     "uncopied": uncopied,

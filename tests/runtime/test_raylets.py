@@ -51,6 +51,16 @@ def test_processes_that_are_stopped_on_other_nodes_are_found_and_replaced(tmp_pa
     assert found["equal"]
 
 
+def test_a_region_that_leaves_for_good_costs_what_it_had_not_sent(tmp_path: Path) -> None:
+    found = played("region", tmp_path)
+    assert found["end"]["state"] == "SUCCEEDED", found
+    assert len(found["faults"]) == 2, found["faults"]
+    assert found["audited"]
+    assert found["epochs"] == 30
+    assert found["unsent_examples"] > 0
+    assert found["warnings"], "it is told"
+
+
 @pytest.mark.slow
 def test_downpour_through_the_object_store_loses_a_worker_a_shard_and_a_node(tmp_path: Path) -> None:
     found = played("object_store", tmp_path)

@@ -77,6 +77,8 @@ class StepReport:
     """The loss summed over the worker's examples, with their weight."""
     examples: int
     learning_rate: float
+    is_apart: bool = False
+    """Whether the worker, or its group, was cut off from the shards."""
     dropped: int = 0
     """Minibatches whose gradients came too late and were discarded: their examples still have to be trained."""
     delays: tuple[int, ...] = ()

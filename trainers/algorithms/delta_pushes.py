@@ -32,7 +32,8 @@ class DeltaPushes(Algorithm):
         self.one = self._local_step()
         x = torch.zeros_like(self.one.gradient)
         self.own = Buffers(x, context.optimizer.initial_state(x))
-        self.theta: Tensor  # (P,) as fetched
+        self.theta: Tensor  # (P,) as fetched, or where the round began if it began apart
+        self.is_apart = False  # whether this round, or the one that it goes on with, began without the shards
 
     def step(self, work: Work) -> StepReport:
         if self.rounds.made == 0:
@@ -41,9 +42,10 @@ class DeltaPushes(Algorithm):
         total = self._gradient(work)
         with span("update"):
             self.one.apply(self.own, lr, self.rounds.seen)
-        if self.rounds.count(work, self._examples(work)):
+        ends, is_apart = self.rounds.count(work, self._examples(work)), self.is_apart
+        if ends and (work.ends_lease or self._is_heard()):
             self._end_round(work.epoch)
-        return StepReport(total, work.examples, lr, norms=self.one.limit.taken())
+        return StepReport(total, work.examples, lr, norms=self.one.limit.taken(), is_apart=is_apart)
 
     def finish(self) -> None:
         self.rounds.leave()
@@ -62,6 +64,10 @@ class DeltaPushes(Algorithm):
         """That of a step at one's own parameters, where `self.one` takes it from. Returns this worker's summed loss."""
         (minibatch,) = work.minibatches
         return self.one.compute(self.own.params, minibatch)
+
+    def _is_heard(self) -> bool:
+        """Whether the shards can be told of the round that is over; else it goes on."""
+        return True
 
     def _examples(self, work: Work) -> int:
         """That a step trains."""

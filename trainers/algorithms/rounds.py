@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from trainers.algorithms.base import Context, Work, oldest_clock
-from trainers.parameter_server.protocol import Push
+from trainers.links.handle import Handle
+from trainers.parameter_server.protocol import Fetched, Push
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.spans import span
 
@@ -19,18 +20,29 @@ class Rounds:
         self.steps, self.max_staleness = steps, max_staleness
         self.clock = 0 if self.store is None else self.store.clock_at_start
         self.first, self.last, self.made, self.examples = 0, 0, 0, 0  # of this round: its minibatches, steps, examples
+        self.asked: Handle[Fetched] | None = None  # a fetch under way
         self.seen = 0  # examples, by which the learning rate goes: the shards' at the last fetch, and those since
 
     def fetch(self) -> Tensor:
         """(P,) from the shards, to be read only, until the next fetch."""
+        self.ask()
+        return self.take()
+
+    def ask(self) -> None:
+        """Begin to fetch."""
         assert self.store is not None
+        self.asked = self.store.fetch(oldest_clock(self.clock, self.max_staleness))
+
+    def take(self) -> Tensor:
+        """What was asked for, as `fetch` has it."""
+        assert self.asked is not None
         with span("fetch"):
-            fetched = self.store.fetch(oldest_clock(self.clock, self.max_staleness)).wait()
-        self.seen = fetched.examples + self.examples
+            fetched = self.asked.wait()
+        self.asked, self.seen = None, fetched.examples + self.examples
         return fetched.params
 
     def count(self, work: Work, examples: int) -> bool:
-        """Count a step, of so many examples. Whether the round is over, and is to be pushed."""
+        """Count a step, of so many examples. Whether the round is over. One that is not pushed then goes on."""
         index = work.minibatches[0].index
         if self.made == 0:
             self.first = index
@@ -38,7 +50,7 @@ class Rounds:
         self.made += 1
         self.examples += examples
         self.seen += examples
-        return self.made == self.steps or work.ends_lease
+        return self.made % self.steps == 0 or work.ends_lease
 
     def push(self, epoch: int, change: Tensor) -> None:
         """End the round with `change`, (P,), which the shards take for a gradient."""

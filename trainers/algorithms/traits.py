@@ -33,6 +33,8 @@ class Traits:
     push gradients, and `optimizer` is the shards'."""
     group: int | None = 1
     """Asynchronous: workers whose mean gradient makes one update; None where that is known with the nodes only."""
+    apart_s: float = 0.0
+    """Asynchronous: seconds for which a worker, or a group, that does not reach the shards goes on by itself."""
     steps_alone: bool = False
     """Synchronous: whether each virtual worker makes several updates of its own between two averages."""
     averaged_each_step: int = 1

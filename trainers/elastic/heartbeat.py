@@ -163,19 +163,22 @@ class HeartbeatHistory:
         """Whether somebody should look at its process."""
         return now_s - self.heard_s >= SILENCE_S
 
-    def fault(self, now_s: float, read_within_s: float) -> str | None:
-        """Why the actor counts as hung; None while it does not. read_within_s: How long it may read one example."""
+    def fault(self, now_s: float, read_within_s: float, deaf_s: float = DEAF_S) -> str | None:
+        """Why the actor counts as hung; None while it does not.
+
+        read_within_s: How long it may read one example. deaf_s: How long it may neither answer nor be known to compute.
+        """
         if self.is_silent(now_s):
-            return self._silence(now_s)
+            return self._silence(now_s, deaf_s)
         if self.beat.example >= 0 and self.beat.reading_s >= read_within_s:
             return f"did not read example {self.beat.example} of the dataset within {read_within_s:g} s"
         return self._stall(now_s) if self.beat.computes else None
 
-    def _silence(self, now_s: float) -> str | None:
+    def _silence(self, now_s: float, deaf_s: float) -> str | None:
         silent_s = now_s - self.heard_s
         if self.is_stopped:
             return f"did not answer for {silent_s:.1f} s: its process is stopped"
-        if now_s - max(self.heard_s, self.busy_s) >= DEAF_S:
+        if now_s - max(self.heard_s, self.busy_s) >= deaf_s:
             return f"did not answer for {silent_s:.1f} s, nor use CPU time"
         return None
 

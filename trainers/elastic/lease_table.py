@@ -134,6 +134,11 @@ class LeaseTable:
         lost = sum(size(i) for i, count in enumerate(counts) if not count)
         return Audit(epoch, trained, lost, sum(size(i) * (count - 1) for i, count in enumerate(counts) if count > 1))
 
+    def unapplied(self, holder: int) -> int:
+        """Examples that a holder has leased and not got applied."""
+        left = (part for lease in self.open.get(holder, ()) for part in self._left(lease))
+        return sum(self.order.size(i) for part in left for i in part.minibatches)
+
     def _count(self, done: Lease) -> None:
         counts = self._counts(done.epoch)
         for i in range(done.first, min(done.last + 1, len(counts))):
@@ -212,6 +217,15 @@ class LeaseDispatcher:
     def serves(self, worker: int) -> bool:
         """Whether a worker belongs to a group."""
         return worker in self.group_of
+
+    def lost_of(self, group: int, members: Sequence[int]) -> int:
+        """Examples that a group has leased and not got applied, if any but these of its workers are gone; else 0."""
+        is_whole = set(self.members.get(group, ())) <= set(members)
+        return 0 if is_whole else self.table.unapplied(group)
+
+    def is_first(self, worker: int) -> bool:
+        """Whether a worker is the first of its group."""
+        return worker in self.group_of and self.members[self.group_of[worker]][0] == worker
 
     def open_leases(self, group: int) -> Sequence[Lease]:
         """What a group has leased and not got applied."""

@@ -123,11 +123,18 @@ class Connection(Wire):
                     self.connection.sendall(memory_of(vector))
 
 
-def keep_watch(connection: socket.socket) -> socket.socket:
-    """Send small messages at once, and take a node that fell silent for dead within some ten seconds."""
+SILENT_S = 10.0
+"""After about so long a node that fell silent counts as dead."""
+
+
+def keep_watch(connection: socket.socket, silent_s: float = SILENT_S) -> socket.socket:
+    """Send small messages at once, and take a node that is silent for so long for dead."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000)):
+    silent_ms = round(1000 * silent_s)  # counts for the probes, too
+    for option, value in (
+        ("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", silent_ms),
+    ):  # fmt: skip
         if hasattr(socket, option):  # not on every system
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return connection

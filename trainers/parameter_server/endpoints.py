@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainers.links.rendezvous import Address
+from trainers.links.tcp import SILENT_S
 
 if TYPE_CHECKING:
     from trainers.parameter_server.groups import GroupSlice
@@ -85,15 +86,17 @@ class ProcessGroupStoreEndpoint(StoreEndpoint):
 
     address: Address
     """Of the rendezvous."""
+    silent_s: float = SILENT_S
+    """How long the other side of a connection may be silent before it counts as gone."""
 
     allows_standby: ClassVar[bool] = True
 
     def connect(self, folder: Path, shards: Sequence[slice], num_slots: int, groups: Sequence[slice]) -> ParameterStore:
         from trainers.parameter_server.process_group import ProcessGroupStore
 
-        return ProcessGroupStore(self.address, PREFIX, self.worker, shards, num_slots, groups)
+        return ProcessGroupStore(self.address, PREFIX, self.worker, shards, num_slots, groups, self.silent_s)
 
     def listen(self, folder: Path, index: int, numel: int, pieces: dict[int, GroupSlice]) -> Server[Any]:
         from trainers.parameter_server.process_group import ProcessGroupShardServer
 
-        return ProcessGroupShardServer(self.address, PREFIX, index, self.capacity, pieces)
+        return ProcessGroupShardServer(self.address, PREFIX, index, self.capacity, pieces, self.silent_s)

@@ -18,7 +18,7 @@ import torch
 
 from trainers.errors import PeerLost
 from trainers.links.rendezvous import Address, own_host, reach_rendezvous
-from trainers.links.tcp import Connection, keep_watch
+from trainers.links.tcp import SILENT_S, Connection, keep_watch
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.tcp import WiredServer, WiredStore
 from trainers.parameter_server.wire_format import JOIN_TIMEOUT_S, REPLY, REQUEST
@@ -38,8 +38,10 @@ class ProcessGroupStore(WiredStore):
         shards: Sequence[slice],
         num_slots: int,
         groups: Sequence[slice] = (),
+        silent_s: float = SILENT_S,
     ) -> None:
-        self.store_address, self.prefix = store_address, prefix
+        """silent_s: how long a shard may be silent before its connection counts as lost."""
+        self.store_address, self.prefix, self.silent_s = store_address, prefix, silent_s
         super().__init__(worker, shards, torch.zeros(num_slots, shards[-1].stop), groups)
         self._join_all()
 
@@ -50,15 +52,19 @@ class ProcessGroupStore(WiredStore):
         finally:
             rendezvous.close()
         # The address may still be that of a dead node, which answers nothing at all: look again soon.
-        return _connect((host, port), shard, RETRY_S if shard in self.joined else JOIN_TIMEOUT_S), token
+        patience_s = RETRY_S if shard in self.joined else JOIN_TIMEOUT_S
+        return _connect((host, port), shard, patience_s, self.silent_s), token
 
 
 class ProcessGroupShardServer(WiredServer):
     """A shard's side."""
 
     def __init__(
-        self, store_address: Address, prefix: str, index: int, num_workers: int, pieces: dict[int, GroupSlice]
-    ) -> None:
+        self, store_address: Address, prefix: str, index: int, num_workers: int, pieces: dict[int, GroupSlice],
+        silent_s: float = SILENT_S,
+    ) -> None:  # fmt: skip
+        """silent_s: how long a worker may be silent before it counts as gone."""
+        self.silent_s = silent_s
         rendezvous = reach_rendezvous(store_address, JOIN_TIMEOUT_S)
         listener = create_server((own_host(rendezvous), 0), backlog=num_workers)
         rendezvous.close()
@@ -78,17 +84,17 @@ class ProcessGroupShardServer(WiredServer):
         rendezvous.close()
 
     def _accept(self, connection: socket) -> None:
-        self.take(Connection(keep_watch(connection), "a worker", REQUEST.size))
+        self.take(Connection(keep_watch(connection, self.silent_s), "a worker", REQUEST.size))
 
 
 def _name(prefix: str, shard: int) -> str:
     return f"{prefix}/shard-{shard}"
 
 
-def _connect(address: Address, shard: int, timeout_s: float) -> Connection:
+def _connect(address: Address, shard: int, timeout_s: float, silent_s: float) -> Connection:
     try:
         connection = create_connection(address, timeout_s)
     except OSError as error:
         raise PeerLost(f"shard {shard} at {address[0]}:{address[1]} does not answer: {error}") from error
     connection.settimeout(None)
-    return Connection(keep_watch(connection), f"shard {shard}", REPLY.size)
+    return Connection(keep_watch(connection, silent_s), f"shard {shard}", REPLY.size)

@@ -107,6 +107,11 @@ class ParameterStore(Protocol):
         """
         ...
 
+    def answers(self, within_s: float) -> bool:
+        """Whether the shards have answered the last fetch of group 0, for which this waits so long at most. Where
+        nobody can be cut off from them they will, and it waits for nothing."""
+        return True
+
     def claim(self, clock: int) -> Handle[bool]:
         """Ask for a place in the step after version `clock`, for a gradient computed from that; with backup workers
         only. Who gets none must not push it.

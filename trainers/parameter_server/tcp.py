@@ -13,7 +13,8 @@ from torch import Tensor
 from trainers.errors import PeerLost
 from trainers.links.encoding import DTYPES, bits_of, encoded
 from trainers.links.tcp import Wire
-from trainers.parameter_server.client import SlottedStore
+from trainers.links.waiting import waiting
+from trainers.parameter_server.client import PATIENCE_S, SlottedStore
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.pending import PendingPush
 from trainers.parameter_server.server import Server
@@ -22,9 +23,35 @@ from trainers.parameter_server.wire_format import COMPRESSED_PUSH, JOIN, PUSHES,
 RETURN_WITHIN_S = 30.0
 """A worker that has not come back by then to a shard that took over counts as dead."""
 
+SHORTEST_S = 0.001
+"""That a look for a word of a shard takes."""
+
 
 class WiredStore(SlottedStore[Wire]):
     """A worker's side."""
+
+    def answers(self, within_s: float) -> bool:
+        ask, until_s = self.asking[0], time.monotonic() + within_s
+        while ask.missing:
+            shard, left_s = min(ask.missing), until_s - time.monotonic()
+            if (left_s <= 0 < within_s) or not self._hears(shard, max(left_s, SHORTEST_S)):
+                return False
+        return True
+
+    def _hears(self, shard: int, within_s: float) -> bool:
+        """Whether a shard says a word in time."""
+        channel, heard = self.channels[shard], True
+        channel.set_timeout(within_s)
+        try:
+            with waiting(self):
+                self._take(shard, channel.receive())
+        except TimeoutError:
+            heard = False
+        except PeerLost as error:
+            self._return_to(shard, error)  # with a channel of its own
+            return True
+        channel.set_timeout(PATIENCE_S)
+        return heard
 
     def _hand_over(self, shard: int, sent: PendingPush, message: bytes) -> None:
         gradient = sent.compressed.get(shard)

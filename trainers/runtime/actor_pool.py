@@ -187,7 +187,7 @@ class ActorPool:
         if not self.spec.algorithm.traits.uses_parameter_server:
             return
         nodes = self.shard_only_nodes
-        workers = [worker.node for worker in self.workers if worker.node is not None]
+        workers = self._nodes_of_workers
         if not nodes and workers:
             nodes = with_workers(nodes_alive(), workers, *self._capacities())
         for index in range(ps.shards):
@@ -249,7 +249,7 @@ class ActorPool:
             name = f"{self.job_id}/evaluator" + (f"-{self.num_replaced}" if self.num_replaced else "")
             self.num_replaced += 1
             alive = nodes_alive()
-            self.evaluator_node = next((worker.node for worker in self.workers if worker.node in alive), None)
+            self.evaluator_node = next((node for node in self._nodes_of_workers if node in alive), None)
             options = (on_node(self.evaluator_node) if self.evaluator_node is not None else {}) | {"num_cpus": 0}
             arguments = (name, self.job_id, self.spec)
             self.evaluator = self._start(Evaluator, name, options, {CONTROL: 2}, arguments)
@@ -283,6 +283,14 @@ class ActorPool:
         return start_actor(kind, name, options, groups, arguments, coordinator_name=f"{self.job_id}/coordinator")
 
     # -- where they may go ----------------------------------------------------------------------------------------
+
+    @property
+    def _nodes_of_workers(self) -> list[str]:
+        """By rank. Where a group may be cut off only the one with the coordinator, if it has workers: the shards and
+        the evaluator belong on its side."""
+        nodes = [worker.node for worker in self.workers if worker.node is not None]
+        here = ray.get_runtime_context().get_node_id() if self.spec.algorithm.traits.apart_s else ""
+        return [node for node in nodes if node == here] or nodes
 
     @property
     def _off_shard_nodes(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from trainers.collectives.endpoints import (
 )
 from trainers.errors import RunFailed
 from trainers.links.rendezvous import Address, Rendezvous, host_rendezvous
+from trainers.links.tcp import SILENT_S
 from trainers.parameter_server.endpoints import ProcessGroupStoreEndpoint, SharedMemoryStoreEndpoint, StoreEndpoint
 from trainers.runtime.messages import ActorLocation, ObjectStoreEndpoint, Prepared
 from trainers.spec import TrainSpec
@@ -48,7 +49,8 @@ class Topology:
         if wanted == "object_store":
             self.shards = ObjectStoreEndpoint(capacity, actors=shards[0].name.rpartition("/")[0])
         elif wanted == "process_group" or len(nodes) > 1:
-            self.shards = ProcessGroupStoreEndpoint(capacity, address=self._address())
+            silent_s = SILENT_S + self.spec.algorithm.traits.apart_s
+            self.shards = ProcessGroupStoreEndpoint(capacity, address=self._address(), silent_s=silent_s)
         else:
             self.shards = SharedMemoryStoreEndpoint(capacity)
         return self.shards

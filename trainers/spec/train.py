@@ -255,6 +255,8 @@ class TrainSpec(Section):
             raise ValueError("workers with a GPU each share no memory; use transport: process_group or auto")
         if transport == "object_store" and not algorithm.traits.uses_parameter_server:
             raise ValueError("only shards are reached through the object store, and this algorithm has none; use auto")
+        if transport == "object_store" and algorithm.traits.apart_s:
+            raise ValueError("through the object store a group that is cut off (algorithm.apart_s) is lost; use auto")
         return transport
 
     @property

@@ -107,7 +107,7 @@ class Reporter:
         self.metrics.count(
             steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
             wait_communication_s=waited, compute_s=max(0.0, seconds - waited),
-            norm=sum(report.norms), norms=len(report.norms),
+            norm=sum(report.norms), norms=len(report.norms), apart_steps=int(report.is_apart),
             signal=noise.squared_norm if noise else 0.0, noise=noise.trace if noise else 0.0, noises=int(bool(noise)),
         )  # fmt: skip
         self._count_in(epoch, loss, report.total.weight)

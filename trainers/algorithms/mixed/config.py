@@ -51,6 +51,10 @@ class MixedConfig(AlgorithmConfig):
     outer: OuterOption | None = None
     """With `push: delta`: by what rule the shards apply what was pushed; null: `delayed_nesterov`."""
 
+    apart_s: float = Field(default=0.0, ge=0, le=86_400)
+    """With `push: delta`: seconds for which a group that is cut off from the shards goes on by itself, and is not taken
+    for lost; 0: it waits for them. It pushes what it has changed once they answer again."""
+
     @field_validator("group", mode="before")
     @classmethod
     def _is_a_number_or_node(cls, group: Any) -> Any:
@@ -73,10 +77,17 @@ class MixedConfig(AlgorithmConfig):
             raise ValueError("with push: delta a group fetches and pushes once a round; leave num_push and num_fetch")
         return push
 
-    @field_validator("steps", "outer")
+    @field_validator("steps", "outer", "apart_s")
     @classmethod
     def _is_of_delta(cls, value: object, info: ValidationInfo) -> object:
         return of_delta(value, info)
+
+    @field_validator("apart_s")
+    @classmethod
+    def _leaves_the_others_alone(cls, apart_s: float, info: ValidationInfo) -> float:
+        if apart_s and info.data.get("max_staleness") is not None:
+            raise ValueError("the others would wait for a group that is cut off; leave max_staleness out")
+        return apart_s
 
     @property
     def num_steps(self) -> int:
@@ -103,6 +114,7 @@ class MixedConfig(AlgorithmConfig):
             num_push=self.num_push if self.rule is None else self.num_steps,
             outer=self.rule,
             common_vectors=0 if self.rule is None else 3,
+            apart_s=self.apart_s,
             group=None if self.group == "node" else self.group,
             sends_gradients=True,
             sends_whole=SENDS_CHANGES if self.push == "delta" else "",
@@ -132,7 +144,7 @@ class MixedConfig(AlgorithmConfig):
         if self.push == "delta":
             from trainers.algorithms.mixed.delta import GroupDeltaPushes
 
-            return GroupDeltaPushes(context, self.num_steps, self.max_staleness)
+            return GroupDeltaPushes(context, self.num_steps, self.max_staleness, self.apart_s)
         from trainers.algorithms.mixed.step import Mixed
 
         return Mixed(self, context)

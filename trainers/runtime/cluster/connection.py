@@ -112,5 +112,10 @@ def _use_token() -> None:
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
+def ray_settings() -> dict[str, str]:
+    """What the environment tells Ray, in whose processes it is that of the node's `ray start`."""
+    return {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+
+
 def is_connected() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())

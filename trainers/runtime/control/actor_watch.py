@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from trainers.elastic.heartbeat import BEAT_S, HeartbeatHistory, OwnTime, Printed
+from trainers.elastic.heartbeat import BEAT_S, DEAF_S, HeartbeatHistory, OwnTime, Printed
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.onlookers.usage import UsageLog
@@ -52,6 +52,7 @@ class ActorWatch:
         self.usage = usage
         self.clock = OwnTime(2 * BEAT_S)
         self.read_within_s = pool.spec.data.timeout_s
+        self.apart_s = pool.spec.algorithm.traits.apart_s
         self.watched: dict[Any, WatchedActor] = {}  # by the actor's handle
         # Workers and shards of an earlier coordinator, before the pool has them.
         self.survivors: tuple[list[WorkerHandle], list[Any]] = ([], [])
@@ -137,15 +138,20 @@ class ActorWatch:
             if one.history.is_silent(now_s) and one.looking is None:
                 one.looking = asyncio.create_task(self._find(one))
             return
-        one.fault = one.history.fault(now_s, self.read_within_s)
+        one.fault = one.history.fault(now_s, self.read_within_s, max(DEAF_S, self.apart_s))
         if one.fault is not None:
             if one.worker is not None:
                 one.worker.fault = one.fault
             else:
                 self.pool.faults[one.actor] = one.fault
             do_on(process.node_id, kill, process)
-        elif one.history.is_silent(now_s) and one.looking is None:
+        elif one.history.is_silent(now_s) and one.looking is None and not self._waits_for(process.node_id):
             one.looking = asyncio.create_task(self._look(one, process))
+
+    def _waits_for(self, node: str) -> bool:
+        """Whether a node that may be cut off is asked already: each question keeps a thread until it is back."""
+        looking = (one for one in self.watched.values() if one.looking is not None and one.process is not None)
+        return self.apart_s > 0 and any(one.process.node_id == node for one in looking if one.process)
 
     async def _ask(self, one: WatchedActor, here: ProcessId) -> None:
         with suppress(ray.exceptions.RayError):

@@ -11,6 +11,8 @@ from trainers.elastic.failure_policy import FailurePolicy
 from trainers.errors import DataChanged, SpecRejected, WorkerDied
 from trainers.events import NO_ROOM, State
 from trainers.runtime.actor_handles import CONTROL, WorkerHandle
+from trainers.runtime.cluster.connection import ray_settings
+from trainers.runtime.cluster.patience import too_impatient
 from trainers.runtime.code_package import given_names
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import StartedRun
@@ -82,10 +84,17 @@ class Launcher:
             self.parts.log.line("info", f"trains {', '.join(names)}, as given to train(); a resume needs them again")
         for sentence in advice(spec, prepared[0].num_examples):
             self.parts.log.line("warning", sentence)
+        self._say_if_ray_gives_up_early(prepared)
         if pool.shards:
             endpoint = self.parts.topology.open_shards(prepared, places)
             await self.parts.shards.open(endpoint, prepared[0], pool.workers[0].ask("initial"))
         return StartedRun(prepared[0], groups_of(self.parts, pool.workers, prepared))
+
+    def _say_if_ray_gives_up_early(self, prepared: list[Prepared]) -> None:
+        """Where groups may be cut off for longer than Ray bears it."""
+        apart_s, nodes = self.parts.config.spec.algorithm.traits.apart_s, {p.place.node_id for p in prepared}
+        if apart_s and len(nodes) > 1 and (sentence := too_impatient(apart_s, ray_settings())):
+            self.parts.log.line("warning", sentence)
 
     async def _execute_dataset(self, before: tuple[str, ...]) -> None:
         """Have the Ray Dataset executed, which needs CPUs: before the workers take theirs. before: Its digests when it

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from trainers.data.order import Order
 from trainers.data.skipped import SkippedExamples
+from trainers.elastic.cut_off import CutOff
 from trainers.elastic.lease_table import Audit, Lease, LeaseDispatcher, LeaseTable
 from trainers.elastic.paces import Paces
 from trainers.errors import Diverged
@@ -25,6 +26,8 @@ from trainers.training.position import Position
 
 Rows = tuple[tuple[tuple[int, ...], ...], ...]
 """What each shard has applied: epoch, group, first and last minibatch."""
+
+UNSENT = "what it had changed with up to {} examples was not sent, and they are trained again"
 
 LEASES_AT_ONCE = 2
 LEASE_MINIBATCHES = 64
@@ -70,6 +73,7 @@ class RunProgress:
         self.dispatcher: LeaseDispatcher | None = None  # of an asynchronous run
         traits = spec.algorithm.traits
         self.paces = Paces(traits.num_push) if traits.follows_paces else None
+        self.cut_off, self.unsent = CutOff(), 0
         self.metrics.steps_before = self.first_step if spec.algorithm.traits.is_synchronous else 0
         done = already_applied(prepared, self.order, spec)
         if not spec.algorithm.traits.is_synchronous:
@@ -98,6 +102,7 @@ class RunProgress:
         if self.dispatcher is not None:
             if self.paces is not None:
                 self.paces.add(report.number, report.metrics.steps, report.metrics.compute_s)
+            self._tell_who_is_back(report)
             for epoch, first, last in report.applied if self.dispatcher.serves(report.number) else ():
                 self.dispatcher.applied(report.number, Lease(epoch, first, last))
             self.metrics.examples = self.dispatcher.trained
@@ -125,10 +130,10 @@ class RunProgress:
         """These workers of a synchronous run go on after so many examples."""
         self.metrics.begin(numbers, examples)
 
-    def settle_leases(self, group: int, rows: Rows) -> None:
+    def settle_leases(self, group: int, rows: Rows, members: Sequence[int]) -> None:
         """Count what the shards have applied of a group's leases, whether a dead worker could still report it or not.
 
-        rows: What each shard has applied.
+        rows: What each shard has applied. members: Those of its workers that are left and have ended whole.
         """
         assert self.dispatcher is not None
         leased = {(lease.epoch, i) for lease in self.dispatcher.open_leases(group) for i in lease.minibatches}
@@ -137,6 +142,17 @@ class RunProgress:
             if (lease.epoch, lease.first) in leased:
                 self.dispatcher.applied_by_group(group, lease)
         self.metrics.examples = self.dispatcher.trained
+        if self.spec.algorithm.traits.outer is not None and (unsent := self.dispatcher.lost_of(group, members)):
+            self.unsent += unsent
+            self.log.line("warning", f"group {group} begins anew: {UNSENT.format(unsent)}")
+
+    def _tell_who_is_back(self, report: WorkerReport) -> None:
+        """Log that a group was cut off, once."""
+        number, apart = report.number, report.metrics.apart_steps
+        is_first = self.dispatcher is not None and self.dispatcher.is_first(number)  # who knows of the shards' updates
+        if is_first and (steps := self.cut_off.add(number, apart, report.updates)):
+            message = f"the group of worker {number} was cut off from the shards, {steps} steps long, and is back"
+            self.log.line("info", message)
 
     def agreed_on(self, updates: int) -> None:
         """The shards of a synchronous run are all at this version now."""
@@ -226,6 +242,7 @@ class RunProgress:
             algorithm=self.spec.algorithm.name,
             workers=0,
             dropped=self.metrics.total.dropped,
+            unsent_examples=self.unsent,
             skipped=self.skipped.examples,
             model_path=measured.model_path,
             message=state.lower(),
@@ -305,6 +322,8 @@ class RunProgress:
         largest, spec = max(group_sizes), self.spec
         push: int = spec.algorithm.traits.num_push * largest
         longest = 1 if spec.algorithm.traits.num_backup else LEASE_MINIBATCHES
+        if spec.algorithm.traits.apart_s:  # a group that is cut off has what it was leased before, and no more
+            longest = self.prepared.minibatches
         fair = self.prepared.minibatches // (2 * len(group_sizes))
         return max(1, min(longest * largest, fair) // push) * push, push
 

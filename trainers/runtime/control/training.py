@@ -289,8 +289,10 @@ class Training:
         """Put right what a generation that was cut short has left: leases, and shards that are a step apart."""
         shards = self.parts.shards
         if self.progress.leases:
-            self.progress.settle_leases(group.number, tuple(await shards.applied()))
-            self.progress.form_group(group.number, [member.number for member in group.members])
+            rows, members = tuple(await shards.applied()), [member.number for member in group.members]
+            has_missed = any(ending.lost for ending in group.endings)  # a worker, or the shards
+            self.progress.settle_leases(group.number, rows, () if has_missed else members)
+            self.progress.form_group(group.number, members)
         elif self.parts.pool.shards:
             self.progress.agreed_on(await shards.agree())
         elif group.latest is None:
