@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 from tests.runtime.runs import soon
-from trainers.runtime.processes import ProcessId, kill, kill_if_stopped, look_at, this_process
+from trainers.runtime.processes import ProcessId, kill, kill_if_stopped, look_at, this_process, waited_for_cores_s
 
 
 @pytest.fixture
@@ -50,3 +52,30 @@ def test_a_later_process_with_the_same_number_is_another(child: subprocess.Popen
     assert look_at(earlier) is None
     kill(earlier)
     assert child.poll() is None
+
+
+def test_one_that_waits_for_a_core_counts_as_one_that_computes() -> None:
+    """As of hundreds on few cores: one that comes after another on the same core, and gets almost nothing of it."""
+    core = min(os.sched_getaffinity(0))
+    loop = ["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(loop) as first, subprocess.Popen(["nice", "-n", "19", *loop]) as starved:
+        try:
+            process = of(starved)
+            soon(lambda: (state := look_at(process)) is not None and state.cpu_s > 1)
+            began, before = time.monotonic(), look_at(process)
+            time.sleep(2)
+            after, passed_s = look_at(process), time.monotonic() - began
+            assert before is not None
+            assert after is not None
+            assert after.cpu_s - before.cpu_s > passed_s / 2
+            assert waited_for_cores_s(starved.pid) > passed_s / 2
+        finally:
+            first.kill()
+            starved.kill()
+
+
+def test_one_that_sleeps_waits_for_no_core(child: subprocess.Popen[bytes]) -> None:
+    assert waited_for_cores_s(child.pid) < 10
+    child.kill()
+    child.wait(30)
+    assert waited_for_cores_s(child.pid) == 0

@@ -140,8 +140,10 @@ class HeartbeatHistory:
     is_stopped: bool = False
     """Whether the system says so (SIGSTOP), when it was last looked at."""
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    measured: tuple[float, float] | None = None
-    """When its CPU time was last measured, and what it was."""
+    told: tuple[float, float] | None = None
+    """When it last told its CPU time, and what that was."""
+    seen: tuple[float, float] | None = None
+    """When its CPU time was last seen from outside, with what it waited for, and what it was."""
 
     def hear(self, now_s: float, beat: Heartbeat) -> None:
         """The actor has answered."""
@@ -152,12 +154,14 @@ class HeartbeatHistory:
         if beat.progress != self.beat.progress or not beat.computes:
             self.moved_s = now_s
         self.heard_s, self.beat, self.is_stopped = now_s, beat, False
-        self._measure(now_s, beat.cpu_s)
+        self._compare(self.told, now_s, beat.cpu_s)
+        self.told, self.seen = (now_s, beat.cpu_s), None
 
     def see(self, now_s: float, is_stopped: bool, cpu_s: float) -> None:
-        """The system was asked about the actor's process."""
+        """The system was asked about the actor's process. cpu_s: that it has used, or waited for."""
         self.is_stopped = is_stopped
-        self._measure(now_s, cpu_s)
+        self._compare(self.seen or self.told, now_s, cpu_s)
+        self.seen = now_s, cpu_s
 
     def is_silent(self, now_s: float) -> bool:
         """Whether somebody should look at its process."""
@@ -192,9 +196,8 @@ class HeartbeatHistory:
             return f"made no step for {still_s:.1f} s"
         return None
 
-    def _measure(self, now_s: float, cpu_s: float) -> None:
-        if self.measured is not None:
-            since_s, before_s = self.measured
+    def _compare(self, before: tuple[float, float] | None, now_s: float, cpu_s: float) -> None:
+        if before is not None:
+            since_s, before_s = before
             if cpu_s - before_s > BUSY_SHARE * (now_s - since_s):
                 self.busy_s = now_s
-        self.measured = now_s, cpu_s

@@ -33,7 +33,7 @@ class ProcessState:
     is_stopped: bool
     """By a signal (SIGSTOP) or a debugger."""
     cpu_s: float
-    """CPU time that it has used so far."""
+    """CPU time that it has used so far, or waited for: one of many on few cores hangs no more than the others."""
 
 
 _forks = threading.local()
@@ -82,8 +82,18 @@ def look_at(process: ProcessId) -> ProcessState | None:
             with found.oneshot():
                 times = found.cpu_times()
                 is_stopped = found.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-                return ProcessState(is_stopped, times.user + times.system)
+                return ProcessState(is_stopped, times.user + times.system + waited_for_cores_s(process.pid))
     return None
+
+
+def waited_for_cores_s(pid: int) -> float:
+    """How long the threads that a process of this machine has were ready to run, and had no core; 0 where the kernel
+    does not count it."""
+    waited_ns = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            waited_ns += int(file.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 def kill(process: ProcessId) -> None:
