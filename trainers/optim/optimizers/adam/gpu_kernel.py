@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from trainers.optim.gpu_kernel import mean, places
+from trainers.optim.gpu_kernel import gradient
 
 
 @triton.jit
@@ -18,9 +18,9 @@ def adam(
     t is the largest number of an update in this program's elements: between two parameters there may be zeros. What is
     made of it is float64, since 1 - b2^t would lose its digits.
     """
-    at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
-    before = tl.load(w + at, there)
-    g = mean(tl.load(total + at, there), before, is_exempt, inverse, scale, decay, DECAYS)
+    at, there, is_exempt, before, g = gradient(
+        total, w, exempt, numel, inverse, scale, decay, DECAYS, EXEMPTS, BLOCK
+    )  # fmt: skip
     updates = tl.load(step + at, there, 0) + 1
     t = tl.max(updates, 0).to(tl.float64)
     corrected = (rate / (1 - tl.exp(t * LOG_B1))).to(tl.float32)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from trainers.optim.gpu_kernel import mean, places
+from trainers.optim.gpu_kernel import gradient
 
 
 @triton.jit
@@ -12,9 +12,9 @@ def momentum(
     decay, rate, m, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """u' = m u + g, w' = w - rate u'."""
-    at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
-    before = tl.load(w + at, there)
-    g = mean(tl.load(total + at, there), before, is_exempt, inverse, scale, decay, DECAYS)
+    at, there, _, before, g = gradient(
+        total, w, exempt, numel, inverse, scale, decay, DECAYS, EXEMPTS, BLOCK
+    )  # fmt: skip
     step = m * tl.load(u + at, there) + g
     tl.store(u_next + at, step, there)
     tl.store(w_next + at, tl.fma(step, -rate, before), there)
@@ -26,9 +26,9 @@ def velocity(
     decay, rate, m, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """v' = m v + rate g, w' = w - v'; m is corrected."""
-    at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
-    before = tl.load(w + at, there)
-    g = mean(tl.load(total + at, there), before, is_exempt, inverse, scale, decay, DECAYS)
+    at, there, _, before, g = gradient(
+        total, w, exempt, numel, inverse, scale, decay, DECAYS, EXEMPTS, BLOCK
+    )  # fmt: skip
     step = tl.fma(g, rate, m * tl.load(u + at, there))
     tl.store(u_next + at, step, there)
     tl.store(w_next + at, before - step, there)

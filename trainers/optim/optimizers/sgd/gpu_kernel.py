@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from trainers.optim.gpu_kernel import mean, places
+from trainers.optim.gpu_kernel import gradient
 
 
 @triton.jit
@@ -12,7 +12,7 @@ def sgd(
     decay, rate, DECAYS: tl.constexpr, EXEMPTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """w' = w - rate g."""
-    at, there, is_exempt = places(numel, exempt, EXEMPTS, BLOCK)
-    before = tl.load(w + at, there)
-    g = mean(tl.load(total + at, there), before, is_exempt, inverse, scale, decay, DECAYS)
+    at, there, _, before, g = gradient(
+        total, w, exempt, numel, inverse, scale, decay, DECAYS, EXEMPTS, BLOCK
+    )  # fmt: skip
     tl.store(w_next + at, tl.fma(g, -rate, before), there)
