@@ -27,3 +27,14 @@ def of_delta(value: object, info: ValidationInfo) -> object:
     if value and info.data.get("push") != "delta":
         raise ValueError("only a worker that makes steps by itself has this; set push: delta, or leave it out")
     return value
+
+
+def once_a_round(push: str, info: ValidationInfo, who: str) -> str:
+    """A `push` beside `num_push` and `num_fetch`, which come before it.
+
+    Raises:
+        ValueError: They say another number than one.
+    """
+    if push == "delta" and (info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1):
+        raise ValueError(f"with push: delta a {who} fetches and pushes once a round; leave num_push and num_fetch")
+    return push

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
-from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta, once_a_round
 from trainers.algorithms.traits import Traits
 from trainers.optim.late.config import Compensation, GapAware, LateSpec
 from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
@@ -111,10 +111,7 @@ class DownpourConfig(AlgorithmConfig):
     @field_validator("push")
     @classmethod
     def _counts_steps(cls, push: str, info: ValidationInfo) -> str:
-        several = info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1
-        if push == "delta" and several:
-            raise ValueError("with push: delta a worker fetches and pushes once a round; leave num_push and num_fetch")
-        return push
+        return once_a_round(push, info, "worker")
 
     @field_validator("steps", "dynamic", "outer")
     @classmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
-from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta
+from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta, once_a_round
 from trainers.algorithms.traits import Traits
 from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 
@@ -73,9 +73,7 @@ class MixedConfig(AlgorithmConfig):
     @field_validator("push")
     @classmethod
     def _counts_steps(cls, push: str, info: ValidationInfo) -> str:
-        if push == "delta" and (info.data.get("num_push") != 1 or info.data.get("num_fetch") != 1):
-            raise ValueError("with push: delta a group fetches and pushes once a round; leave num_push and num_fetch")
-        return push
+        return once_a_round(push, info, "group")
 
     @field_validator("steps", "outer", "apart_s")
     @classmethod
