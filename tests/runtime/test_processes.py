@@ -1,5 +1,6 @@
 """Processes as the system sees them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,10 +56,13 @@ def test_a_later_process_with_the_same_number_is_another(child: subprocess.Popen
 
 
 def test_one_that_waits_for_a_core_counts_as_one_that_computes() -> None:
-    """As of hundreds on few cores: one that comes after another on the same core, and gets almost nothing of it."""
+    """As of hundreds on few cores: one that comes after others on the same core. They are three, so that it waits most
+    of the time even where all are as nice as it is."""
     core = min(os.sched_getaffinity(0))
     loop = ["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]
-    with subprocess.Popen(loop) as first, subprocess.Popen(["nice", "-n", "19", *loop]) as starved:
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(subprocess.Popen(loop)) for _ in range(3)]
+        starved = stack.enter_context(subprocess.Popen(["nice", "-n", "19", *loop]))
         try:
             process = of(starved)
             soon(lambda: (state := look_at(process)) is not None and state.cpu_s > 1)
@@ -70,8 +74,8 @@ def test_one_that_waits_for_a_core_counts_as_one_that_computes() -> None:
             assert after.cpu_s - before.cpu_s > passed_s / 2
             assert waited_for_cores_s(starved.pid) > passed_s / 2
         finally:
-            first.kill()
-            starved.kill()
+            for one in (*others, starved):
+                one.kill()
 
 
 def test_one_that_sleeps_waits_for_no_core(child: subprocess.Popen[bytes]) -> None:
