@@ -45,7 +45,8 @@ def cli_context(runs: FakeRuns, runs_dir: Path, server: str = "http://127.0.0.1:
     def cluster(
         address: str | None, needs: Resources, num_cpus: int | None, dashboard: bool = True
     ) -> Iterator[ClusterInfo]:
-        yield ClusterInfo(address or "192.0.2.1:6379", "http://127.0.0.1:8265")
+        url = "http://127.0.0.1:8265" if address or dashboard else ""
+        yield ClusterInfo(address or "192.0.2.1:6379", url)
 
     def refuse(*_: object) -> None:
         raise AssertionError("nothing here serves")

@@ -57,8 +57,13 @@ def test_run_trains_and_ends_with_one_json_object(cli: Cli, spec: Path, tmp_path
     assert (result["state"], result["epochs"], result["algorithm"]) == ("SUCCEEDED", 2, "downpour")
     assert len(outcome.stdout.splitlines()) == 1  # what people read is on the other stream
     assert "epoch 2  test accuracy 0.9020" in outcome.stderr
-    assert "Ray dashboard: http://127.0.0.1:8265" in outcome.stderr
+    assert "Ray dashboard" not in outcome.stderr
     assert (tmp_path / "runs" / result["job_id"] / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize("option", [["--dashboard"], ["--address", "192.0.2.1:6379"]], ids=" ".join)
+def test_run_tells_where_rays_dashboard_is(cli: Cli, spec: Path, option: list[str]) -> None:
+    assert "Ray dashboard: http://127.0.0.1:8265" in cli("run", spec, *option).stdout
 
 
 def test_run_for_people_and_in_a_folder_of_ones_own(cli: Cli, spec: Path, tmp_path: Path) -> None:
