@@ -32,6 +32,8 @@ MAX_BATCH = 256
 BATCH_EVERY_S = 0.05
 """The least time between two transactions of writes that may wait. To make a transaction durable costs more than to
 write it, so concurrent writes share one. A single write does not wait."""
+ENOUGH = 16
+"""So many writes wait no longer: after a pause, those who send over a few connections would get no further."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 FIRST = "0001"
 """The version of a database without one, which is from before there were versions."""
@@ -148,7 +150,7 @@ class Writer:
         """
         future: Future[T] = Future()
         self.waiting.put(Write(work, then, may_wait, future))
-        if not may_wait:
+        if not may_wait or self.waiting.qsize() >= ENOUGH:
             self.hurry.set()
         return future
 

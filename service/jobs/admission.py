@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 from service.jobs.launcher import Launcher
 from service.jobs.lifecycle import Lifecycle
+from service.jobs.preflights import Preflights
 from service.jobs.queueing.claims import Claim
 from service.jobs.queueing.policy import Decision
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.queueing.queue import JobQueue
 from service.status import Status
-from trainers import SpecRejected, State
+from trainers import State
 
 LOOK_AGAIN_S = 1.0  # Ray does not report that resources became free
-CHECK_AHEAD = 32
-"""Waiting jobs whose preflight runs before their turn."""
 SETTLE_S = 0.02  # changes that come together are looked at together
 ADMITTED = Status(State.STARTING, "Admitted", "starts its coordinator and workers")
 
@@ -32,9 +31,7 @@ class Admission:
         self.lifecycle = lifecycle
         self.launcher = launcher
         self.launches: dict[str, asyncio.Task[None]] = {}
-        self.preflight: asyncio.Task[None] | None = None
-        """Each preflight holds a process on the cluster, so there is one at a time."""
-        self.closing = False
+        self.preflights = Preflights(queue, lifecycle)
 
     async def run(self) -> None:
         """Admit jobs until cancelled."""
@@ -51,12 +48,8 @@ class Admission:
             await asyncio.sleep(SETTLE_S)
 
     async def close(self) -> None:
-        """Wait for the jobs that are being started, and abandon the preflight."""
-        self.closing = True
-        preflight = [] if self.preflight is None else [self.preflight]
-        for task in preflight:
-            task.cancel()
-        await asyncio.gather(*self.launches.values(), *preflight, return_exceptions=True)
+        """Wait for the jobs that are being started, and abandon the preflights."""
+        await asyncio.gather(*self.launches.values(), self.preflights.close(), return_exceptions=True)
 
     async def _admit(self) -> bool:
         """Start the first jobs that fit. Returns whether any still waits, or has workers to get back."""
@@ -74,7 +67,7 @@ class Admission:
         await self._begin(decision.starts)
         await self._pass(decision)
         queue.reserve(decision.reserved)
-        self._check_next()
+        self.preflights.begin()
         return bool(queue.waiting)
 
     async def _pass(self, decision: Decision) -> None:
@@ -104,27 +97,3 @@ class Admission:
         task = asyncio.create_task(self.launcher.launch(claim.job_id), name=f"launch {claim.job_id}")
         self.launches[claim.job_id] = task
         task.add_done_callback(lambda _: self.launches.pop(claim.job_id, None))
-
-    def _check_next(self) -> None:
-        """Begin the preflight of the first waiting job that has had none."""
-        if self.preflight is not None and not self.preflight.done():
-            return
-        unchecked = (claim for claim in self.queue.line[:CHECK_AHEAD] if claim.job_id not in self.queue.checked)
-        if (claim := next(unchecked, None)) is not None:
-            self.queue.checked.add(claim.job_id)
-            self.preflight = asyncio.create_task(self._preflight(claim.job_id), name=f"preflight {claim.job_id}")
-
-    def _waits(self, job_id: str) -> bool:
-        return not self.closing and job_id in self.queue.waiting
-
-    async def _preflight(self, job_id: str) -> None:
-        store, runs = self.lifecycle.store, self.lifecycle.runs
-        try:
-            job = await asyncio.to_thread(store.get, job_id)
-            await asyncio.to_thread(runs.preflight, job.job_spec.train, lambda: self._waits(job_id))
-        except SpecRejected as error:
-            await self.lifecycle.reject(job_id, error.reason, str(error))
-        except Exception:  # only a clear no counts; the coordinator checks again
-            logger.exception("could not check waiting job %s", job_id, extra={"job": job_id})
-        finally:
-            self.queue.changed.set()

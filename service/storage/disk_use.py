@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from collections import Counter
-from pathlib import Path
 
 from sqlalchemy import select
 
@@ -13,7 +12,8 @@ from service.database.job_store import Store
 from service.database.tables import JobRow
 
 SETTLES_S = 120.0
-"""How long after its end files of a job may still come and go. After that its folder is not measured again."""
+"""How long after its end files of a job may still come and go. Its folder is measured once at its end, and once more
+after that."""
 
 _FOLDERS = select(JobRow.id, JobRow.project, JobRow.run_dir, JobRow.finished)
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class DiskUse:
-    """Measures the folders of all jobs, those of ended jobs once."""
+    """Measures the folders of all jobs, those of ended jobs twice."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.ended: dict[str, int] = {}
-        """Bytes of jobs that ended a while ago."""
+        self.ended: dict[str, tuple[int, bool]] = {}
+        """Bytes of jobs that have ended, and whether that is what they stay at."""
 
     async def keep(self, found: dict[str, int], every_s: float) -> None:
         """Again and again: measure, and write what was found into a mapping."""
@@ -42,22 +42,24 @@ class DiskUse:
 
     def measure(self) -> dict[str, int]:
         """Project -> bytes, the trials of its sweeps among them. It blocks."""
-        found, ended, now = Counter[str](), dict[str, int](), time.time()
+        found, ended, settled_by = Counter[str](), dict[str, tuple[int, bool]](), time.time() - SETTLES_S
         with self.store.engine.connect() as connection:
             rows = connection.execute(_FOLDERS).all()
         for job_id, project, run_dir, finished in rows:
-            known = self.ended.get(job_id)
-            size = folder_bytes(Path(run_dir)) if known is None else known
-            if finished is not None and finished + SETTLES_S < now:
-                ended[job_id] = size
+            is_settled = finished is not None and finished < settled_by
+            size, was_settled = self.ended.get(job_id, (None, False))
+            if size is None or was_settled < is_settled:
+                size = folder_bytes(run_dir)
+            if finished is not None:
+                ended[job_id] = size, is_settled
             found[project] += size
         self.ended = ended
         return dict(found)
 
 
-def folder_bytes(folder: Path) -> int:
+def folder_bytes(folder: str) -> int:
     """The sizes of all files in a folder, and in those in it; what goes away meanwhile counts nothing."""
-    total, ahead = 0, [str(folder)]
+    total, ahead = 0, [folder]
     while ahead:
         try:
             with os.scandir(ahead.pop()) as entries:

@@ -145,6 +145,8 @@ class FakeRuns:
     """Names of runs in the order of their start."""
     start_error: Exception | None = None
     preflight_error: MillraceError | None = None
+    checked: list[TrainSpec] = field(default_factory=list)
+    """What a preflight was asked of."""
     count_error: MillraceError | None = None
     counted: list[str] = field(default_factory=list)
     """Models, as they were counted."""
@@ -184,6 +186,7 @@ class FakeRuns:
         return Resources(cpus=spec.workers.count * spec.workers.cpus, gpus=spec.workers.count * spec.workers.gpus)
 
     def preflight(self, spec: TrainSpec, is_wanted: Callable[[], bool]) -> None:
+        self.checked.append(spec)
         if self.preflight_error is not None:
             raise self.preflight_error
 

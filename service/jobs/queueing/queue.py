@@ -1,6 +1,7 @@
 """The queue: the waiting jobs in the order in which they start, and what the admitted jobs hold of the cluster."""
 
 import asyncio
+import math
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection
@@ -38,6 +39,8 @@ class JobQueue:
         """Waiting jobs whose log has begun. While a job waits, no coordinator writes its log."""
         self.line: list[Claim] = []
         """The same jobs by priority and time: the order in which those of one project start."""
+        self.came_s = -math.inf
+        """When the last of them came, on the monotonic clock."""
         self.checked: set[str] = set()
         """Waiting jobs whose preflight has begun."""
         self.held: dict[str, Claim] = {}
@@ -65,6 +68,7 @@ class JobQueue:
         """The job may start from now on."""
         self.remove(claim.job_id)
         self.waiting[claim.job_id] = claim
+        self.came_s = time.monotonic()
         insort(self.line, claim, key=_rank)
         if self.blocked is None or claim.rank <= self.blocked or claim.needs.fits(self.spare):
             self.changed.set()

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
+from service.database import connection
 from service.database.job_query import Query
 from service.database.job_store import Job, Store, Submission
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
@@ -51,6 +52,14 @@ def test_a_key_with_another_body_is_refused_and_changes_nothing(store: Store, tm
     with pytest.raises(KeyReused):
         store.add(Submission(SPEC, "key", "another hash"), tmp_path)
     assert [found.id for found in store.find(Query())] == [job.id]
+
+
+def test_writes_that_may_wait_do_so_until_there_are_enough(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BATCH_EVERY_S", 3600.0)
+    store.writer.submit(lambda _: None, may_wait=True).result(60)
+    written = [store.writer.submit(lambda _: None, may_wait=True) for _ in range(connection.ENOUGH + 1)]
+    for one in written:
+        one.result(60)
 
 
 def test_what_fails_among_many_changes_nothing_and_keeps_nobody(store: Store, tmp_path: Path) -> None:

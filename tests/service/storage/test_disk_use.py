@@ -31,6 +31,20 @@ def add(store: Store, folder: Path, project: str, size: int) -> tuple[str, Path]
     return job.id, job.run_dir / "checkpoints" / "weights"
 
 
+def test_a_job_that_has_ended_is_measured_then_and_once_its_files_have_settled(store: Store, tmp_path: Path) -> None:
+    use, now = DiskUse(store), time.time()
+    job_id, weights = add(store, tmp_path, "default", 100)
+    store.finish(job_id, Status(State.SUCCEEDED), now, {})
+    assert use.measure() == {"default": 100}
+    weights.write_bytes(bytes(300))
+    assert use.measure() == {"default": 100}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + SETTLES_S + 1)
+        assert use.measure() == {"default": 300}
+        weights.write_bytes(bytes(9))
+        assert use.measure() == {"default": 300}
+
+
 def test_every_file_of_every_job_counts_for_its_project(store: Store, tmp_path: Path) -> None:
     use = DiskUse(store)
     assert use.measure() == {}
