@@ -69,9 +69,9 @@ class Sender:
     async def _run(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self.webhooks.collect)
-                busy = frozenset(self.sending) | self._resting()  # before: what is being sent is still due in the query
-                self._begin(await asyncio.to_thread(self.webhooks.due, busy), busy)
+                if await asyncio.to_thread(self.webhooks.collect):
+                    busy = frozenset(self.sending) | self._resting()  # before: what is being sent is due in the query
+                    self._begin(await asyncio.to_thread(self.webhooks.due, busy), busy)
             except Exception:  # the database may be back in a second
                 logger.exception("could not send to webhooks")
             await asyncio.sleep(self.look_every_s)

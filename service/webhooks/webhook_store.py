@@ -98,7 +98,7 @@ class Webhooks:
     def all(self) -> list[Webhook]:
         """All, newest first."""
         with Session(self.engine) as session:
-            rows = session.scalars(select(WebhookRow).order_by(WebhookRow.id.desc()))
+            rows = session.scalars(_ALL)
             return [Webhook.model_validate(row) for row in rows]
 
     def get(self, webhook_id: str) -> Webhook:
@@ -125,11 +125,12 @@ class Webhooks:
 
     # -- what the sender asks -------------------------------------------------------------------------------------
 
-    def collect(self) -> None:
-        """Turn the new states in the logs into deliveries."""
+    def collect(self) -> bool:
+        """Turn the new states in the logs into deliveries. Returns whether there is any webhook."""
         if hooks := self.all():
             self._collect_jobs(hooks)
             self._collect_sweeps(hooks)
+        return bool(hooks)
 
     def _collect_jobs(self, hooks: list[Webhook]) -> None:
         since = min(hook.created for hook in hooks)
@@ -203,6 +204,9 @@ class Webhooks:
             values["due"] = now + again_s
         with self.writing.begin() as connection:
             connection.execute(update(DeliveryRow).where(DeliveryRow.id == due.id).values(**values))
+
+
+_ALL = select(WebhookRow).order_by(WebhookRow.id.desc())
 
 
 def _wanted(states: list[Event], hooks: list[Webhook]) -> Iterator[tuple[Webhook, Event]]:
