@@ -58,6 +58,20 @@ class NoWorse(Part):
         return self.no_worse, self.than
 
 
+class Near(Part):
+    """One variant's mean cost differs from another's by less than `within`, whichever is above."""
+
+    near: str
+    to: str
+    within: float = Field(gt=0)
+    """As `by`."""
+
+    @property
+    def variants(self) -> tuple[str, str]:
+        """The one that is judged, and what it is compared with."""
+        return self.near, self.to
+
+
 class More(Part):
     """One variant's mean of a quantity is more than `times` another's."""
 
@@ -86,7 +100,7 @@ class NoMore(Part):
         return self.no_more, self.than
 
 
-Expectation = Worse | NoWorse | More | NoMore
+Expectation = Worse | NoWorse | Near | More | NoMore
 
 
 def _sentence(text: str) -> str:
@@ -175,7 +189,7 @@ class Claim(Part):
     @property
     def judges_metric(self) -> bool:
         """Whether the metric is judged at all."""
-        return not self.expect or any(isinstance(one, Worse | NoWorse) for one in self.expect)
+        return not self.expect or any(isinstance(one, Worse | NoWorse | Near) for one in self.expect)
 
     def asked(self, quick: bool = False, overrides: list[str] | None = None, folder: Path = Path()) -> SweepSpec:
         """The sweep to run in a folder. Raises SpecInvalid where the overrides, `a.b=c`, do not fit."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.claims.claim import Claim, Expectation, More, NoMore, NoWorse, variant_name
+from service.claims.claim import Claim, Expectation, More, Near, NoMore, NoWorse, variant_name
 from service.claims.shards import by_pairs, fullest_shares
 from service.scaling.cells import final_error, outcome
 from service.scaling.counted import FULLEST, Quantity
@@ -177,7 +177,11 @@ def _finding(expected: Expectation, found: dict[str, VariantResult], metric: Met
     low, high = (-math.inf, math.inf) if interval is None else interval
     if ours.diverged and not theirs.diverged:  # it is worse than anything that has learned
         low = math.inf
-    if isinstance(expected, NoWorse):
+    if isinstance(expected, Near):
+        within = expected.within
+        answer = _answer(-within < low and high < within, low > within or high < -within)
+        words = f"{expected.near} is within {metric.gap(within)} of {expected.to}"
+    elif isinstance(expected, NoWorse):
         answer = _answer(high < expected.within, low > expected.within)
         words = f"{expected.no_worse} is no worse than {expected.than}, within {metric.gap(expected.within)}"
     else:

@@ -64,7 +64,7 @@ def test_every_claim_can_be_asked_whole_and_quickly(name: str) -> None:
         computed = set(one.shards.variants if one.shards else ())
         assert {name for expected in one.expect for name in expected.variants} <= asked | computed
         assert len({trial.job.seed for trial in found}) >= (2 if quick else 3)
-    own = ("digits", "sleeping:numbers")
+    own = ("digits", "sleeping:numbers", "momentum:examples")
     assert all(trial.job.data.name.endswith(own) for trial in found)  # a quick run needs no data of its own
     assert claim_of(str(one.number)) is one
 
@@ -226,6 +226,19 @@ def test_a_sweep_of_rules_over_batches_names_its_variants_and_tells_where_each_r
     svg = claim_picture(report, found)["svg"].decode()
     assert "batch (examples an update)" in svg
     assert "16, none" not in svg  # the curves are the best rule's
+
+
+@pytest.mark.parametrize(
+    ("large", "answer"),
+    [([0.11, 0.09, 0.10], "holds"), ([0.31, 0.30, 0.29], "does not hold"), ([0.02, 0.01, 0.0], "does not hold")],
+)
+def test_one_is_near_another_where_it_is_neither_above_nor_below(large: list[float | str], answer: str) -> None:
+    asked = claim(expect=[{"near": "large", "to": "small", "within": 0.05}])
+    report = claim_report(asked, seen(small=[0.10, 0.10, 0.11], large=large))
+    assert [one.answer for one in report.findings] == [answer]
+    assert report.findings[0].expected == "large is within 5.00 points of small"
+    one = claim_report(asked, seen(small=[0.1, 0.1], large=[0.1, "diverged"]))
+    assert one.findings[0].answer == "does not hold"
 
 
 def test_a_page_tells_what_the_networks_were_before() -> None:
