@@ -28,7 +28,7 @@ MOMENTA = np.unique(np.concatenate([np.linspace(0.0, 0.9, 91), 1 - np.geomspace(
 Array = npt.NDArray[np.float64]
 
 
-def examples(root: str = "", count: int = 6_400, tested: int = 64) -> tuple[tuple[Tensor, Tensor], ...]:
+def examples(root: str = "", count: int = 25_600, tested: int = 64) -> tuple[tuple[Tensor, Tensor], ...]:
     """Features (n, 16) and numbers (n,), drawn from one seed: those that are trained on, and others."""
     drawn = torch.Generator().manual_seed(0)
     features = torch.randn(count + tested, FEATURES, generator=drawn) * torch.from_numpy(CURVATURES).sqrt().float()

@@ -17,7 +17,7 @@ from service.claims.experiments.momentum import (
     recorded,
 )
 
-RATE, UPDATES, BATCH = 0.3, 200, 32
+RATE, UPDATES, BATCH = 0.3, 200, 128
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.75, 0.9])
