@@ -43,16 +43,17 @@ def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     looks = _colours(report)
     quantities = list(report.variants[0].quantities)
     has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
-    count = len(quantities) + 2 * has_metric + bool(report.shares)
+    has_more = has_metric and (report.before is not None or _has_curves(evidence))
+    count = len(quantities) + has_metric + has_more + bool(report.shares)
     figure, found = panels(count, 6.0 if count < 3 else 5.2, 0.8 + 0.45 * max(6, len(report.variants)))
     for axes, of in zip(found[has_metric:], quantities, strict=False):
         _quantity(axes, report, of, looks)
     if has_metric:
         _results(found[0], report, looks)
-        if report.before is None:
-            _curves(found[1 + len(quantities)], report, evidence, looks)
-        else:
-            _results(found[1 + len(quantities)], report.before, _colours(report.before))
+    if has_more and report.before is not None:
+        _results(found[1 + len(quantities)], report.before, _colours(report.before))
+    elif has_more:
+        _curves(found[1 + len(quantities)], report, evidence, looks)
     if report.shares:
         _shares(found[-1], report.shares)
     return files(figure)
@@ -139,6 +140,11 @@ def _rows(axes: Axes, results: Results) -> None:
     """A row a variant."""
     axes.set_yticks(range(len(results.variants)), [variant.name for variant in results.variants])
     axes.set_ylim(len(results.variants) - 0.5, -0.5)
+
+
+def _has_curves(evidence: Evidence) -> bool:
+    """Whether a trial was evaluated more than once."""
+    return any(sum(point.test_error is not None for point in trial.points) > 1 for trial in evidence.trials)
 
 
 def _curves(axes: Axes, report: ClaimReport, evidence: Evidence, looks: Mapping[str, str]) -> None:

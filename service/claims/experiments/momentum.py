@@ -1,6 +1,6 @@
 """Linear regression whose parameters keep their own path, and the momentum that explains it best.
 
-Mitliagkas et al. 2016, theorem 3.1: where M workers take exponentially distributed times for a gradient, the expected
+Mitliagkas et al. 2016, section 3: where M workers take exponentially distributed times for a gradient, the expected
 update is (1 - 1/M) times the one before it, less the rate times the gradient here and now divided by M.
 """
 

@@ -241,6 +241,17 @@ def test_one_is_near_another_where_it_is_neither_above_nor_below(large: list[flo
     assert one.findings[0].answer == "does not hold"
 
 
+def test_what_was_evaluated_once_has_no_curves() -> None:
+    once = seen(small=[0.10, 0.11, 0.12], large=[0.13, 0.14, 0.15])
+    more = Point(examples=20, epoch=2, seconds=2, test_error=0.1)
+    twice = once.model_copy(
+        update={"trials": tuple(t.model_copy(update={"points": (*t.points, more)}) for t in once.trials)}
+    )
+    for evidence, has_curves in ((once, False), (twice, True)):
+        svg = claim_picture(claim_report(claim(), evidence), evidence)["svg"].decode()
+        assert (">epochs<" in svg or "epochs -->" in svg) is has_curves
+
+
 def test_a_page_tells_what_the_networks_were_before() -> None:
     asked = claim(before=SWEEP | {"variants": {"narrow": {}, "wide": {"batch.per_worker": 64}}})
     found = seen(small=[0.10, 0.11, 0.12], large=[0.13, 0.14, 0.15])
