@@ -24,6 +24,7 @@ REFUSED = 400
 """From this status on nothing was changed."""
 
 _AUDIT = cast(Table, AuditRow.__table__)
+_INSERT = insert(_AUDIT)
 
 
 class Act(BaseModel):
@@ -130,7 +131,7 @@ class Audit:
 
 def insert_entry(connection: Connection, by: Requester, act: Act) -> None:
     """Add an entry in the transaction of what it tells of."""
-    connection.execute(insert(_AUDIT), _values(by, act))
+    connection.execute(_INSERT, _values(by, act))
 
 
 def _execute(connection: Connection, statement: Delete) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from service.database.job_store import Store
 from service.jobs.active_jobs import ActiveJobs
-from service.jobs.admission import Admission
-from service.jobs.launcher import Launcher
 from service.jobs.lifecycle import Lifecycle, Sinks
 from service.jobs.manager import JobManager, ManagerConfig, Parts
 from service.jobs.metric_series import SeriesCache
@@ -14,6 +12,8 @@ from service.jobs.queueing.queue import JobQueue
 from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.runs import Runs
 from service.jobs.service_metrics import ServiceMetrics
+from service.jobs.starting.admission import Admission
+from service.jobs.starting.launcher import Launcher
 from service.jobs.trials import TrialJobs
 from service.projects.projects import Projects
 from service.storage.mirror import Mirror

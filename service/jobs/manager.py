@@ -16,7 +16,6 @@ from service.database.job_changes import JobChanges
 from service.database.job_store import Job, Submission
 from service.errors import StateConflict
 from service.ids import new_job_id
-from service.jobs.admission import Admission
 from service.jobs.fork import choose, forked_spec
 from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
 from service.jobs.queueing.claims import Quotas
@@ -26,6 +25,7 @@ from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
 from service.jobs.recovery import Recovery, Watchdog
 from service.jobs.service_metrics import ServiceMetrics
+from service.jobs.starting.admission import Admission
 from service.jobs.trials import TrialJobs
 from service.jobs.views import JobView, view
 from service.spec import JobSpec

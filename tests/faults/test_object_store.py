@@ -41,6 +41,7 @@ def test_each_push_is_applied_once_though_a_fifth_of_what_is_said_is_lost(stores
         assert all(shard.examples == 2 * PUSHES for shard in cluster.shards)
 
 
+@pytest.mark.long
 def test_a_large_vector_goes_through_the_store_and_workers_share_one_copy_of_a_version(stores: Stores) -> None:
     setting = Setting(numel=64 * 2000)
 

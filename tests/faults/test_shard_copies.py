@@ -39,6 +39,7 @@ def check(nodes: Nodes, acknowledged: list[int]) -> None:
 
 
 @pytest.mark.parametrize("losses", [9, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_nodes_lost_at_any_time_lose_nothing(nodes: Nodes, losses: int) -> None:
     """The shard's in turn with its copy's, and with a copy that is only silent, each at a random moment."""
     dice, timers = random.Random(losses), list[threading.Timer]()

@@ -60,6 +60,7 @@ def check(shards: Shards, acknowledged: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_shards_killed_at_any_time_lose_nothing(setup: Setup, kills: int) -> None:
     """Half of the kills fall between the shards of one push: one has it, the other is dead. The others come from a
     thread of their own."""
@@ -94,7 +95,9 @@ def test_shards_killed_at_any_time_lose_nothing(setup: Setup, kills: int) -> Non
         shards.stop()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [point if point == "commit" else pytest.param(point, marks=pytest.mark.long) for point in POINTS]
+)
 def test_a_shard_that_dies_at_a_point_of_an_update_goes_on_from_the_last_whole_version(
     tmp_path: Path, point: str
 ) -> None:

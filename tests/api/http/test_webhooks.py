@@ -206,8 +206,8 @@ class LongLook(Webhooks):
         self.looks = 0
         self.sender = Sender(self, (ipaddress.ip_network(LOOPBACK),), look_every_s=0.01)
 
-    def collect(self) -> None:
-        pass
+    def collect(self) -> bool:
+        return True
 
     def due(self, but: Collection[str] = ()) -> list[Due]:
         self.looks += 1

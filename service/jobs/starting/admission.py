@@ -5,13 +5,13 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from service.jobs.launcher import Launcher
 from service.jobs.lifecycle import Lifecycle
-from service.jobs.preflights import Preflights
 from service.jobs.queueing.claims import Claim
 from service.jobs.queueing.policy import Decision
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.queueing.queue import JobQueue
+from service.jobs.starting.launcher import Launcher
+from service.jobs.starting.preflights import Preflights
 from service.status import Status
 from trainers import State
 

@@ -1,0 +1,1 @@
+"""Starting waiting jobs: which of them, what is checked before, and how."""
