@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.papers.reproduced import Found
+from benchmarks.papers.reproduced import Found, by_chance
 
 GUIDE = {0: 0.30, 1: 0.31, 2: 0.32}
 
@@ -19,3 +19,9 @@ GUIDE = {0: 0.30, 1: 0.31, 2: 0.32}
 )
 def test_a_figure_is_found_again_within_the_interval_of_the_difference(again: dict[int, float], answer: str) -> None:
     assert Found("shuffle", "none", "error", GUIDE, again).answer == answer
+
+
+@pytest.mark.parametrize(("figures", "most"), [(1, 1), (10, 3), (100, 15)])
+def test_one_figure_in_ten_is_not_found_again_by_chance(figures: int, most: int) -> None:
+    """The 95th percentiles of the binomial distribution, from tables."""
+    assert by_chance(figures) == most
