@@ -18,6 +18,7 @@ from torch import Tensor
 from trainers.optim.optimizer import Optimizer
 from trainers.optim.slices import spans
 from trainers.optim.update import SliceUpdate
+from trainers.parameter_server.client import RETURN_S
 from trainers.parameter_server.groups import GroupSlice
 from trainers.parameter_server.journal import ShardJournal
 from trainers.parameter_server.memory import MemoryPlan, journal_of, own_ring, read_journal, two_states
@@ -158,7 +159,7 @@ class Shards:
 
     def bring_back(self, index: int, death: tuple[str, int] | None = None) -> None:
         """A new process in place of a dead one, which may have its end before it."""
-        self.processes[index].join(20)
+        self.processes[index].join(RETURN_S)  # as its client does; 20 s were too few under a load of 20
         assert self.processes[index].exitcode == -signal.SIGKILL
         self.deaths += 1
         self.processes[index] = self._start(index, True, death)
