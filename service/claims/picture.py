@@ -43,16 +43,16 @@ def _variants(report: ClaimReport, evidence: Evidence) -> dict[str, bytes]:
     looks = _colours(report)
     quantities = list(report.variants[0].quantities)
     has_metric = any(variant.costs or variant.diverged for variant in report.variants) or not quantities
-    has_more = has_metric and (report.before is not None or _has_curves(evidence))
-    count = len(quantities) + has_metric + has_more + bool(report.shares)
+    has_second = has_metric and (report.before is not None or _has_curves(evidence))
+    count = len(quantities) + has_metric + has_second + bool(report.shares)
     figure, found = panels(count, 6.0 if count < 3 else 5.2, 0.8 + 0.45 * max(6, len(report.variants)))
     for axes, of in zip(found[has_metric:], quantities, strict=False):
         _quantity(axes, report, of, looks)
     if has_metric:
         _results(found[0], report, looks)
-    if has_more and report.before is not None:
+    if has_second and report.before is not None:
         _results(found[1 + len(quantities)], report.before, _colours(report.before))
-    elif has_more:
+    elif has_second:
         _curves(found[1 + len(quantities)], report, evidence, looks)
     if report.shares:
         _shares(found[-1], report.shares)

@@ -33,7 +33,8 @@ BATCH_EVERY_S = 0.05
 """The least time between two transactions of writes that may wait. To make a transaction durable costs more than to
 write it, so concurrent writes share one. A single write does not wait."""
 ENOUGH = 16
-"""So many writes wait no longer: after a pause, those who send over a few connections would get no further."""
+"""So many writes wait no longer: over n connections that each wait for an answer, no more than n would come in
+`BATCH_EVERY_S`, also where there is a pause to make up for."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 FIRST = "0001"
 """The version of a database without one, which is from before there were versions."""

@@ -83,6 +83,11 @@ def managed(url: str, tmp_path: Path, runs: FakeRuns) -> Managed:
     return open_manager
 
 
+def small(**fields: object) -> dict[str, object]:
+    """A job's spec as plain data."""
+    return {"epochs": 4, **fields}
+
+
 async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 120.0) -> None:
     """Wait until something that nothing announces has come about."""
     async with asyncio.timeout(within_s):

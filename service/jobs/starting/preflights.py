@@ -63,11 +63,11 @@ class Preflights:
         store, runs = self.lifecycle.store, self.lifecycle.runs
         try:
             spec = (await asyncio.to_thread(store.get, job_id)).job_spec
-            if (what := _checked(spec)) in self.passed:
+            if (key := _key(spec)) in self.passed:
                 return
             await asyncio.to_thread(runs.preflight, spec.train, lambda: self._waits(job_id))
-            if what is not None and self._waits(job_id):  # else it may have been abandoned
-                self.passed[what] = None
+            if key is not None and self._waits(job_id):  # else it may have been abandoned
+                self.passed[key] = None
                 while len(self.passed) > KNOWN:
                     del self.passed[next(iter(self.passed))]
         except SpecRejected as error:
@@ -79,7 +79,7 @@ class Preflights:
         return not self.closing and job_id in self.queue.waiting
 
 
-def _checked(spec: JobSpec) -> str | None:
+def _key(spec: JobSpec) -> str | None:
     """Equal for two specs of which one need not be checked if the other was; none if it is checked by itself, since
     the user's code may have changed."""
     return None if spec.code is not None else spec.train.model_dump_json(exclude={"seed"})

@@ -13,15 +13,11 @@ from service.jobs.manager import JobManager
 from service.jobs.progress import LogFilter
 from service.spec import parse_spec
 from service.status import Status
-from tests.service.conftest import Managed, again, all_events, eventually, reached, started
+from tests.service.conftest import Managed, again, all_events, eventually, reached, small, started
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
 from trainers.events import State
 
 TWO_WORKERS = parse_spec({"epochs": 4})
-
-
-def small(**fields: object) -> dict[str, object]:
-    return {"epochs": 4, **fields}
 
 
 def test_a_job_lives_from_queue_to_result(managed: Managed, runs: FakeRuns) -> None:

@@ -18,17 +18,13 @@ from service.jobs.queueing.claims import Quotas
 from service.spec import parse_spec
 from service.status import Status
 from service.storage.checkpoints import CheckpointView
-from tests.service.conftest import Managed, again, all_events, eventually, reached, started
+from tests.service.conftest import Managed, again, all_events, eventually, reached, small, started
 from tests.service.fakes import FakeRuns
 from tests.service.storage.test_checkpoints import write_checkpoint
 from trainers import SpecRejected
 from trainers.events import State
 
 ALL_CPUS = parse_spec({"epochs": 4, "workers": 4})
-
-
-def small(**fields: object) -> dict[str, object]:
-    return {"epochs": 4, **fields}
 
 
 def test_a_paused_job_holds_nothing_and_goes_on_in_the_same_log(managed: Managed, runs: FakeRuns) -> None:

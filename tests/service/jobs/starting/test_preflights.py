@@ -6,14 +6,10 @@ import pytest
 
 from service.jobs.starting import preflights
 from service.spec import parse_spec
-from tests.service.conftest import Managed, all_events, reached, started
+from tests.service.conftest import Managed, all_events, reached, small, started
 from tests.service.fakes import FakeRuns
 from trainers.errors import DataNotFound
 from trainers.events import State
-
-
-def small(**fields: object) -> dict[str, object]:
-    return {"epochs": 4, **fields}
 
 
 def test_a_waiting_job_that_cannot_run_is_told_at_once(managed: Managed, runs: FakeRuns) -> None:
