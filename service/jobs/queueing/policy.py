@@ -3,8 +3,8 @@
 1. **Quotas.** A job whose project or user is at a limit waits, and with it those behind it of the same project, or of
    the same user in it. It holds up nobody else.
 2. **Fair share.** Of the projects with waiting jobs, the one with the smallest dominant share of the cluster by its
-   weight comes first (weighted dominant resource fairness, Ghodsi et al. 2011), and within a project priority, then
-   time. With one project this is the line itself.
+   weight comes first (weighted dominant resource fairness, Ghodsi et al. 2011), of equals the one whose last start is
+   longest ago, and within a project priority, then time. With one project this is the line itself.
 3. **Reservation.** The first job that does not fit is reserved: what becomes free is kept for it. Its project keeps its
    turn until a job of it has started, however the shares move meanwhile.
 4. **Backfill.** A job behind it may start if it cannot delay it: it takes only what the reserved job leaves, or its
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from service.jobs.queueing.claims import Claim
 from service.jobs.queueing.rules import EPSILON, Holdings, Refusal, Rules
+from service.jobs.queueing.turns import Turns
 from trainers import Resources
 
 BACKFILL_AHEAD = 200
@@ -49,7 +50,7 @@ def decide(
     held: Collection[Claim],
     resources: tuple[Resources, Resources],
     rules: Rules,
-    turn: str | None = None,
+    turns: Turns | None = None,
 ) -> Decision:
     """Which of the waiting jobs start.
 
@@ -58,17 +59,18 @@ def decide(
         held: What running jobs hold.
         resources: What the cluster has, and what of it is free.
         rules: Limits and shares.
-        turn: The project whose turn it was when the last job was reserved, and has not started since.
+        turns: Whose turn it is, and who started last, as the starts before this decision left them; they are not changed.
     """
     total, free = resources
     holdings, decision = Holdings(held), Decision()
+    turns = Turns() if turns is None else turns.copy()
     queues = _by_project(line)
     decision.shares = {name: holdings.dominant_share(name, total) for name in queues}
     limited: dict[str | tuple[str, str], tuple[Refusal, str]] = {}
     promised_s: float | None = None
     room, num_behind = free, 0
     while queues and num_behind <= BACKFILL_AHEAD:
-        project = min(queues, key=lambda name: _rank(name, queues, holdings, total, rules, turn))
+        project = min(queues, key=lambda name: _rank(name, queues, holdings, total, rules, turns))
         claim = queues[project].popleft()
         if not queues[project]:
             del queues[project]
@@ -83,7 +85,7 @@ def decide(
         num_behind += decision.reserved is not None
         if decision.reserved is None and claim.needs.fits(room):
             decision.starts.append(claim)
-            turn = None if project == turn else turn
+            turns.started(project)
         elif decision.reserved is None:
             decision.reserved = claim
             promised_s = _promised_s(claim, room, [*held, *decision.starts])
@@ -108,14 +110,15 @@ def _by_project(line: Sequence[Claim]) -> dict[str, deque[Claim]]:
 
 
 def _rank(
-    project: str, queues: dict[str, deque[Claim]], holdings: Holdings, total: Resources, rules: Rules, turn: str | None
-) -> tuple[bool, float, str]:
-    """Sorts projects: the one whose turn it is, then the smallest use of its share, then the oldest of their first
-    jobs. Priority does not count between projects: urgent jobs of one would keep another waiting for ever."""
+    project: str, queues: dict[str, deque[Claim]], holdings: Holdings, total: Resources, rules: Rules, turns: Turns
+) -> tuple[bool, float, int, str]:
+    """Sorts projects: the one whose turn it is, then the smallest use of its share, then the one that has started
+    nothing for longest, then the oldest of their first jobs. Neither priority nor age counts before that: urgent jobs of
+    one project, or an old one that urgent ones pass for ever, would keep another project waiting for ever."""
     if len(queues) == 1:
-        return False, 0.0, ""
+        return False, 0.0, 0, ""
     use = holdings.dominant_share(project, total) / rules.shares.get(project, 1.0)
-    return project != turn, use, queues[project][0].job_id
+    return project != turns.holder, use, turns.last_start.get(project, 0), queues[project][0].job_id
 
 
 def _leaves(needs: Resources, free: Resources, reserved: Resources) -> bool:

@@ -14,6 +14,7 @@ from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.policy import Decision, decide
 from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
 from service.jobs.queueing.rules import Rules
+from service.jobs.queueing.turns import Turns
 from service.jobs.runs import Runs
 from service.projects.projects import Projects
 from service.spec import JobSpec
@@ -51,8 +52,7 @@ class JobQueue:
         """Rank of the reserved job. What is added behind it cannot start before it does, but beside it."""
         self.spare = NOTHING
         """What the reserved job leaves."""
-        self.turn: str | None = None
-        """The project whose job is reserved."""
+        self.turns = Turns()
         self.shrinking: Collection[str] = ()
         """Running jobs that give up workers for the blocked one."""
         self.disk_bytes: dict[str, int] = {}
@@ -95,6 +95,7 @@ class JobQueue:
         """The job is started, and holds what it claims."""
         self.held[claim.job_id] = claim
         self.unsettled.add(claim.job_id)
+        self.turns.started(claim.project)
 
     def occupy(self, job: Job, workers: int) -> None:
         """Count a job that was found running, with so many workers."""
@@ -141,11 +142,11 @@ class JobQueue:
 
     def decide(self) -> Decision:
         """Which jobs start, by what was free when that was last measured."""
-        return decide(self.line, self.held.values(), (self.total, self.free), self.rules(), self.turn)
+        return decide(self.line, self.held.values(), (self.total, self.free), self.rules(), self.turns)
 
     def reserve(self, claim: Claim | None) -> None:
         """Keep what becomes free for this job, or for none."""
-        self.blocked, self.turn = (None, None) if claim is None else (claim.rank, claim.project)
+        self.blocked, self.turns.holder = (None, None) if claim is None else (claim.rank, claim.project)
         rest = NOTHING if claim is None else self.free - claim.needs
         self.spare = Resources(max(0.0, rest.cpus), max(0.0, rest.gpus))
 

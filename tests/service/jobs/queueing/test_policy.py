@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.jobs.queueing.claims import NOTHING, Claim, Quotas, Size
 from service.jobs.queueing.policy import Decision, decide
 from service.jobs.queueing.rules import Holdings, Rules
+from service.jobs.queueing.turns import Turns
 from service.projects.project import ProjectQuota
 from trainers import Resources
 
@@ -23,9 +24,9 @@ def rest(held: list[Claim]) -> Resources:
     return TOTAL - sum((one.needs for one in held), NOTHING)
 
 
-def look(line: list[Claim], held: list[Claim], rules: Rules | None = None, turn: str | None = None) -> Decision:
+def look(line: list[Claim], held: list[Claim], rules: Rules | None = None, turns: Turns | None = None) -> Decision:
     by_rank = sorted(line, key=lambda one: one.rank)
-    return decide(by_rank, held, (TOTAL, rest(held)), rules or Rules(), turn)
+    return decide(by_rank, held, (TOTAL, rest(held)), rules or Rules(), turns)
 
 
 def names(claims: list[Claim]) -> str:
@@ -111,8 +112,15 @@ def test_a_project_keeps_its_turn_until_its_job_has_started() -> None:
     held = [claim("1", 4, project="b"), claim("2", 2)]
     line = [claim("x", 4, project="b"), claim("p", 2), claim("q", 1)]
     assert names(look(line, held).starts) == "p", "a uses less"
-    found = look(line, held, turn="b")
+    found = look(line, held, turns=Turns("b"))
     assert (names(found.starts), names([found.reserved] if found.reserved else [])) == ("", "x")
+
+
+def test_of_projects_that_use_as_much_the_one_whose_last_start_is_longest_ago_goes_first() -> None:
+    line = [claim("p", 8), claim("x", 8, project="b"), claim("y", 8, project="c")]
+    assert names(look(line, [], turns=Turns(None, {"a": 2, "b": 1, "c": 3})).order) == "xpy"
+    assert names(look(line, [], turns=Turns(None, {"a": 2, "b": 1})).order) == "yxp", "c has started nothing yet"
+    assert names(look(line, [], turns=Turns("c", {"a": 2, "b": 1, "c": 3})).order) == "yxp", "whose turn it is keeps it"
 
 
 # -- backfill -------------------------------------------------------------------------------------------------------
@@ -169,18 +177,20 @@ RULES = st.builds(
     quotas=st.dictionaries(st.sampled_from(PROJECTS), QUOTAS),
     shares=st.dictionaries(st.sampled_from(PROJECTS), st.sampled_from((0.5, 1.0, 4.0))),
 )
-TURNS = st.none() | st.sampled_from(PROJECTS)
+TURNS = st.builds(
+    Turns, st.none() | st.sampled_from(PROJECTS), st.dictionaries(st.sampled_from(PROJECTS), st.integers(1, 9))
+)
 
 
 def all_started(found: Decision) -> list[Claim]:
     return [*found.starts, *found.beside, *found.before]
 
 
-@given(line=claims("w", 12), held=claims("h", 6), rules=RULES, turn=TURNS)
+@given(line=claims("w", 12), held=claims("h", 6), rules=RULES, turns=TURNS)
 def test_no_quota_and_no_cluster_is_ever_exceeded(
-    line: list[Claim], held: list[Claim], rules: Rules, turn: str | None
+    line: list[Claim], held: list[Claim], rules: Rules, turns: Turns
 ) -> None:
-    found = look(line, held, rules, turn)
+    found = look(line, held, rules, turns)
     holdings, free = Holdings(held), rest(held)
     for one in all_started(found):
         assert rules.refuses(one, holdings) is None
@@ -191,12 +201,12 @@ def test_no_quota_and_no_cluster_is_ever_exceeded(
     assert len(started) == len(all_started(found)), "and none starts twice"
 
 
-@given(line=claims("w", 12), held=claims("h", 6), rules=RULES, turn=TURNS)
+@given(line=claims("w", 12), held=claims("h", 6), rules=RULES, turns=TURNS)
 def test_nothing_idles_that_somebody_could_have(
-    line: list[Claim], held: list[Claim], rules: Rules, turn: str | None
+    line: list[Claim], held: list[Claim], rules: Rules, turns: Turns
 ) -> None:
     """Whoever waits is held back by a limit, of its own or of one before it, or by the reservation, or does not fit."""
-    found = look(line, held, rules, turn)
+    found = look(line, held, rules, turns)
     started = {one.job_id for one in all_started(found)}
     free = rest([*held, *all_started(found)])
     for one in line:
@@ -243,21 +253,38 @@ def _ended(one: Claim, now_s: float | None) -> bool:
     return one.ends_s is not None and now_s is not None and one.ends_s <= now_s
 
 
-@given(line=claims("w", 8), rules=RULES.map(lambda one: replace(one, quotas={}, users=Quotas())), data=st.data())
-def test_nobody_starves(line: list[Claim], rules: Rules, data: st.DataObject) -> None:
-    """Projects b and c submit another job whenever any ends, and jobs end in any order: all of project a start."""
-    held, waiting, turn = list[Claim](), list(line), None
+OVERTAKEN = [
+    replace(claim("w00", 0, 1), priority=1),
+    claim("w01", 0, 4, "c"),
+    claim("w02", 0, 4, "b"),
+    claim("w03", 0, 1),
+]
+
+
+@given(
+    line=claims("w", 8),
+    rules=RULES.map(lambda one: replace(one, quotas={}, users=Quotas())),
+    ends=st.lists(st.integers(0, 20), min_size=30, max_size=30),
+)
+@example(line=OVERTAKEN, rules=Rules(), ends=[0] * 30)
+def test_nobody_starves(line: list[Claim], rules: Rules, ends: list[int]) -> None:
+    """Projects b and c submit another job whenever any ends, and jobs end in any order: all of project a start. In the
+    example, each of b and c has a large job that is older than that of a, and that urgent ones of its own project pass
+    for ever."""
+    held, waiting, turns = list[Claim](), list(line), Turns()
     left = {one.job_id for one in line if one.project == "a"}
     for number in range(400):
-        found = look(waiting, held, rules, turn)
+        found = look(waiting, held, rules, turns)
         started = all_started(found)
+        for one in started:
+            turns.started(one.project)
         held, waiting = [*held, *started], [one for one in waiting if one not in started]
         left -= {one.job_id for one in started}
-        turn = None if found.reserved is None else found.reserved.project
+        turns.holder = None if found.reserved is None else found.reserved.project
         if not left:
             return
         if held:
-            ended = held.pop(data.draw(st.integers(0, len(held) - 1)) if number < 30 else 0)
+            ended = held.pop(ends[number] % len(held) if number < len(ends) else 0)
             waiting.append(replace(ended, job_id=f"x{number:03d}", project="b" if number % 2 else "c", ends_s=None))
     raise AssertionError(f"still waiting: {left}")
 
