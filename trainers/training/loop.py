@@ -238,7 +238,7 @@ class TrainingLoop:
         self.reporter.skipped += work.skipped
         self.reporter.count_step(work.epoch, report, time.perf_counter() - begun)
         if self.reporter.is_due:
-            self._report()
+            self._report(waits=work.ends_epoch)
         if report.dropped:
             self.dropped += [Lease(work.epoch, m.index, m.index) for m in work.minibatches]
 
@@ -246,7 +246,7 @@ class TrainingLoop:
         """All stop after the same step."""
         assert self.algorithm is not None
         self.algorithm.finish()
-        self._report()
+        self._report(waits=True)
         if self.has_parameters:
             whole = self.algorithm.gather_state()
             if self.endpoint.rank == 0 or self.algorithm.local_state() is not None:
@@ -333,9 +333,9 @@ class TrainingLoop:
                 self.ports.snapshot(self._version(whole))
         self.reporter.take_wait_s()  # waiting for a snapshot is no part of a step
 
-    def _report(self) -> None:
+    def _report(self, waits: bool = False) -> None:
         if self.is_synchronous:
             scale = self.place.loss_scale if self.spec.precision == "float16" else 0.0
-            self.reporter.report(self.place.updates, self.place.examples, scale)
+            self.reporter.report(self.place.updates, self.place.examples, scale, waits)
         else:
-            self.reporter.report(self.store.updates if self.store is not None else 0, 0)
+            self.reporter.report(self.store.updates if self.store is not None else 0, 0, waits=waits)

@@ -1,7 +1,9 @@
 """Adds up what one worker does in a generation, and reports it.
 
-A loss that a GPU has yet to compute is read while it computes the step after, or when there is a report: so the worker
-is never more than one step ahead of its GPU, and does not wait for the step that it has just begun.
+A loss that a GPU has yet to compute is read while it computes the step after, and counts from then on. So the worker is
+never more than one step ahead of its GPU. It waits for the step that it has just begun only for the first report of a
+generation and where an epoch or the run ends: with every report that would leave the GPU without work until the next
+minibatch is there.
 """
 
 import math
@@ -30,6 +32,7 @@ class UnreadLoss:
     step: int
     epoch: int
     learning_rate: float
+    weight: float
     on_host: Tensor
     """In pinned memory; valid after `arrived`."""
     arrived: torch.cuda.Event
@@ -98,44 +101,52 @@ class Reporter:
         """
         waited, noise = self.take_wait_s(), report.noise
         self.steps += 1
-        following = None
-        loss = report.total.loss
-        if isinstance(loss, Tensor):
-            following = _on_its_way(self.steps, epoch, report.learning_rate, loss)
-            self._read_loss()
-            loss = 0.0
         self.metrics.count(
-            steps=1, examples=report.examples, loss=loss, weight=report.total.weight, dropped=report.dropped,
+            steps=1, examples=report.examples, dropped=report.dropped,
             wait_communication_s=waited, compute_s=max(0.0, seconds - waited),
             norm=sum(report.norms), norms=len(report.norms), apart_steps=int(report.is_apart),
             signal=noise.squared_norm if noise else 0.0, noise=noise.trace if noise else 0.0, noises=int(bool(noise)),
         )  # fmt: skip
-        self._count_in(epoch, loss, report.total.weight)
-        self.learning_rate, self.delays, self.unread = report.learning_rate, report.delays, following
-        _check(loss, self.steps, epoch, report.learning_rate)
+        self.metrics.by_epoch.setdefault(epoch, (0.0, 0.0))
+        self.learning_rate, self.delays = report.learning_rate, report.delays
+        loss, weight = report.total.loss, report.total.weight
+        if isinstance(loss, Tensor):
+            following = _on_its_way(self.steps, epoch, report.learning_rate, weight, loss)
+            self._read_loss()
+            self.unread = following
+        else:
+            self._count_loss(self.steps, epoch, report.learning_rate, weight, loss)
 
     def _read_loss(self) -> None:
         """Of the last step whose loss has not been read, if there is one."""
         unread, self.unread = self.unread, None
         if unread is not None:
-            loss = unread.read()
-            self.metrics.count(loss=loss)
-            self._count_in(unread.epoch, loss, 0.0)
-            _check(loss, unread.step, unread.epoch, unread.learning_rate)
+            self._count_loss(unread.step, unread.epoch, unread.learning_rate, unread.weight, unread.read())
 
-    def _count_in(self, epoch: int, loss: float, weight: float) -> None:
+    def _count_loss(self, step: int, epoch: int, learning_rate: float, weight: float, loss: float) -> None:
+        self.metrics.count(loss=loss, weight=weight)
         before, weighed = self.metrics.by_epoch.get(epoch, (0.0, 0.0))
         self.metrics.by_epoch[epoch] = before + loss, weighed + weight
+        _check(loss, step, epoch, learning_rate)
 
     @property
     def is_due(self) -> bool:
-        """After the first step of all, after the first of an epoch, and every so many seconds."""
+        """After the first step of all, after the first of an epoch, and every so many seconds, once there is a loss to
+        report."""
+        if self.steps == 1:
+            return True
+        if self.unread is not None and not self.metrics.weight:
+            return False
         first_of_epoch = len(self.metrics.by_epoch) > 1
-        return self.steps == 1 or first_of_epoch or time.perf_counter() - self.since_s >= self.every_s
+        return first_of_epoch or time.perf_counter() - self.since_s >= self.every_s
 
-    def report(self, updates: int, reached: int, loss_scale: float = 0.0) -> None:
-        """Report what was done since the last time; the arguments are as in `WorkerReport`."""
-        self._read_loss()
+    def report(self, updates: int, reached: int, loss_scale: float = 0.0, waits: bool = False) -> None:
+        """Report what was done since the last time; the arguments are as in `WorkerReport`.
+
+        waits: For the loss of the last step, if the GPU has yet to compute it. The first report always does.
+        """
+        if waits or self.steps == 1:
+            self._read_loss()
         applied = self.store.applied if self.store is not None else []
         metrics, skipped = self.metrics, self.skipped
         now_s = time.perf_counter()
@@ -176,12 +187,12 @@ class Reporter:
         return StepMetrics(staleness=dict(staleness - before), group_staleness=news if len(news) > 1 else ())
 
 
-def _on_its_way(step: int, epoch: int, learning_rate: float, loss: Tensor) -> UnreadLoss:
+def _on_its_way(step: int, epoch: int, learning_rate: float, weight: float, loss: Tensor) -> UnreadLoss:
     """Have the GPU send a loss () once it is computed."""
     on_host = loss.to("cpu", non_blocking=True)
     arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     arrived.record(torch.cuda.current_stream(loss.device))
-    return UnreadLoss(step, epoch, learning_rate, on_host, arrived)
+    return UnreadLoss(step, epoch, learning_rate, weight, on_host, arrived)
 
 
 def _check(loss: float, step: int, epoch: int, learning_rate: float) -> None:
