@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-faults test-long test-all fuzz check types style docs bench bench-quick soak clean
+.PHONY: demo test test-page test-faults test-long test-all fuzz check types style docs bench bench-quick soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -21,7 +21,10 @@ demo: $(READY)
 	$(BIN)/millrace run examples/digits-downpour.yaml
 
 test: $(READY)
-	$(PYTEST) -m "not slow and not long"
+	$(PYTEST) -m "not slow and not long and not page"
+
+test-page: $(READY) # the page in Chromium, which one process drives; CI runs these
+	$(BIN)/python -m pytest -m "not slow and not long" tests/api/page
 
 test-faults: $(READY) # the long tests of what holds while workers, shards and coordinators die; CI runs these
 	$(PYTEST) -m "long and not slow" tests/faults tests/runtime

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import math
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -147,7 +148,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
             store.close()
             detach()
     print("Stopped. Ray and its runs go on: `millrace serve` finds them again", end="")
-    print("." if options.address else ", `millrace serve --stop-cluster` ends them.", flush=True)
+    print("." if options.address else f", `{stop_command(settings, options.state_dir)}` ends them.", flush=True)
 
 
 @contextlib.contextmanager
@@ -213,6 +214,12 @@ def quotas(settings: Settings) -> "Quotas":
         waiting_jobs=settings.max_waiting_jobs,
         keep_s=settings.keep_s,
     )
+
+
+def stop_command(settings: Settings, state_dir: Path) -> str:
+    """What ends the Ray head of a state directory."""
+    is_usual = state_dir == settings.state_dir.expanduser()
+    return "millrace serve --stop-cluster" + ("" if is_usual else f" --state-dir {shlex.quote(str(state_dir))}")
 
 
 def stop_cluster(state_dir: Path) -> None:

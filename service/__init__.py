@@ -241,6 +241,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import read_profile as read_profile
     from trainers import sentence as sentence
     from trainers import set_of as set_of
+    from trainers import size_words as size_words
     from trainers import slope_words as slope_words
     from trainers import start_head as start_head
     from trainers import stop_head as stop_head

@@ -97,6 +97,9 @@ def parse_spec(data: Any) -> JobSpec:
     """A spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message=f"a spec is a mapping of fields, not {_kind(data)}")])
+    if "job" in data:
+        message = "this is the spec of a sweep, not of a job: `millrace sweep` takes it, and POST /v1/sweeps"
+        raise SpecInvalid([FieldError(pointer="", message=message)])
     return checked(data, JobSpec)
 
 
@@ -109,7 +112,7 @@ def stored(kind: type[Model], data: Any, whose: str) -> Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        wrong = "; ".join(f"{one.pointer or '/'}: {one.message}" for one in field_errors(error, kind)[:TOLD])
+        wrong = "; ".join(one.line for one in field_errors(error, kind)[:TOLD])
         raise SpecUnreadable(
             f"this Millrace cannot read the spec of {whose}, which another version stored ({wrong}); it is left as it "
             "is until a service of that version or a later one runs"

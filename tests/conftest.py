@@ -31,6 +31,7 @@ from trainers import ClusterInfo
 Disk = Callable[[int], Path]
 LONG_S = 900.0
 """Ten times what the longest takes on two cores that do nothing else."""
+PAGE = Path(__file__).parent / "api" / "page"
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 TOGETHER = {
@@ -64,6 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             group = "ray"  # the few faults that `make test` tries need no second one
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+        if item.path.is_relative_to(PAGE):
+            item.add_marker(pytest.mark.page)
     if hasattr(config, "workerinput"):
         sizes, ranks = Counter(item.path for item in items), {name: rank for rank, name in enumerate(TOGETHER)}
 

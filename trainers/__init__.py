@@ -111,6 +111,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.runs import remove_files as remove_files
     from trainers.runtime.runs import start_run as start_run
     from trainers.runtime.warm_runner import WarmRunner as WarmRunner
+    from trainers.sizes import size_words as size_words
     from trainers.spec import PATH_FIELDS as PATH_FIELDS
     from trainers.spec import TrainSpec as TrainSpec
     from trainers.spec import absolute as absolute

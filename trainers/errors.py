@@ -35,6 +35,11 @@ class FieldError(BaseModel):
     message: str
     """What to change."""
 
+    @property
+    def line(self) -> str:
+        """Both in one line; of the whole spec the message alone."""
+        return f"{self.pointer}: {self.message}" if self.pointer else self.message
+
 
 class MillraceError(Exception):
     """Base class of every error that Millrace raises at run time. Its first argument is a complete sentence."""

@@ -57,10 +57,16 @@ class Comparison(Part):
     def sentence(self) -> str:
         """The same in words, without an end."""
         worst = self.parts[self.furthest_off]
-        seconds = (
-            f"{1000 * worst.predicted_s:.3g} ms of a worker for an example, and {1000 * worst.measured_s:.3g} were"
-        )
         return (
             f"{self.predicted_per_s:,.0f} examples a second were predicted from {self.basis}, and "
-            f"{self.measured_per_s:,.0f} measured ({self.off:+.1%}); furthest off: {self.furthest_off} ({seconds})"
+            f"{self.measured_per_s:,.0f} were measured: the prediction is {_off(self.off)}; furthest off: "
+            f"{self.furthest_off}, with {1000 * worst.predicted_s:.3g} ms of a worker for an example predicted, and "
+            f"{1000 * worst.measured_s:.3g} ms measured"
         )
+
+
+def _off(off: float) -> str:
+    """How far a prediction is off, as part of a sentence."""
+    if off >= 1:
+        return f"{1 + off:.1f} times the rate"
+    return f"{abs(off):.1%} too {'high' if off >= 0 else 'low'}"

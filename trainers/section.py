@@ -30,6 +30,9 @@ def known(names: tuple[str, ...], value: str, user_means: str) -> str:
     """The name, if it is known or a `module:function`; otherwise raises ValueError with similar names."""
     if value in names or ":" in value:
         return value
+    module, _, name = value.rpartition(".")
+    if module and all(part.isidentifier() for part in value.split(".")):
+        raise ValueError(f"there is no {value!r}; did you mean {module}:{name}? {user_means} is named module:function")
     said = unknown(value, names)
     raise ValueError(f"{said}{'' if said.endswith('?') else ';'} {user_means} is named module:function")
 

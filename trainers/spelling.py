@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-MOST = 8
+MOST = 12
 """Names that are listed where none is similar."""
+MEANT = {"gpu": "cuda"}
+"""What others say for a name of ours."""
 QUOTED = re.compile(r"'([^']*)'")
 NUMBER, WHOLE = "it has to be a number", "it has to be a whole number"
 LIST = "this is a list: give what is in it in brackets, [...]"
@@ -44,11 +46,12 @@ WRITTEN = 40
 
 def unknown(word: str, names: Iterable[str]) -> str:
     """A sentence about a word that is none of the names: what it may have meant, or what there is."""
-    known = list(dict.fromkeys(names))
-    if near := difflib.get_close_matches(word, known):
-        return f"there is no {word!r}; did you mean {', '.join(near)}?"
+    known = {name.lower(): name for name in names}  # in their order
+    near = difflib.get_close_matches(MEANT.get(word.lower(), word.lower()), known)
+    if near:
+        return f"there is no {word!r}; did you mean {', '.join(known[one] for one in near)}?"
     rest = f" and {len(known) - MOST} more" if len(known) > MOST else ""
-    return f"there is no {word!r}; there are {', '.join(known[:MOST])}{rest}"
+    return f"there is no {word!r}; there are {', '.join(list(known.values())[:MOST])}{rest}"
 
 
 def sentence(item: Any) -> str:

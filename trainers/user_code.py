@@ -16,6 +16,7 @@ from trainers.given import is_given, refuse_given
 
 NUM_FRAMES = 4
 """Frames of a user's traceback that are shown: the last ones, closest to the error."""
+PACKAGE = Path(__file__).parent
 
 
 def is_user_name(name: str) -> bool:
@@ -38,15 +39,24 @@ def on_path(folder: str | None) -> Iterator[None]:
 
 
 def last_frames(error: BaseException) -> str:
-    """The last frames of the traceback, indented, innermost last, without the first one, which is our call."""
+    """The last frames of the traceback, indented, innermost last: of the user's code, and of what that calls where it
+    is neither ours nor torch's."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    return "".join(traceback.format_list(frames[-NUM_FRAMES:])).rstrip()
+    theirs = [frame for frame in frames if not _is_known(frame.filename)] or frames
+    return "".join(traceback.format_list(theirs[-NUM_FRAMES:])).rstrip()
 
 
 def is_of_ours(error: BaseException) -> bool:
-    """Whether a file of this package raised it, and so its sentence says all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+    """Whether a file of this package raised it, and was not called by others: its sentence says all."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return bool(files) and Path(files[-1]).is_relative_to(PACKAGE) and all(map(_is_known, files))
+
+
+def _is_known(file: str) -> bool:
+    """Whether a file is one of ours, or torch's, through which a user's layers are called."""
+    torch = sys.modules.get("torch")
+    folders = [PACKAGE] if torch is None or torch.__file__ is None else [PACKAGE, Path(torch.__file__).parent]
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def failed(name: str, error: BaseException, doing: str = "raised") -> UserCodeFailed:

@@ -19,6 +19,8 @@ FileFormat = Literal["safetensors", "torch.save", "torch.export", "onnx"]
 SUFFIX: dict[FileFormat, str] = {
     "safetensors": ".safetensors", "torch.save": ".pt", "torch.export": ".pt2", "onnx": ".onnx"
 }  # fmt: skip
+WEIGHTS: frozenset[FileFormat] = frozenset({"safetensors", "torch.save"})
+"""Those that hold no computation, and need no code of the model's to be written."""
 FOLDER = "exports"
 """In the run's own folder, with which it is removed."""
 MOST_WAITING = 4

@@ -232,7 +232,8 @@ def _request(data: dict[str, Any]) -> str:
 def _resize(data: dict[str, Any]) -> str:
     batch = f", batch {data['batch']}" if "batch" in data else ""
     moved = [f"; {what}: {', '.join(map(_short, data[what]))}" for what in ("joined", "left") if data.get(what)]
-    return f"RESIZE {data['workers']} workers{batch}{''.join(moved)}"
+    workers = data["workers"]
+    return f"RESIZE {workers} worker{'' if workers == 1 else 's'}{batch}{''.join(moved)}"
 
 
 def _trace(data: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeVar
 from service.database.job_query import Query
 from service.database.job_store import Job
 from service.errors import NotExportable
-from service.exports.exports import Exports, FileFormat
+from service.exports.exports import WEIGHTS, Exports, FileFormat
 from service.job_summary import JobSummary
 from service.jobs.active_jobs import ActiveJob
 from service.jobs.lifecycle import Lifecycle, final_status
@@ -123,13 +123,13 @@ class JobReader:
     async def model_file(
         self, job_id: str, which: str, form: FileFormat = "safetensors", user: str = "local"
     ) -> BinaryIO:
-        """The finished model of a job, or another that it has left, open. Raises ModelNotFound, NotExportable where it
-        is of code of its own, and what `Exports.open` raises."""
+        """The finished model of a job, or another that it has left, open. Raises ModelNotFound, NotExportable where
+        its computation is of code of its own, and what `Exports.open` raises."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
-        if form != "safetensors" and own_code(job.job_spec):
+        if form not in WEIGHTS and own_code(job.job_spec):
             raise NotExportable(
-                f"the model is of code of its own, which the service does not run: `millrace export` writes {form} "
-                "where that code is"
+                "the model is of code of its own, which the service does not run: on a machine that has the code, "
+                f"`millrace export {job_id} --format {form}` writes it"
             )
         return await self.exports.open(job.run_dir, which, form, user)
 
@@ -158,6 +158,8 @@ def current(job: Job, active: ActiveJob | None) -> tuple[Job, Progress]:
         status = final_status(job, progress)
         changed = {"state": status.state, "reason": status.reason, "message": status.message}
         job = job.model_copy(update={**changed, "finished": progress.ended if has_ended else None})
+    elif progress.state is job.state is State.RUNNING:  # how many train changes without a change of the state
+        job = job.model_copy(update={"message": progress.message})
     return job, progress
 
 

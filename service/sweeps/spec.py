@@ -294,10 +294,17 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+OF_JOBS = JobSpec.model_fields.keys() - SweepSpec.model_fields.keys()
+"""Fields that no sweep has."""
+
+
 def parse_sweep(data: Any) -> SweepSpec:
     """A sweep's spec from plain data. Raises SpecInvalid with a pointer for each field that is wrong."""
     if not isinstance(data, dict):
         raise SpecInvalid([FieldError(pointer="", message="a sweep's spec is a mapping of fields")])
+    if not data.keys() & {"job", "axes", "variants"} and data.keys() & OF_JOBS:
+        message = "this is the spec of a job: a sweep has it under `job`, and `axes` beside it; `millrace run` takes it"
+        raise SpecInvalid([FieldError(pointer="", message=message)])
     try:
         return checked(data, SweepSpec)
     except SpecInvalid as error:

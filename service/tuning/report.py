@@ -182,12 +182,14 @@ def _others(best: Combination, found: Sequence[Combination]) -> str | None:
     worse = sum(one is not None and one[0] > 0 for one in bounds)
     if worse == len(others):
         return f"All {worse} others are shown to be worse." if worse > 1 else "The other is shown to be worse."
+    if len(others) == 1:
+        return "That the other is worse is not shown with 95 % confidence: more seeds would tell."
     return f"Of {len(others)} others, {worse} {'is' if worse == 1 else 'are'} shown to be worse with 95 % confidence."
 
 
 def _matters(matters: Sequence[Importance]) -> str:
     if not matters:
-        return f"Which axis matters is not told: too few trials have a result, or all the same; {LEAST} or more do."
+        return f"Which axis matters is not told: that needs {LEAST} trials or more, with different results."
     most = max(one.trials for one in matters)
     told_of = [
         f"{one.axis} ({one.share:.0%}{'' if one.trials == most else f' among the {one.trials} trials that have it'})"

@@ -24,6 +24,7 @@ def test_digits_need_nothing() -> None:
     digits = open_dataset(DataSpec(), seed=0)
     assert (digits.num_train, digits.num_test, digits.facts.classes) == (1437, 360, 10)
     assert digits.facts.inputs == (1, 8, 8)
+    assert (digits.facts.mean, digits.facts.std) == ((0.3056,), (0.3763,)), "for who uses the model elsewhere"
     assert digits.fits_in_memory
     test = list(digits.test_batches(100))
     assert [len(batch) for batch in test] == [100, 100, 100, 60]

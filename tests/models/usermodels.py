@@ -33,6 +33,22 @@ def broken(num_classes: int, in_channels: int) -> nn.Module:
     return Broken()
 
 
+class TooNarrow(nn.Module):
+    """Its layers do not fit: what raises is torch's, or a product of ours, called from here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(63, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        narrow = images.flatten(1)
+        return self.last(narrow)
+
+
+def too_narrow(num_classes: int, in_channels: int) -> nn.Module:
+    return TooNarrow()
+
+
 def lazy_and_broken(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(Broken(), nn.LazyLinear(num_classes))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.cost.workload import LayerWork, Workload
-from trainers.errors import MillraceError, SpecRejected, TraceRefused
+from trainers.errors import MillraceError, TraceRefused
 from trainers.events import Event, State
 from trainers.runtime.cluster import Resources
 from trainers.runtime.event_log import EventLog
@@ -78,9 +78,7 @@ class FakeRun:
         self.pauses += 1
 
     def scale(self, count: int) -> None:
-        most = self.spec.most_workers
-        if count > most:
-            raise SpecRejected(f"workers: the run can have 1 to {most} of them, not {count}; see workers.max")
+        self.spec.with_workers(count)
         names = [f"worker/{i}" for i in range(max(count, self.size))]
         self.emit("resize", workers=count, joined=names[self.size :], left=names[count:], examples=0)
         self.size = count

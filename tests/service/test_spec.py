@@ -5,7 +5,9 @@ import pytest
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
 from service.spec import SHORTHAND, JobSpec, parse_spec, read_spec
+from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
+from trainers.spec.spec_errors import _forms
 
 
 def pointers(text: str, *sets: str) -> list[str]:
@@ -25,6 +27,45 @@ def test_the_run_knows_nothing_of_the_queue() -> None:
     assert type(spec.train) is TrainSpec
     assert spec.train.epochs == 7
     assert spec.train.algorithm == spec.algorithm
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "optimizer: {name: adagrad, momentum: 0.9}",
+            "adagrad has no such field, lars, lars_torch, momentum, nesterov have it; adagrad takes ",
+        ),
+        (
+            "algorithm: {name: sync, num_push: 2}",
+            "sync has no such field, downpour, mixed have it; sync takes ",
+        ),
+        ("schedule: {name: constant, every: 2}", "there is no such field"),
+        ("optimizer: {name: sgd, learning_rate: 2}", "there is no such field; did you mean lr?"),
+        ("device: gpu\nworkers: {gpus: 1}", "there is no 'gpu'; did you mean cuda?"),
+        ("data: MNIST", "there is no 'MNIST'; did you mean mnist"),
+        ("model: mynet.MyNet", "there is no 'mynet.MyNet'; did you mean mynet:MyNet? "),
+        ("algorithm: fsdp", ", sync"),
+        ("job: {epochs: 3}\naxes: {seed: [0]}", "this is the spec of a sweep, not of a job: `millrace sweep`"),
+    ],
+)
+def test_an_error_says_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        read_spec(text)
+    assert said in refused.value.errors[0].message
+
+
+@pytest.mark.parametrize("section", ["algorithm", "optimizer", "schedule"])
+def test_no_error_offers_the_word_that_was_written(section: str) -> None:
+    forms = _forms((section,), JobSpec)
+    words = set().union(*forms.values())
+    for name, fields in forms.items():
+        for word in words - fields:
+            with pytest.raises(SpecInvalid) as refused:
+                parse_spec({section: {"name": name, word: 1}})
+            (message,) = [one.message for one in refused.value.errors if one.pointer == f"/{section}/{word}"]
+            assert f"did you mean {word}" not in message
+            assert f"{name} takes " in message
 
 
 @pytest.mark.parametrize(
@@ -166,3 +207,20 @@ def test_a_key_that_stands_twice_is_refused_and_one_that_is_merged_is_not() -> N
         load_yaml("epochs: 1\nseed: 2\nepochs: 3\n")
     merged = "a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  x: 3\nc:\n  <<: *b\n  y: 4\nd: *b\n"
     assert load_yaml(merged)["c"] == {"x": 3, "y": 4}
+
+
+@pytest.mark.parametrize(
+    ("workers", "count", "said"),
+    [
+        ({"count": 2}, 4, "1 to 2 of them, not 4; it has 2 virtual workers: for more, submit it with workers.virtual"),
+        ({"count": 2, "max": 4}, 4, "it has 2 virtual workers"),
+        ({"count": 2, "virtual": 8, "max": 3}, 4, "1 to 3 of them, not 4; see workers.max"),
+        ({"count": 2, "min": 2}, 1, "2 to 2 of them, not 1; see workers.min"),
+    ],
+)
+def test_how_many_workers_a_run_may_have_is_told_with_the_field_that_says_so(
+    workers: dict[str, int], count: int, said: str
+) -> None:
+    with pytest.raises(SpecRejected) as refused:
+        TrainSpec.model_validate({"workers": workers}).with_workers(count)
+    assert said in str(refused.value)

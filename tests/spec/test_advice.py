@@ -38,6 +38,7 @@ def test_nothing_is_said_of_what_is_well() -> None:
         ({"workers": {"count": 2, "virtual": 64}}, "batch"),
         ({"algorithm": "downpour", "workers": 64}, "workers.count"),
         ({"algorithm": "downpour", "workers": {"count": 2, "virtual": 8}}, "workers.virtual"),
+        ({"workers": {"count": 2, "max": 4}}, "workers.max"),
         ({"algorithm": "downpour", "optimizer": {"name": "momentum", "momentum": 0.9}}, "optimizer.momentum"),
         ({"ema": {"decay": 0.999}}, "ema.decay"),
         ({"schedule": "step"}, "schedule.epochs"),

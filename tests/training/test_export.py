@@ -179,6 +179,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert json.loads(told.output)["path"] == str(tmp_path / "m.st")
     assert (tmp_path / "m.st").read_bytes() == (run / FINISHED).read_bytes()
+    facts = DataFacts((1, 8, 8), classes=10, mean=(0.25,), std=(0.5,))
+    says = FinishedModel(model=ModelSpec(name="mlp"), num_classes=10, image_shape=(1, 8, 8), facts=facts)
+    save_file(load_file(run / FINISHED), run / FINISHED, {HEADER: says.model_dump_json()})
+    told = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / "m.pt")])
+    assert "Images: scaled to 0..1, less 0.25, divided by 0.5, channel by channel" in told.stdout
     told = CliRunner().invoke(app, ["export", str(run), "--format", "safetensors", "--raw"])
     assert told.exit_code == 2
     assert "only a run with ema leaves it" in " ".join(told.output.split())

@@ -43,8 +43,7 @@ def read_figures(kind: type[F], path: Path, option: str, what: str, remedy: str 
     except OSError as error:
         raise SpecRejected(f"{option}: {path} cannot be read: {error.strerror}{otherwise}") from None
     except ValidationError as error:
-        first = field_errors(error, kind)[0]
-        wrong = f"{first.pointer or '/'}: {first.message}"
+        wrong = field_errors(error, kind)[0].line
         raise SpecRejected(f"{option}: {path} is no {what}: {wrong}{otherwise}") from None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from trainers.cost.plan import Candidate, Plan, TargetTime, rate_words
 from trainers.cost.simulation.simulated import Simulated, Stragglers
 from trainers.cost.simulation.timeline import as_text
+from trainers.sizes import size_words
 
 HEADINGS = (
     "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges",
@@ -93,10 +94,10 @@ class PlanTable:
                 if each.simulated.stragglers is not None:
                     yield _lateness(each.simulated.stragglers)
         if best.shard_bytes is not None:
-            yield f"The fullest shard needs at least {best.shard_bytes / 1e6:,.1f} MB."
+            yield f"The fullest shard needs at least {size_words(best.shard_bytes)}."
         if plan.memory_bytes is not None:
-            has = "" if plan.device_bytes is None else f", and the device has {plan.device_bytes / 1e6:,.0f} MB"
-            yield f"A worker needs at least {plan.memory_bytes / 1e6:,.1f} MB for vectors and activations{has}."
+            has = "" if plan.device_bytes is None else f", and the device has {size_words(plan.device_bytes)}"
+            yield f"A worker needs at least {size_words(plan.memory_bytes)} for vectors and activations{has}."
         if self.has_prices:
             yield "The price is that of a million examples."
         if plan.options:

@@ -24,6 +24,10 @@ class DataFacts:
     """Tokens run from 0 to vocabulary - 1; 0 where the inputs are no tokens."""
     categories: tuple[int, ...] = ()
     """Of a row of numbers: how many codes each of its last columns may hold, where they stand for categories."""
+    mean: tuple[float, ...] = ()
+    """Of images scaled to 0..1: what was taken from each channel before a model saw them, (C,); empty where nothing."""
+    std: tuple[float, ...] = ()
+    """By what each was divided then, (C,)."""
     padded: bool = False
     """Whether some targets may not count."""
     unit: str = ""

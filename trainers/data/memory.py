@@ -23,7 +23,8 @@ class MemoryDataset(Dataset):
         self.num_validation = arrays.num_validation
         self.skipped, self.told = arrays.skipped, arrays.told
         self.num_test = len(arrays.test_labels) - arrays.num_validation
-        self.facts = DataFacts(augmentation.shape(*arrays.image_shape), arrays.num_classes)
+        inputs, normalised = augmentation.shape(*arrays.image_shape), arrays.normalisation
+        self.facts = DataFacts(inputs, arrays.num_classes, mean=normalised.mean, std=normalised.std)
         self._arrays: Arrays | None = arrays
         self._augmentation = augmentation
         self._device = device

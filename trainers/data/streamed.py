@@ -211,7 +211,8 @@ class ImageHalf(Half):
     @property
     def facts(self) -> DataFacts:
         """What a model has to fit."""
-        return DataFacts(self.image_shape, self._num_classes)
+        normalised = self._normalisation
+        return DataFacts(self.image_shape, self._num_classes, mean=normalised.mean, std=normalised.std)
 
     def finished(self, loaded: Loaded, device: torch.device) -> Data:
         images, labels = loaded.data

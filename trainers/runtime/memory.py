@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainers.runtime.nodes import ask_on
+from trainers.sizes import size_words
 from trainers.spec import TrainSpec
 from trainers.spec.memory import bytes_a_parameter, held_by_a_worker
 from trainers.training.messages import WorkerReport
@@ -72,9 +73,9 @@ async def ended_for_memory(known: tuple[str, int] | None) -> bool:
 def memory_told(spec: TrainSpec, numel: int, report: WorkerReport) -> str:
     """What a worker has taken by the end of its first step, beside what was to be expected. numel: Of the model."""
     resident, gpu = report.peak_bytes
-    taken = f"{resident / 1e6:,.0f} MB resident" + (f" and {gpu / 1e6:,.0f} MB on its GPU" if gpu else "")
+    taken = f"{size_words(resident)} resident" + (f" and {size_words(gpu)} on its GPU" if gpu else "")
     expected = (bytes_a_parameter(spec) or 0) * numel
-    least = f"at least {expected / 1e6:,.1f} MB of it " if expected else "an unknown part of it "
+    least = f"at least {size_words(expected)} of it " if expected else "an unknown part of it "
     rest = "the rest activations, data and the process itself"
     return (
         f"memory: worker {report.number} had at most {taken} in its first step, {least}{held_by_a_worker(spec)}; {rest}"

@@ -85,6 +85,11 @@ def _division(spec: TrainSpec, order: Order) -> list[str]:
             f"workers.virtual: {spec.algorithm.name} has no virtual workers, so {workers.virtual} does nothing; "
             "leave it out"
         )
+    if traits.is_synchronous and not spec.scales_batch and workers.max > workers.num_virtual:
+        found.append(
+            f"workers.max: the run has {workers.num_virtual} virtual workers, and so never more workers; give "
+            f"workers.virtual: {workers.max}, with which the batch of a step is larger, or a smaller max"
+        )
     if isinstance(spec.algorithm, ParallelSgdConfig) and spec.algorithm.local_after >= spec.epochs:
         found.append(
             f"algorithm.local_after: the run has {spec.epochs} epochs, so no step is local; use fewer, or algorithm: "

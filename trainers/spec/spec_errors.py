@@ -43,16 +43,43 @@ def _field_error(item: Any, model: type[BaseModel]) -> FieldError:
         )
     if item["type"] != "extra_forbidden":
         return FieldError(pointer=pointer, message=sentence(item))
-    near = _similar(path, model)
-    return FieldError(
-        pointer=pointer, message="there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
-    )
+    form = location[-2] if any(is_tag[-2:-1]) else ""
+    return FieldError(pointer=pointer, message=_no_such_field(path, form, model))
 
 
-def _similar(path: tuple[str, ...], model: type[BaseModel]) -> list[str]:
-    """Fields that somebody may mean who wrote this one: of the same section, or else of others, by their whole path."""
+def _no_such_field(path: tuple[str, ...], form: str, model: type[BaseModel]) -> str:
+    """form: The `name` of the section, where its fields depend on that; else empty."""
+    forms = _forms(path[:-1], model) if form else {}
+    if others := sorted(name for name, fields in forms.items() if path[-1] in fields):
+        takes = ", ".join(sorted(forms[form] - {"name"})) or "no fields"
+        whose = f"{', '.join(others)} {'has' if len(others) == 1 else 'have'} it"
+        return f"{form} has no such field, {whose}; {form} takes {takes}"
+    near = _similar(path, forms.get(form), model)
+    return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
+
+
+def _forms(path: tuple[str, ...], model: type[BaseModel]) -> dict[str, frozenset[str]]:
+    """Name of each form of the section at a path -> its fields."""
+    sections = [model]
+    for name in path:
+        fields = [section.model_fields[name] for section in sections if name in section.model_fields]
+        sections = [section for field in fields for section in _sections(field.annotation)]
+    named = [section for section in sections if "name" in section.model_fields]
+    return {
+        name: frozenset(section.model_fields)
+        for section in named
+        for name in get_args(section.model_fields["name"].annotation)
+        if isinstance(name, str)
+    }
+
+
+def _similar(path: tuple[str, ...], own: frozenset[str] | None, model: type[BaseModel]) -> list[str]:
+    """Fields that somebody may mean who wrote this one: of the same section, or else of others, by their whole path.
+
+    own: The fields of the section; None: those of all its forms.
+    """
     fields = fields_below(model)
-    own = fields.get(path[:-1], frozenset())
+    own = fields.get(path[:-1], frozenset()) if own is None else own
     if near := [name for name in _near(path[-1], own, 0.6) if name in own]:
         return near
     known = _near(path[-1], {field for section in fields.values() for field in section}, 0.75)

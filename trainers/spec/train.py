@@ -276,7 +276,11 @@ class TrainSpec(Section):
         """
         least, most = self.workers.min, self.most_workers
         if not least <= count <= most:
-            raise SpecRejected(f"workers: the run can have {least} to {most} of them, not {count}; see workers.max")
+            said = f"workers: the run can have {least} to {most} of them, not {count}"
+            is_virtual = count > most == self.workers.num_virtual and not self.scales_batch
+            if is_virtual and self.algorithm.traits.is_synchronous:
+                raise SpecRejected(f"{said}; it has {most} virtual workers: for more, submit it with workers.virtual")
+            raise SpecRejected(f"{said}; see workers.{'max' if count > most else 'min'}")
         limits = {"virtual": self.virtual_for(count)} if self.algorithm.traits.is_synchronous else {"max": most}
         if self.scales_batch:
             limits |= {"max": most}
@@ -285,9 +289,7 @@ class TrainSpec(Section):
         try:
             return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
         except ValidationError as error:
-            raise SpecRejected(
-                "; ".join(f"{e.pointer}: {e.message}" for e in field_errors(error, type(self)))
-            ) from None
+            raise SpecRejected("; ".join(one.line for one in field_errors(error, type(self)))) from None
 
     @property
     def scales_batch(self) -> bool:

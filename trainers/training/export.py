@@ -106,6 +106,10 @@ class Exported(BaseModel):
     num_classes: int
     max_difference: float
     """Of the logits, between the finished model and what was written, loaded again."""
+    mean: tuple[float, ...] = ()
+    """Of images scaled to 0..1: what is taken from each channel before the model sees them, (C,)."""
+    std: tuple[float, ...] = ()
+    """By what each is divided then, (C,)."""
 
 
 def export_model(source: Path, form: Format | None = None, target: Path | None = None, raw: bool = False) -> Exported:
@@ -131,7 +135,7 @@ def export_model(source: Path, form: Format | None = None, target: Path | None =
     finished = described(source)
     part = target.with_name(f".part-{target.name}")
     _remove(part)
-    with user_code.on_path(finished.code):
+    with user_code.on_path(None if form in _WEIGHTS else finished.code):  # weights need no code of the user's
         try:
             difference = _written(form, finished, source, part)
         except BaseException:
@@ -141,7 +145,7 @@ def export_model(source: Path, form: Format | None = None, target: Path | None =
     shape, classes = finished.image_shape, finished.num_classes
     return Exported(
         path=str(target), format=form, bytes=_size(target), image_shape=shape, num_classes=classes,
-        max_difference=difference,
+        max_difference=difference, mean=finished.data.mean, std=finished.data.std,
     )  # fmt: skip
 
 

@@ -53,14 +53,23 @@ def export_run(
         return OK
     shape = "x".join(map(str, exported.image_shape))
     typer.echo(f"{exported.path}: {exported.bytes:,} bytes; inputs of {shape} to {exported.num_classes} outputs")
+    if exported.mean:
+        mean, std = (" ".join(f"{value:.6g}" for value in values) for values in (exported.mean, exported.std))
+        typer.echo(f"Images: scaled to 0..1, less {mean}, divided by {std}, channel by channel")
     same = f"its outputs differ by at most {exported.max_difference:.2g}"
     typer.echo(f"Loaded again, {same if form in COMPUTED else 'it has the same bits'}")
     return OK
 
 
-def fetch(client: Client, job: str, out: Path | None, wanted: tuple[Which, service.FileFormat], as_json: bool) -> None:
-    """Write a model of a job, or a registered one, to a file. wanted: Which model of the job, and its format."""
+def fetch(
+    client: Client, job: str, out: Path | None, wanted: tuple[Which, service.FileFormat | None], as_json: bool
+) -> None:
+    """Write a model of a job, or a registered one, to a file. wanted: Which model of the job, and its format; none: the
+    one whose ending the file has, and for any other ending safetensors."""
     which, form = wanted
+    if form is None:
+        endings: dict[str, service.FileFormat] = {ending: name for name, ending in service.SUFFIX.items()}
+        form = endings.get(out.suffix if out else "", "safetensors")
     to = out or Path(f"model{service.SUFFIX[form]}")
     if "@" not in job:
         client.model(job, to, which, form)
@@ -114,6 +123,6 @@ def _rows(one: service.ModelVersion) -> dict[str, str]:
         "user": one.user,
         "registered": datetime.fromtimestamp(one.created).isoformat(" ", "minutes"),
         "notes": one.notes,
-        "size": f"{one.bytes / 1e6:,.1f} MB",
+        "size": service.size_words(one.bytes),
         "SHA-256": one.sha256,
     }

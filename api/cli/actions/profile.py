@@ -31,6 +31,7 @@ from service import (
     Timings,
     images_of,
     needed_memory,
+    size_words,
 )
 
 
@@ -69,7 +70,7 @@ def count_memory(spec: JobSpec) -> NeededMemory:
 
 def say_memory(memory: NeededMemory, spec: JobSpec) -> None:
     """In one sentence."""
-    vectors, activations = (f"{size / 1e6:,.1f} MB" for size in (memory.vectors, memory.activations))
+    vectors, activations = size_words(memory.vectors), size_words(memory.activations)
     typer.echo(f"\nA worker needs at least {vectors} for {memory.held}, and {activations} for")
     most = " at most" if spec.model.checkpoint_activations else ""
     put_out = f"what the layers put out for {spec.batch.per_worker} examples{most}"

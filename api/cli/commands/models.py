@@ -51,7 +51,9 @@ def _add_model(app: typer.Typer, context: CliContext) -> None:
         *,
         out: Annotated[Path | None, typer.Option(help="Where it is written. [model.safetensors]")] = None,
         which: WhichOption = ModelName.model,
-        form: Annotated[FormatName, typer.Option("--format", help="In which format.")] = FormatName.safetensors,
+        form: Annotated[
+            FormatName | None, typer.Option("--format", help="In which format. [by the ending of --out]")
+        ] = None,
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
@@ -60,7 +62,7 @@ def _add_model(app: typer.Typer, context: CliContext) -> None:
         from api.cli.connection import connected
 
         with connected(context, server) as client:
-            fetch(client, job, out, (which.value, form.value), output is Output.json)
+            fetch(client, job, out, (which.value, None if form is None else form.value), output is Output.json)
 
 
 def _add_register(app: typer.Typer, context: CliContext) -> None:

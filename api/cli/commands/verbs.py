@@ -46,7 +46,8 @@ def _add_scale(app: typer.Typer, context: CliContext) -> None:
 
         with connected(context, server) as client:
             view = client.scale(job, workers)
-            print_job(view, output is Output.json, f"Job {view.id} is going to be trained by {workers} workers")
+            by = f"{workers} worker{'' if workers == 1 else 's'}"
+            print_job(view, output is Output.json, f"Job {view.id} is going to be trained by {by}")
 
 
 def _add_resume(app: typer.Typer, context: CliContext) -> None:

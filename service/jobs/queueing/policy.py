@@ -59,7 +59,7 @@ def decide(
         held: What running jobs hold.
         resources: What the cluster has, and what of it is free.
         rules: Limits and shares.
-        turns: Whose turn it is, and who started last, as the starts before this decision left them; they are not changed.
+        turns: Whose turn it is, and who started last, as it was before this decision; it is not changed.
     """
     total, free = resources
     holdings, decision = Holdings(held), Decision()
@@ -113,8 +113,8 @@ def _rank(
     project: str, queues: dict[str, deque[Claim]], holdings: Holdings, total: Resources, rules: Rules, turns: Turns
 ) -> tuple[bool, float, int, str]:
     """Sorts projects: the one whose turn it is, then the smallest use of its share, then the one that has started
-    nothing for longest, then the oldest of their first jobs. Neither priority nor age counts before that: urgent jobs of
-    one project, or an old one that urgent ones pass for ever, would keep another project waiting for ever."""
+    nothing for longest, then the oldest of their first jobs. Neither priority nor age counts before that: urgent jobs
+    of one project, or an old one that urgent ones pass for ever, would keep another project waiting for ever."""
     if len(queues) == 1:
         return False, 0.0, 0, ""
     use = holdings.dominant_share(project, total) / rules.shares.get(project, 1.0)

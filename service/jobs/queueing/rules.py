@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from service.jobs.queueing.claims import NOTHING, Claim, Quotas
 from service.projects.project import ProjectQuota
-from trainers import Resources
+from trainers import Resources, size_words
 
 NO_LIMITS = ProjectQuota()
 EPSILON = 1e-9
@@ -54,8 +54,8 @@ class Rules:
             if most is not None and more > EPSILON and has + more > most + EPSILON:
                 return f"project {name} holds {has:g} of its {most:g} {unit}s, and the job needs {more:g}"
         if quota.disk_bytes is not None and disk > quota.disk_bytes:
-            full = f"the runs of project {name} hold {_bytes(disk)}, and {_bytes(quota.disk_bytes)} are its quota"
-            return f"{full}; delete some of them"
+            most = size_words(quota.disk_bytes)
+            return f"the runs of project {name} hold {size_words(disk)}, and {most} are its quota; delete some of them"
         return None
 
 
@@ -84,7 +84,3 @@ class Holdings:
         2011)."""
         used = self.used[project]
         return max(used.cpus / total.cpus if total.cpus else 0.0, used.gpus / total.gpus if total.gpus else 0.0)
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

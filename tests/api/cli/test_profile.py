@@ -88,7 +88,7 @@ def test_a_spec_whose_data_must_be_read(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "line"),
     [
         (["--model", "alexnett"], "--model: there is no 'alexnett'; did you mean alexnet"),
-        (["--model", "none.yaml"], "none.yaml: /: cannot be read: No such file"),
+        (["--model", "none.yaml"], "none.yaml: cannot be read: No such file"),
         (["--model", "lenet5", "--image", "28"], "--image: '28' is not of the form CxHxW"),
         (["--model", "lenet5", "--image", "1x2x2"], "model lenet5 cannot work on images of 2x2 pixels"),
         (["--model", "lenet5", "--set", "seed=1"], "--set: there is no spec in which to set a field"),

@@ -104,8 +104,10 @@ def test_what_cannot_be_written_is_told(service: Service, form: Any, status: int
 @pytest.mark.usefixtures("written")
 def test_the_service_runs_no_code_of_its_users(service: Service, tmp_path: Path) -> None:
     job_id, _ = finished(service, model="mine:net")
-    with pytest.raises(Refused, match=r"`millrace export` writes torch\.save where that code is"):
-        service.client.model(job_id, tmp_path / "model.pt", form="torch.save")
+    with pytest.raises(Refused, match=rf"has the code, `millrace export {job_id} --format onnx` writes it"):
+        service.client.model(job_id, tmp_path / "model.onnx", form="onnx")
+    service.client.model(job_id, tmp_path / "model.pt", form="torch.save")
+    assert (tmp_path / "model.pt").read_bytes() == b"weightstorch.save", "which holds weights alone"
     service.client.model(job_id, tmp_path / "model.safetensors")
     assert (tmp_path / "model.safetensors").read_bytes() == b"weights"
 
@@ -115,7 +117,7 @@ def test_the_process_writes_what_pytorch_loads(service: Service, tmp_path: Path)
     left_by_a_run(run_dir, "mlp", (1, 8, 8))
     app = build(cli_context(FakeRuns(), tmp_path, service.url))
     out = tmp_path / "model.pt"
-    told = CliRunner().invoke(app, ["model", job_id, "--format", "torch.save", "--out", str(out)])
+    told = CliRunner().invoke(app, ["model", job_id, "--out", str(out)])  # whose ending says the format
     assert (told.exit_code, told.stdout) == (0, f"The model is in {out}\n")
     ours = load_weights(run_dir / FINISHED)
     assert all(torch.equal(tensor, ours[name]) for name, tensor in torch.load(out, weights_only=True).items())

@@ -65,7 +65,8 @@ def test_photographs_are_turned_and_tokens_learn_what_follows() -> None:
     pixels = np.arange(10 * 8 * 6 * 3, dtype=np.uint8).reshape(10, 8, 6, 3)
     table = pa.table({"pixels": pixels.tolist(), "kind": [i % 2 for i in range(10)]})
     with open_dataset(spec(target="kind"), 0, open_rows=opens(table)) as data:
-        assert data.facts == DataFacts((3, 8, 6), classes=2)
+        assert (data.facts.inputs, data.facts.classes) == ((3, 8, 6), 2)
+        assert (len(data.facts.mean), len(data.facts.std)) == (3, 3)
         assert len(next(iter(data.batches([(0, np.arange(3))])))) == 3
     tokens = pa.table({"ids": [[i, 5, 7, 9] for i in range(8)]})
     with open_dataset(spec(), 0, open_rows=opens(tokens)) as data:

@@ -41,7 +41,7 @@ def test_where_nobody_counts_nothing_is_known(tmp_path: Path) -> None:
         (
             {"optimizer": "adam", "algorithm": "downpour"},
             5,
-            "812 MB resident and 5 MB on its GPU in its first step, ",
+            "812 MB resident and 5.0 MB on its GPU in its first step, ",
         ),
         ({"optimizer": "torch.optim:NAdam"}, 0, "in its first step, an unknown part of it two versions"),
     ],

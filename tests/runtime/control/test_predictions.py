@@ -51,7 +51,10 @@ def test_rate_and_parts_between_the_reports_of_as_many_workers() -> None:
     assert found.parts["computing"].measured_s == pytest.approx(2 / 160)  # not what came before the first report
     assert found.parts["exchanges and waits"].measured_s == pytest.approx(6 / 160)
     assert found.furthest_off == "exchanges and waits"
-    assert "furthest off: exchanges and waits (10 ms of a worker for an example, and 37.5 were)" in found.sentence
+    assert found.sentence.startswith("50 examples a second were predicted from ")
+    assert "and 40 were measured: the prediction is 25.0% too high" in found.sentence
+    worst = "furthest off: exchanges and waits, with 10 ms of a worker for an example predicted, and 37.5 ms measured"
+    assert found.sentence.endswith(worst)
 
 
 def test_a_pause_other_numbers_of_workers_and_other_nodes_are_left_out() -> None:

@@ -1,10 +1,14 @@
 """The figures that are read off a log."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from service.database.job_store import Job
 from service.jobs.progress import Progress, log_line
+from service.jobs.reader import current
 from service.spec import parse_spec
 from tests.service.fakes import FakeRun, whole_run
 from trainers.events import Event, State, at_work_s
@@ -97,3 +101,6 @@ def test_who_trains_is_told_as_of_the_last_resize(run: FakeRun) -> None:
     run.journal.close()
     progress = folded(run)
     assert (progress.message, progress.result_so_far("job", SPEC.model_dump()).workers) == ("1 worker trains", 1)
+    running = Job.model_construct(state=State.RUNNING, message="2 workers train")
+    active: Any = SimpleNamespace(log=SimpleNamespace(progress=progress, ended=False))
+    assert current(running, active)[0].message == "1 worker trains", "the store knows its state, which has not changed"

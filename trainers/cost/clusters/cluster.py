@@ -160,5 +160,4 @@ def cluster_of(described: Any, where: str) -> Cluster:
     try:
         return Cluster.model_validate(described)
     except ValidationError as error:
-        first = field_errors(error, Cluster)[0]
-        raise SpecRejected(f"{where}: {first.pointer or '/'}: {first.message}") from None
+        raise SpecRejected(f"{where}: {field_errors(error, Cluster)[0].line}") from None

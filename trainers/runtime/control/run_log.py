@@ -179,7 +179,8 @@ class RunLog:
 
     def wanted(self, workers: int) -> None:
         """The run was told to train with so many workers from soon on."""
-        self.write("log", {"level": "info", "message": f"is to train with {workers} workers", "wanted": workers})
+        message = f"is to train with {workers} worker{'' if workers == 1 else 's'}"
+        self.write("log", {"level": "info", "message": message, "wanted": workers})
 
     def skipped(self, example: int, why: str) -> None:
         """A training example that cannot be read is skipped."""
