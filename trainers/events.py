@@ -284,8 +284,10 @@ def at_work_s(events: Iterable[Event], until: float) -> float:
     return seconds + (max(0.0, until - since) if adds_to_work(state) else 0.0)
 
 
-def who_trains(workers: int) -> str:
-    """A sentence."""
+def who_trains(workers: int, wanted: int = 0) -> str:
+    """A sentence. wanted: How many were asked for; 0: as many."""
+    if wanted > workers:
+        return f"{workers} of {wanted} workers train; the others join when there is room"
     return "1 worker trains" if workers == 1 else f"{workers} workers train"
 
 

@@ -61,6 +61,8 @@ class Progress(BaseModel):
     workers: list[str] = []
     """Names of the workers, as in Ray's dashboard."""
     shards: list[str] = []
+    wanted: int = 0
+    """Workers that it was last asked to have; 0: it was not asked."""
     result: Result | None = None
     retries: int = 0
     """How often it was started again after it had failed."""
@@ -93,8 +95,10 @@ class Progress(BaseModel):
             case "resize":
                 left = event.data.get("left", [])
                 self.workers = [w for w in (*self.workers, *event.data.get("joined", [])) if w not in left]
-                if self.reason == "Training":
-                    self.message = who_trains(event.data["workers"])
+                self._tell_who_trains(event.data["workers"])
+            case "log" if "wanted" in event.data:
+                self.wanted = event.data["wanted"]
+                self._tell_who_trains(len(self.workers))
             case "checkpoint":
                 self.losses = 0
             case "result":
@@ -113,6 +117,10 @@ class Progress(BaseModel):
         evaluation = self.evaluation or {}
         found = headline_of(evaluation)
         return None if found is None else (found[0], metrics_of(evaluation)[found[0]])
+
+    def _tell_who_trains(self, workers: int) -> None:
+        if self.reason == "Training":
+            self.message = who_trains(workers, self.wanted)
 
     def _enter(self, status: Status) -> None:
         self.state, self.reason, self.message = status.state, status.reason, status.message

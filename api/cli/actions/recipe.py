@@ -14,6 +14,14 @@ from api.cli.context import BAD_INPUT
 from api.cli.display import wide_console
 from service import JobSpec, MillraceError, Recipe, explain, known_examples
 
+PAPERS = {
+    "paper 1": "Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks",
+    "paper 2": "Parallel and distributed deep learning, a course report",
+    "paper 3": "Distributed training on a GPU cluster, Barcelona Supercomputing Center",
+    "paper 4": "Goyal et al. 2017, Accurate, large minibatch SGD",
+}
+"""Those that sources call by their numbers."""
+
 
 def print_recipe(spec_file: Path, sets: list[str], examples: int | None, counts: bool, as_json: bool) -> None:
     """Print it, or end with exit status 2. counts: Build the model, for what a worker needs of memory."""
@@ -28,6 +36,10 @@ def print_recipe(spec_file: Path, sets: list[str], examples: int | None, counts:
     console = wide_console()
     for table in _tables(recipe):
         console.print(table)
+    sources = " ".join(one.source for one in (*recipe.quantities.values(), *recipe.phases))
+    for number, title in PAPERS.items():
+        if number in sources:
+            console.print(Text(f"{number}: {title}", style="dim"))
     if memory is not None:
         say_memory(memory, spec)
     for warning in recipe.warnings:

@@ -145,6 +145,7 @@ def test_explain_tells_the_recipe_and_starts_nothing(cli: Cli, spec: Path) -> No
     told_people = cli("explain", spec).stdout
     assert "weight_decay" in told_people
     assert "last update" in told_people
+    assert "paper 4: Goyal et al. 2017, Accurate, large minibatch SGD" in told_people
 
 
 def test_explain_reads_the_data_where_their_name_does_not_tell(cli: Cli, spec: Path) -> None:

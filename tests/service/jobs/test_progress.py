@@ -104,3 +104,18 @@ def test_who_trains_is_told_as_of_the_last_resize(run: FakeRun) -> None:
     running = Job.model_construct(state=State.RUNNING, message="2 workers train")
     active: Any = SimpleNamespace(log=SimpleNamespace(progress=progress, ended=False))
     assert current(running, active)[0].message == "1 worker trains", "the store knows its state, which has not changed"
+
+
+@pytest.mark.parametrize(
+    ("joined", "said"),
+    [(0, "2 of 4 workers train; the others join when there is room"), (1, "3 of 4"), (2, "4 workers train")],
+)
+def test_who_trains_says_how_many_were_asked_for(run: FakeRun, joined: int, said: str) -> None:
+    run.emit("actors", workers=[{"name": "job/worker/0"}, {"name": "job/worker/1"}], shards=[])
+    run.state(State.RUNNING, "Training", "2 workers train")
+    run.emit("log", level="info", message="is to train with 4 workers", wanted=4)
+    if joined:
+        names = [f"job/worker/{2 + index}" for index in range(joined)]
+        run.emit("resize", workers=2 + joined, joined=names, left=[], nodes=[], examples=10)
+    run.journal.close()
+    assert folded(run).message.startswith(said)
