@@ -49,7 +49,7 @@ class SpecInvalid(ServiceError):
     """A spec that cannot be read."""
 
     def __init__(self, errors: list[FieldError]) -> None:
-        super().__init__("; ".join(error.line for error in errors))
+        super().__init__("; ".join(error.in_words for error in errors))
         self.errors = errors
 
     def __reduce__(self) -> tuple[type["SpecInvalid"], tuple[list[FieldError]]]:

@@ -112,7 +112,7 @@ def stored(kind: type[Model], data: Any, whose: str) -> Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        wrong = "; ".join(one.line for one in field_errors(error, kind)[:TOLD])
+        wrong = "; ".join(one.in_words for one in field_errors(error, kind)[:TOLD])
         raise SpecUnreadable(
             f"this Millrace cannot read the spec of {whose}, which another version stored ({wrong}); it is left as it "
             "is until a service of that version or a later one runs"

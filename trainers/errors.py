@@ -36,7 +36,7 @@ class FieldError(BaseModel):
     """What to change."""
 
     @property
-    def line(self) -> str:
+    def in_words(self) -> str:
         """Both in one line; of the whole spec the message alone."""
         return f"{self.pointer}: {self.message}" if self.pointer else self.message
 

@@ -41,7 +41,7 @@ def connected(
             yield client
         except Refused as error:
             problem = error.problem
-            lines = [item.line for item in problem.errors] or [problem.detail]
+            lines = [item.in_words for item in problem.errors] or [problem.detail]
             for line in lines:
                 complain(f"{subject}: {line}" if subject else line)
             if problem.status in (401, 403):

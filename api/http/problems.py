@@ -207,7 +207,7 @@ async def _service_error(_: Request, error: Exception) -> JSONResponse:
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = [FieldError(pointer=_pointer(item["loc"]), message=_message(item)) for item in error.errors()]
-    return _answer(422, "; ".join(item.line for item in errors), errors)
+    return _answer(422, "; ".join(item.in_words for item in errors), errors)
 
 
 def _message(item: Any) -> str:

@@ -225,7 +225,7 @@ def configuration(spec: SweepSpec, settings: dict[str, JsonValue]) -> Configurat
     except SpecInvalid as error:
         combination = ", ".join(f"{axis} {value}" for axis, value in settings.items())
         raise SpecInvalid(
-            [FieldError(pointer="/axes", message=f"{combination}: {item.line}") for item in error.errors]
+            [FieldError(pointer="/axes", message=f"{combination}: {item.in_words}") for item in error.errors]
         ) from None
     if "batch" in fields:
         _check_batch(job)

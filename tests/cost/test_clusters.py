@@ -78,5 +78,5 @@ def test_a_file_that_is_not_there_and_one_that_is_no_yaml(tmp_path: Path) -> Non
     with pytest.raises(SpecRejected, match="it is no YAML"):
         read_cluster(str(path))
     path.write_text("")
-    with pytest.raises(SpecRejected, match=r"mine\.yaml: /"):
+    with pytest.raises(SpecRejected, match=r"mine\.yaml: this is a section"):
         read_cluster(str(path))

@@ -55,7 +55,7 @@ def test_images_are_what_image_classification_knows(tmp_path: Path) -> None:
     features = Features({"image": Image(), "label": ClassLabel(names=["a", "b"])})
     Rows.from_dict({"image": images, "label": [0, 1] * 5}, features).save_to_disk(tmp_path / "d")
     with open_dataset(spec(tmp_path / "d", horizontal_flip=True), 0) as data:
-        assert data.facts == DataFacts((3, 8, 8), classes=2)
+        assert data.facts == DataFacts((3, 8, 8), classes=2, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         (batch,) = data.batches([(0, np.arange(3))])
         assert batch.images.shape == (3, 3, 8, 8)
 

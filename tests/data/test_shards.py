@@ -84,7 +84,7 @@ def test_images_with_labels_are_what_image_classification_knows(tmp_path: Path) 
         for i in range(12):
             writer.write({"__key__": f"{i}", "png": draw.integers(0, 256, (8, 8, 3), np.uint8), "cls": i % 2})
     with open_dataset(spec(f"{tmp_path}/s/{{0..0}}.tar", validation=0.25, limit=5, random_crop=1), 0) as data:
-        assert data.facts == DataFacts((3, 8, 8), classes=2)
+        assert data.facts == DataFacts((3, 8, 8), classes=2, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         assert (data.num_train, data.num_test) == (5, 3)
         images, labels = examples(data, [0, 1])
     assert images.dtype == torch.float32

@@ -34,11 +34,11 @@ def test_the_run_knows_nothing_of_the_queue() -> None:
     [
         (
             "optimizer: {name: adagrad, momentum: 0.9}",
-            "adagrad has no such field, lars, lars_torch, momentum, nesterov have it; adagrad takes ",
+            "adagrad has no such field, which lars, momentum, muon and nesterov have; adagrad takes epsilon, ",
         ),
         (
             "algorithm: {name: sync, num_push: 2}",
-            "sync has no such field, downpour, mixed have it; sync takes ",
+            "sync has no such field, which downpour and mixed have; sync takes ",
         ),
         ("schedule: {name: constant, every: 2}", "there is no such field"),
         ("optimizer: {name: sgd, learning_rate: 2}", "there is no such field; did you mean lr?"),

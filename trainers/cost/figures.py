@@ -43,7 +43,7 @@ def read_figures(kind: type[F], path: Path, option: str, what: str, remedy: str 
     except OSError as error:
         raise SpecRejected(f"{option}: {path} cannot be read: {error.strerror}{otherwise}") from None
     except ValidationError as error:
-        wrong = field_errors(error, kind)[0].line
+        wrong = field_errors(error, kind)[0].in_words
         raise SpecRejected(f"{option}: {path} is no {what}: {wrong}{otherwise}") from None
 
 

@@ -52,8 +52,9 @@ def _no_such_field(path: tuple[str, ...], form: str, model: type[BaseModel]) -> 
     forms = _forms(path[:-1], model) if form else {}
     if others := sorted(name for name, fields in forms.items() if path[-1] in fields):
         takes = ", ".join(sorted(forms[form] - {"name"})) or "no fields"
-        whose = f"{', '.join(others)} {'has' if len(others) == 1 else 'have'} it"
-        return f"{form} has no such field, {whose}; {form} takes {takes}"
+        *first, last = others
+        whose = f"{', '.join(first)} and {last} have" if first else f"{last} has"
+        return f"{form} has no such field, which {whose}; {form} takes {takes}"
     near = _similar(path, forms.get(form), model)
     return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
 

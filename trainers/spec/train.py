@@ -289,7 +289,7 @@ class TrainSpec(Section):
         try:
             return type(self).model_validate(self.model_dump() | {"workers": workers, "batch": batch})
         except ValidationError as error:
-            raise SpecRejected("; ".join(one.line for one in field_errors(error, type(self)))) from None
+            raise SpecRejected("; ".join(one.in_words for one in field_errors(error, type(self)))) from None
 
     @property
     def scales_batch(self) -> bool:

@@ -36,7 +36,7 @@ def print_recipe(spec_file: Path, sets: list[str], examples: int | None, counts:
     console = wide_console()
     for table in _tables(recipe):
         console.print(table)
-    sources = " ".join(one.source for one in (*recipe.quantities.values(), *recipe.phases))
+    sources = " ".join([*(one.source for one in recipe.quantities.values()), *(one.source for one in recipe.phases)])
     for number, title in PAPERS.items():
         if number in sources:
             console.print(Text(f"{number}: {title}", style="dim"))

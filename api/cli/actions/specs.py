@@ -49,7 +49,7 @@ def as_exit(error: service.SpecInvalid, spec_file: Path | None = None) -> typer.
     """Exit status 2, after one line for each field that is wrong."""
     prefix = "" if spec_file is None else f"{spec_file}: "
     for item in error.errors:
-        complain(f"{prefix}{item.line}")
+        complain(f"{prefix}{item.in_words}")
     return typer.Exit(BAD_INPUT)
 
 

@@ -54,8 +54,8 @@ class Rules:
             if most is not None and more > EPSILON and has + more > most + EPSILON:
                 return f"project {name} holds {has:g} of its {most:g} {unit}s, and the job needs {more:g}"
         if quota.disk_bytes is not None and disk > quota.disk_bytes:
-            most = size_words(quota.disk_bytes)
-            return f"the runs of project {name} hold {size_words(disk)}, and {most} are its quota; delete some of them"
+            full = f"the runs of project {name} hold {size_words(disk)}, and {size_words(quota.disk_bytes)}"
+            return f"{full} are its quota; delete some of them"
         return None
 
 

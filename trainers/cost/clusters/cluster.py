@@ -160,4 +160,4 @@ def cluster_of(described: Any, where: str) -> Cluster:
     try:
         return Cluster.model_validate(described)
     except ValidationError as error:
-        raise SpecRejected(f"{where}: {field_errors(error, Cluster)[0].line}") from None
+        raise SpecRejected(f"{where}: {field_errors(error, Cluster)[0].in_words}") from None
