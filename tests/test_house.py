@@ -24,6 +24,12 @@ def sources() -> list[Path]:
 SOURCES = sources()
 
 
+def test_nothing_is_left_of_a_merge() -> None:
+    marks = ["-e", "^<<<<<<< ", "-e", "^>>>>>>> "]
+    found = subprocess.run(["git", "grep", "-nI", *marks], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+
+
 @pytest.mark.parametrize("folder", sorted({str(path.parent) for path in SOURCES} - set(GROWS)))
 def test_a_folder_has_few_files(folder: str) -> None:
     files = [path.name for path in SOURCES if str(path.parent) == folder]
