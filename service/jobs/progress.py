@@ -62,7 +62,7 @@ class Progress(BaseModel):
     """Names of the workers, as in Ray's dashboard."""
     shards: list[str] = []
     wanted: int = 0
-    """Workers that it was last asked to have; 0: it was not asked."""
+    """Workers that it was last asked to have since it has started; 0: it was not asked."""
     result: Result | None = None
     retries: int = 0
     """How often it was started again after it had failed."""
@@ -128,6 +128,7 @@ class Progress(BaseModel):
         self.losses += status.state is State.QUEUED and status.reason == LOST
         if status.state in (State.QUEUED, State.STARTING):  # its pace is measured anew, and it has no result any more
             self.first_step = self.result = None
+            self.wanted = 0
 
     def _evaluate(self, evaluation: dict[str, Any]) -> None:
         self.evaluation = evaluation

@@ -117,5 +117,9 @@ def test_who_trains_says_how_many_were_asked_for(run: FakeRun, joined: int, said
     if joined:
         names = [f"job/worker/{2 + index}" for index in range(joined)]
         run.emit("resize", workers=2 + joined, joined=names, left=[], nodes=[], examples=10)
-    run.journal.close()
     assert folded(run).message.startswith(said)
+    run.state(State.STARTING)
+    run.state(State.RUNNING, "Training", "2 workers train")
+    run.emit("resize", workers=1, joined=[], left=["job/worker/1"], nodes=[], examples=10)
+    run.journal.close()
+    assert folded(run).message == "1 worker trains", "what was asked of an earlier life counts no longer"
