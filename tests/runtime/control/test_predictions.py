@@ -57,6 +57,15 @@ def test_rate_and_parts_between_the_reports_of_as_many_workers() -> None:
     assert found.sentence.endswith(worst)
 
 
+@pytest.mark.parametrize(
+    ("off", "words"), [(4.2, "5.2 times the rate"), (0.031, "3.1% too high"), (-0.25, "25.0% too low")]
+)
+def test_how_far_it_is_off_is_said_in_words(off: float, words: str) -> None:
+    found = compare(log(begun(), step(2, 100, 99.0), step(4, 180), step(6, 260)), PREDICTED, "here")
+    assert found is not None
+    assert f"the prediction is {words};" in found.model_copy(update={"off": off}).sentence
+
+
 def test_a_pause_other_numbers_of_workers_and_other_nodes_are_left_out() -> None:
     paused = [(5.0, "state", {"state": "PAUSED"}), step(95, 300), step(96, 340)]
     resized = [(97.0, "resize", {"workers": 3}), step(98, 900), step(99, 1500)]
