@@ -5,9 +5,10 @@ import pytest
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
 from service.spec import SHORTHAND, JobSpec, parse_spec, read_spec
+from service.sweeps.spec import parse_sweep
 from trainers.errors import SpecRejected
 from trainers.spec import TrainSpec
-from trainers.spec.spec_errors import _forms
+from trainers.spec.spec_errors import forms_of
 
 
 def pointers(text: str, *sets: str) -> list[str]:
@@ -55,9 +56,17 @@ def test_an_error_says_what_to_write(text: str, said: str) -> None:
     assert said in refused.value.errors[0].message
 
 
+def test_a_jobs_spec_is_known_where_a_sweeps_belongs() -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        parse_sweep({"model": "mlp", "epochs": 3})
+    assert [error.message for error in refused.value.errors] == [
+        "this is the spec of a job: a sweep has it under `job`, and `axes` beside it; `millrace run` takes it"
+    ]
+
+
 @pytest.mark.parametrize("section", ["algorithm", "optimizer", "schedule"])
 def test_no_error_offers_the_word_that_was_written(section: str) -> None:
-    forms = _forms((section,), JobSpec)
+    forms = forms_of((section,), JobSpec)
     words = set().union(*forms.values())
     for name, fields in forms.items():
         for word in words - fields:

@@ -49,7 +49,7 @@ def _field_error(item: Any, model: type[BaseModel]) -> FieldError:
 
 def _no_such_field(path: tuple[str, ...], form: str, model: type[BaseModel]) -> str:
     """form: The `name` of the section, where its fields depend on that; else empty."""
-    forms = _forms(path[:-1], model) if form else {}
+    forms = forms_of(path[:-1], model) if form else {}
     if others := sorted(name for name, fields in forms.items() if path[-1] in fields):
         takes = ", ".join(sorted(forms[form] - {"name"})) or "no fields"
         *first, last = others
@@ -59,7 +59,7 @@ def _no_such_field(path: tuple[str, ...], form: str, model: type[BaseModel]) -> 
     return "there is no such field" + (f"; did you mean {', '.join(near)}?" if near else "")
 
 
-def _forms(path: tuple[str, ...], model: type[BaseModel]) -> dict[str, frozenset[str]]:
+def forms_of(path: tuple[str, ...], model: type[BaseModel]) -> dict[str, frozenset[str]]:
     """Name of each form of the section at a path -> its fields."""
     sections = [model]
     for name in path:
