@@ -248,6 +248,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import time_layers as time_layers
     from trainers import tune_products as tune_products
     from trainers import unknown as unknown
+    from trainers import warm_up as warm_up
     from trainers import worker_counts as worker_counts
 else:
     __all__, __getattr__ = lazy_names(__name__, __file__)

@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.event_log import EventLog as EventLog
     from trainers.runtime.event_log import EventLogReader as EventLogReader
     from trainers.runtime.event_log import Fence as Fence
+    from trainers.runtime.fork_server import warm_up as warm_up
     from trainers.runtime.probe.measure import measure_links as measure_links
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run

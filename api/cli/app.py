@@ -1,6 +1,5 @@
 """Builds the `millrace` command from its parts."""
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -46,6 +45,8 @@ def build(context: CliContext) -> typer.Typer:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
+        from importlib.metadata import version  # takes longer than the rest of this module
+
         typer.echo(f"millrace {version('millrace')}")
         raise typer.Exit
 

@@ -55,7 +55,7 @@ KINDS = (
     ("fork_server.py --serve", "fork server"),
     ("fork_server.py", "asks for a fork"), ("ray::Worker", "worker"),
     ("ray::Coordinator", "coordinator"), ("ray::Evaluator", "evaluator"), ("default_worker", "worker, not yet named"),
-    ("deploy.main", "command"), ("millrace", "command"),
+    ("deploy.command", "command"), ("deploy.main", "command"), ("millrace", "command"),
 )  # fmt: skip
 """What a command line has in it, and what the process is called here; the first that fits."""
 
@@ -120,7 +120,7 @@ def start(folder: Path, address: str | None) -> Start:
     """
     run_dir, spec, mark = folder / "run", folder / "spec.json", folder.name
     spec.write_text(json.dumps(SPEC))
-    command = [sys.executable, "-m", "deploy.main", "run", str(spec), "--run-dir", str(run_dir)]
+    command = [sys.executable, "-m", "deploy.command", "run", str(spec), "--run-dir", str(run_dir)]
     command += ["--address", address] if address else []
     with (folder / "out").open("w") as out:
         sampler = Sampler(mark, *([THERE] if address else []))
@@ -172,7 +172,7 @@ def timed(arguments: Sequence[str], server: str) -> float:
     """
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MILLRACE_SERVER": server}
     began = time.perf_counter()
-    command = [sys.executable, "-m", "deploy.main", *arguments]
+    command = [sys.executable, "-m", "deploy.command", *arguments]
     found = subprocess.run(command, env=env, capture_output=True, check=False)
     took = time.perf_counter() - began
     if found.returncode:

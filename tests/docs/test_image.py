@@ -144,4 +144,4 @@ def test_what_is_copied_can_be_installed_and_imported(tmp_path: Path) -> None:
         there = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).glob(f"**/{kind}")}
         assert installed == there
     entry = (target / "bin" / "millrace").read_text()
-    assert "from deploy.main import main" in entry
+    assert "from deploy.command import main" in entry

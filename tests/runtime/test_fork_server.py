@@ -32,6 +32,9 @@ class Probe:
     def has(self, module: str) -> bool:
         return module in sys.modules
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     def arenas(self, path: Path) -> int:
         """How many the C library has in this process, by its own account in a file."""
         libc = ctypes.CDLL("libc.so.6")
@@ -236,9 +239,55 @@ def test_the_server_ends_with_its_raylet() -> None:
         time.sleep(0.05)
 
 
-def test_the_first_server_imports_no_ray() -> None:
-    """Which would take the number of a driver that is not its own."""
-    code = f"import sys\nfor name in {fork_server.LIBRARIES}: __import__(name)\nassert 'ray' not in sys.modules"
-    subprocess.run(
-        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {fork_server.ROOT!r})\n{code}"], check=True
+def test_the_first_servers_import_no_ray_and_the_light_one_no_torch() -> None:
+    """Ray would take the number of a driver that is not its own, and torch is what the light one is there without."""
+    program = f"""
+        import sys
+        sys.path.insert(0, {fork_server.ROOT!r})
+        for name in {fork_server.LIGHT}: __import__(name)
+        assert 'torch' not in sys.modules
+        for name in {fork_server.HEAVY}: __import__(name)
+        assert 'ray' not in sys.modules
+    """
+    subprocess.run([sys.executable, "-P", "-c", textwrap.dedent(program)], check=True)
+
+
+def test_who_needs_no_torch_does_not_wait_for_it() -> None:
+    """While the server still imports it, here for ever, another forks what needs none."""
+    program = """
+        import os, signal
+        import psutil, ray
+        import trainers
+        from trainers.runtime import fork_server
+        from tests.runtime.test_fork_server import Probe, servers
+        with trainers.embedded(num_cpus=1):
+            (first,) = [pid for pid in servers() if psutil.Process(pid).ppid() == os.getpid()]
+            os.kill(first, signal.SIGSTOP)
+            probe = Probe.options(runtime_env=fork_server.environment(None, 0)).remote()
+            found = ray.get([probe.process.remote(), probe.has.remote("trainers.spec")])
+            os.kill(first, signal.SIGCONT)
+            print(found[0][1] in servers(), found[0][2], found[1])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=120
     )
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr
+
+
+def test_a_server_that_was_begun_for_nothing_ends_with_its_process() -> None:
+    """A run that is refused before it starts a Ray."""
+    program = "from trainers.runtime import fork_server as f; f.warm_up(); print(f._begun[0].pid)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    deadline = time.monotonic() + 60
+    while int(done.stdout) in servers():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("environment", [None, {"env_vars": {"OURS": "${HOME}/ours"}}], ids=["none", "of-variables"])
+def test_an_actor_that_starts_as_ray_starts_it(cluster: ClusterInfo, environment: dict[str, Any] | None) -> None:
+    """Our script that sets workers up hands over to Ray's."""
+    probe = Probe.options(runtime_env=environment or {}).remote()
+    assert not ray.get(probe.has.remote("torch"))
+    assert ray.get(probe.variable.remote("OURS")) == (f"{os.environ['HOME']}/ours" if environment else None)
+    ray.kill(probe)

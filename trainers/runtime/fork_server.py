@@ -5,7 +5,8 @@ starts. `py_executable` of Ray's runtime environments says what to start instead
 It asks this node's fork server for a process, hands over its arguments, environment and output, and ends; the first to
 find no server starts one. The forked process registers with Ray by its own process id, as one in a container does, and
 shares the pages of the libraries with all others. Where anything fails, Python is started as Ray would have. Whoever
-starts a Ray of its own starts the server first, so that it imports while Ray starts.
+starts a Ray of its own starts the server first, so that it imports while Ray starts. Before it imports torch it forks a
+light server, for actors that need none and are asked for so early.
 
 The server imports libraries and our own package as it lies beside this file, and nothing of a user's, so that it serves
 every run; it ends with its raylet, or with whoever started both. Another version of our files gets a server of its own.
@@ -30,30 +31,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIBRARIES = (
-    "numpy", "pydantic", "safetensors", "torch", "trainers.spec", "trainers.optim.optimizers.momentum.kernel",
-    "trainers.training.loop", "trainers.collectives.shared_memory", "trainers.parameter_server.shared_memory",
-    "pyarrow.compute", "requests", "jsonschema", "psutil", "filelock", "google.protobuf.descriptor_pb2", "uvloop",
-    "trainers.prediction", "trainers.spec.advice", "trainers.runtime.event_log", "trainers.runtime.cluster.own_ray",
-    "trainers.runtime.code_package", "trainers.runtime.metrics_aggregator", "trainers.runtime.topology",
-    "trainers.runtime.actors.usage", "trainers.runtime.control.judges.divergence",
+LIGHT = (
+    "numpy", "pydantic", "trainers.spec", "requests", "jsonschema", "psutil", "filelock",
+    "google.protobuf.descriptor_pb2", "uvloop", "trainers.prediction", "trainers.spec.advice",
+    "trainers.runtime.event_log", "trainers.runtime.cluster.own_ray", "trainers.runtime.code_package",
+    "trainers.runtime.metrics_aggregator", "trainers.runtime.topology", "trainers.runtime.actors.usage",
+    "trainers.runtime.control.judges.divergence",
 )  # fmt: skip
-"""All that an actor needs and that does not import Ray, with what Ray itself imports: each driver's server would take
-0.4 s of an Intel Xeon for it while the run waits.
+"""All that an actor needs without torch and that does not import Ray, with what Ray itself imports: each driver's
+server would take 0.4 s of an Intel Xeon for it while the run waits."""
+HEAVY = (
+    "safetensors", "torch", "trainers.optim.optimizers.momentum.kernel", "trainers.training.loop",
+    "trainers.collectives.shared_memory", "trainers.parameter_server.shared_memory", "pyarrow.compute",
+)  # fmt: skip
+"""What workers, shards and evaluators need besides.
 
 With one rule that Numba has compiled: what Numba sets up for the first takes 0.4 CPU seconds and 92 MB, which each
 worker would otherwise have for itself."""
-RAY = (
-    "ray._private.node", "ray.actor",
-    "trainers.runtime.coordinator", "trainers.runtime.actors.evaluator", "trainers.runtime.actors.shard",
-    "trainers.runtime.actors.worker",
-)  # fmt: skip
+LIGHT_RAY = "ray._private.node", "ray.actor", "trainers.runtime.coordinator"
+HEAVY_RAY = "trainers.runtime.actors.evaluator", "trainers.runtime.actors.shard", "trainers.runtime.actors.worker"
 RAYLET, DRIVER = "RAY_RAYLET_PID", "RAY_JOB_ID"
 EARLY = "MILLRACE_FORK_SERVER"
 """Set for a Ray whose fork server was started before it: the server's name."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SPAWN_TIMEOUT_S = 10.0
-HASTE_S = 0.2
+HASTE_S = 0.05
+"""How long an actor that needs no torch waits for a server that may still be importing it: one that has answers within
+a millisecond."""
 POLL_S = 0.02
 IDLE_S = 600.0
 """A driver's server that nobody has asked for so long ends. Forking it again takes a quarter of a second."""
@@ -74,6 +78,10 @@ keeps by itself. A step frees the same activations, gradients and buffers again 
 much of it back to the system, and the kernel fills the pages of the next ones with zeros, one fault each. Larger blocks
 go back: the library leaves up to four holes of a block's size before it finds one again that is aligned. One arena,
 since only the first grows without a bound."""
+CONTEXT, LANGUAGE = "--serialized-runtime-env-context", "--language"
+"""What Ray's script that sets a worker up is told, and does not pass on."""
+_begun: list[Any] = []
+"""The process of a server whose Ray this process has not started yet."""
 HELLO, FORKED = b"h", b"f"
 LENGTH = struct.Struct("<q")
 PEER = struct.Struct("3i")  # process, user and group, as the kernel knows them
@@ -86,7 +94,7 @@ def environment(more: dict[str, Any] | None, threads: int, options: Iterable[str
 
     Args:
         threads: Of torch, which the server has imported for one thread: others start cold. 0 for an actor that needs
-            no torch, and so does not wait for a server that is still importing it.
+            no torch, and so is forked by a server without it where the other is still importing.
         options: Of `MORE`, what it needs besides. Others do not wait for that.
     """
     import ray
@@ -103,17 +111,25 @@ def environment(more: dict[str, Any] | None, threads: int, options: Iterable[str
     return {**(more or {}), "py_executable": shlex.join(command)}
 
 
-@contextlib.contextmanager
-def early() -> Iterator[None]:
-    """A server for the Ray that is started within, which ends with the block."""
+def warm_up() -> None:
+    """Start the server of the Ray that this process is going to start, so that both import side by side."""
     import subprocess  # not needed by the process that Ray starts
 
+    if _begun:
+        return
     os.environ[EARLY] = os.urandom(16).hex()
     files: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    files["stdin"] = subprocess.PIPE  # closes where this process is killed
+    files["stdin"] = subprocess.PIPE  # closes where this process ends, or is killed
     variables = _servers_own(os.environ)
     variables.pop(RAYLET, None)  # of another Ray, where a worker of it starts this one
-    with subprocess.Popen(COMMAND, env=variables, start_new_session=True, **files) as server:
+    _begun.append(subprocess.Popen(COMMAND, env=variables, start_new_session=True, **files))
+
+
+@contextlib.contextmanager
+def early() -> Iterator[None]:
+    """A server for the Ray that is started within, begun before or now, which ends with the block."""
+    warm_up()
+    with _begun.pop() as server:
         try:
             yield
         finally:
@@ -124,26 +140,47 @@ def early() -> Iterator[None]:
 # -- the process that Ray starts --------------------------------------------------------------------------------------
 
 
+def set_up(arguments: list[str]) -> None:
+    """Do what Ray's script that sets a worker up does, for an actor that starts warm; otherwise become that script. It
+    imports Ray, half a second of a core, to put an environment and a command together: this file's."""
+    named = dict(argument.split("=", 1) for argument in arguments if argument.startswith((CONTEXT, LANGUAGE)))
+    context = json.loads(named.get(CONTEXT, "{}"))
+    variables, command = context.pop("env_vars", {}), shlex.split(context.pop("py_executable", ""))
+    if __file__ not in command or any(context.values()) or any("$" in value for value in variables.values()):
+        theirs = os.path.join(os.path.dirname(arguments[0]), "setup_worker.py")
+        os.execv(sys.executable, [sys.executable, theirs, *arguments])
+    os.environ.update(variables)
+    start([*command[command.index(__file__) + 1 :], *(one for one in arguments if one.partition("=")[0] not in named)])
+
+
 def start(arguments: list[str]) -> None:
     """Have the driver's server fork the worker, and end; otherwise become it."""
     options = set()
     while arguments[0] in (HASTY, *MORE):
         options.add(arguments.pop(0))
     more = sorted(options - {HASTY})
+    if HASTY in options:
+        is_forked = _forked(arguments, more, HASTE_S) or _forked(arguments, more, None, is_light=True)
+    else:
+        is_forked = _forked(arguments, more, None)
+    if not is_forked:
+        os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _forked(arguments: list[str], more: list[str], haste_s: float | None, is_light: bool = False) -> bool:
+    """Whether a server has forked the worker; not one that takes longer than `haste_s` to say that it is ready."""
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
-            _ask(line, [dict(os.environ), more], (), HASTE_S if HASTY in options else None)
+            _ask(line, [dict(os.environ), more], (), haste_s)
 
     try:
-        server = _address()
+        server = _address(is_light)
         with _connected(_drivers(server, more), start_drivers) as line:
             _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
-            if line.recv(1) == FORKED:
-                return
+            return line.recv(1) == FORKED
     except (OSError, KeyError):
-        pass
-    os.execv(sys.executable, [sys.executable, *arguments])
+        return False
 
 
 def _ask(line: socket.socket, what: object, outputs: tuple[int, ...], haste_s: float | None) -> None:
@@ -199,7 +236,7 @@ def _drivers(server: str, more: Iterable[str]) -> str:
     return f"{server}-{os.environ[RAYLET]}-{os.environ[DRIVER]}{''.join(more)}"
 
 
-def _address() -> str:
+def _address(is_light: bool = False) -> str:
     """One for each raylet and version of our files, in the abstract namespace, which leaves nothing behind."""
     version = 0
     for folder, folders, files in os.walk(os.path.join(ROOT, "trainers")):
@@ -208,7 +245,8 @@ def _address() -> str:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 version = zlib.crc32(f"{path} {os.stat(path).st_mtime_ns}".encode(), version)
-    return f"\0millrace-warm-{os.getuid()}-{os.environ.get(EARLY) or os.environ[RAYLET]}-{version:08x}"
+    kind = "light" if is_light else "warm"
+    return f"\0millrace-{kind}-{os.getuid()}-{os.environ.get(EARLY) or os.environ[RAYLET]}-{version:08x}"
 
 
 def _is_ours(line: socket.socket) -> bool:
@@ -221,16 +259,27 @@ def _is_ours(line: socket.socket) -> bool:
 
 
 def serve() -> list[str] | None:
-    """Fork until the raylet has ended. Returns twice: nothing in the servers, a worker's arguments in each fork."""
+    """Fork until the raylet has ended. Returns many times: nothing in the servers, a worker's arguments in each fork."""
     sys.path.insert(0, ROOT)
-    address = _address()
-    driver = _asked(address, LIBRARIES, None)
+    server = _listening(_address())  # before the imports: those that ask meanwhile are served after them
+    if server is None:
+        return None
+    _import(LIGHT)
+    is_light = os.fork() == 0
+    if is_light:
+        server.close()
+        server = _listening(_address(is_light))
+    else:
+        _import(HEAVY)
+    driver = _asked(server, None)
     if driver is None:
         return None
     driver.line.close()
     variables, more = driver.what
     _live_in(_servers_own(variables))  # what Ray reads, below
-    worker = _asked(_drivers(address, more), (*RAY, *(MORE[option] for option in more)), IDLE_S)
+    server = _listening(_drivers(_address(is_light), more))
+    _import([*LIGHT_RAY, *(() if is_light else HEAVY_RAY), *(MORE[option] for option in more)])
+    worker = _asked(server, IDLE_S)
     return None if worker is None else _become(worker)
 
 
@@ -242,25 +291,37 @@ class Request(NamedTuple):
     outputs: list[int]
 
 
-def _asked(address: str, imports: Iterable[str], idle_s: float | None) -> Request | None:
-    """Import modules, and then fork for every process that asks at the address.
-
-    Returns in every fork, with the request. Returns None in the server: when the raylet has ended, or who started it
-    before there was one; after `idle_s` in which nobody asked; or if another server has the address.
-    """
-    owner = os.pidfd_open(int(os.environ[RAYLET])) if RAYLET in os.environ else os.dup(0)
+def _listening(address: str) -> socket.socket | None:
+    """A server's socket; None if another has the address."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         server.bind(address)
     except OSError:
-        return None  # another was faster
-    server.listen(128)  # before the imports: those that ask meanwhile are served after them
-    gc.disable()  # what is imported stays
-    for name in imports:
+        server.close()
+        return None
+    server.listen(128)
+    return server
+
+
+def _import(names: Iterable[str]) -> None:
+    """Import what stays, and leave it out of collections: one in a fork would write to, and so copy, all pages."""
+    gc.disable()
+    for name in names:
         __import__(name)
     gc.enable()
     gc.collect()
-    gc.freeze()  # a collection in a fork would write to, and so copy, all pages
+    gc.freeze()
+
+
+def _asked(server: socket.socket | None, idle_s: float | None) -> Request | None:
+    """Fork for every process that asks.
+
+    Returns in every fork, with the request. Returns None in the server: when the raylet has ended, or who started it
+    before there was one; after `idle_s` in which nobody asked; or if it has no address.
+    """
+    if server is None:
+        return None
+    owner = os.pidfd_open(int(os.environ[RAYLET])) if RAYLET in os.environ else os.dup(0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while select.select([server.fileno(), owner], [], [], idle_s)[0] == [server.fileno()]:
         line, _ = server.accept()
@@ -306,6 +367,9 @@ def _become(worker: Request) -> list[str]:
         os.close(output)
     _live_in(variables)
     os.chdir(folder)
+    import tempfile  # the process that asks needs none of it
+
+    tempfile.tempdir = None  # what the server found in its own environment
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [os.path.dirname(arguments[0]), *paths]
     worker.line.sendall(FORKED)
@@ -326,5 +390,7 @@ if __name__ == "__main__":
 
             sys.argv = given
             runpy.run_path(given[0], run_name="__main__")
+    elif any(argument.startswith(LANGUAGE) for argument in sys.argv):
+        set_up(sys.argv[1:])
     else:
         start(sys.argv[1:])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from trainers.errors import ClusterUnavailable
 from trainers.runtime.cluster.connection import LOOPBACK, RAY_COMMAND, RAY_ENVIRONMENT, STARTS, ClusterInfo
+from trainers.runtime.cluster.essentials import START
 from trainers.runtime.cluster.leftovers import temporary_folder
 from trainers.runtime.cluster.onlookers import give_way
 from trainers.runtime.cluster.resources import default_cpus
@@ -107,7 +108,8 @@ def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
         "port": 0, "num-cpus": num_cpus, "temp-dir": temp, "dashboard-host": LOOPBACK, "dashboard-port": dashboard,
         "dashboard-agent-listen-port": 0, "ray-client-server-port": client, "include-log-monitor": False,
     }  # fmt: skip
-    arguments = [*ray, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
+    start = [sys.executable, "-P", "-c", START]
+    arguments = [*start, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
     pid = os.posix_spawn(sys.executable, arguments, env, file_actions=output, setsid=True)
     return _Head(pid, start_ticks(pid) or 0, temp, f"http://{LOOPBACK}:{dashboard}")
 

@@ -18,6 +18,7 @@ from trainers.runtime.cluster.connection import (
     is_connected,
     ray_module,
 )
+from trainers.runtime.cluster.essentials import only_essentials
 from trainers.runtime.cluster.leftovers import own_temporary_folder, remove_own
 from trainers.runtime.cluster.onlookers import give_way
 from trainers.runtime.cluster.resources import default_cpus
@@ -87,7 +88,7 @@ def _start_embedded(num_cpus: int, dashboard: bool) -> tuple[ClusterInfo, Path, 
         temp, before, server = own_temporary_folder(), descendants(os.getpid()), contextlib.ExitStack()
         try:
             # A signal to our group is ours to answer, and Ray must be there until the run has ended cleanly.
-            with _temporary_files_in(temp), sessions_of_their_own():
+            with _temporary_files_in(temp), sessions_of_their_own(), only_essentials(dashboard):
                 server.enter_context(fork_server.early())
                 info = initialise(
                     address="local",

@@ -18,6 +18,9 @@ from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.nodes import ask_on, do_on, process_of
 from trainers.runtime.processes import ProcessId, kill, look_at, process_numbered, this_process
 
+FIRST_BEAT_S = 0.1
+"""Before the second question; each pause is twice as long as the one before, up to a heartbeat's."""
+
 LAST_READ_S = 20.0
 """How long a worker may read one example once the run was told to stop. What is lost then is the step under way."""
 
@@ -60,6 +63,7 @@ class ActorWatch:
     async def run(self) -> None:
         """Watch, until cancelled."""
         here = this_process(ray.get_runtime_context().get_node_id())
+        pause_s = FIRST_BEAT_S  # a run may be over before the second
         while True:
             self._follow_pool(self.clock.read())
             for one in self.watched.values():
@@ -67,11 +71,13 @@ class ActorWatch:
                 if one.asking is None:
                     one.asking = asyncio.create_task(self._ask(one, here))
             self.usage.look()
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(BEAT_S, 2 * pause_s)
 
     async def hear_out(self) -> None:
         """Hear what they have printed last, from those that answer soon; nobody is judged any more."""
-        known = [one for one in self.watched.values() if one.process is not None]
+        self._follow_pool(self.clock.read())
+        known = [one for one in self.watched.values() if self._is_up(one)]
         if known:
             here = this_process(ray.get_runtime_context().get_node_id())
             asked = [asyncio.create_task(self._ask(one, here)) for one in known]
@@ -128,6 +134,10 @@ class ActorWatch:
         for actor, (name, worker) in actors.items():
             if actor not in self.watched:
                 self.watched[actor] = WatchedActor(actor, name, HeartbeatHistory(now_s, now_s), worker)
+
+    def _is_up(self, one: WatchedActor) -> bool:
+        """Whether an actor runs, as far as one knows: a short run is over before all of them were asked."""
+        return one.process is not None or any(other.prepared is not None for other in self.pool.workers)
 
     def _judge(self, one: WatchedActor) -> None:
         """End an actor that hangs; look at the process of one that is silent."""
