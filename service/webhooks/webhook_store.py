@@ -85,6 +85,10 @@ class Webhooks:
         self.readers: dict[str, EventLogReader] = {}
         """Logs of jobs whose state in the store is not in their log yet."""
         self.sweep_readers: dict[Path, EventLogReader] = {}
+        self.changes = 0
+        """How often webhooks were created or deleted here; nobody else does."""
+        self.known: tuple[int, list[Webhook]] = -1, []
+        """All, as of so many changes: the sender asks every second."""
 
     def create(self, url: str, states: list[State], user: str) -> tuple[Webhook, str]:
         """Create one for a URL that was checked. Returns it and its secret, which is shown this once."""
@@ -93,6 +97,7 @@ class Webhooks:
         row = WebhookRow(id=new_job_id(), created=time.time(), **values)
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             session.add(row)
+        self.changes += 1
         return Webhook.model_validate(row), secret
 
     def all(self) -> list[Webhook]:
@@ -115,6 +120,7 @@ class Webhooks:
         with self.writing.begin() as connection:
             connection.execute(delete(DeliveryRow).where(DeliveryRow.webhook_id == webhook_id))
             connection.execute(delete(WebhookRow).where(WebhookRow.id == webhook_id))
+        self.changes += 1
 
     def deliveries(self, webhook_id: str) -> list[Delivery]:
         """Its last messages, newest first."""
@@ -127,7 +133,9 @@ class Webhooks:
 
     def collect(self) -> bool:
         """Turn the new states in the logs into deliveries. Returns whether there is any webhook."""
-        if hooks := self.all():
+        if self.known[0] != (changes := self.changes):
+            self.known = changes, self.all()
+        if hooks := self.known[1]:
             self._collect_jobs(hooks)
             self._collect_sweeps(hooks)
         return bool(hooks)
