@@ -37,3 +37,15 @@ def test_downpour_with_two_workers_on_one_gpu(gpus: ClusterInfo, tmp_path: Path)
     workers = {"count": 2, "gpus": 0.5}
     found = finished(tmp_path / "run", algorithm="downpour", workers=workers, ps=2, optimizer="adagrad")
     assert all(bool(value.isfinite().all()) for value in found.values())
+
+
+def test_rows_divided_between_two_workers_on_one_gpu_give_the_numbers_of_the_cpu(
+    gpus: ClusterInfo, tmp_path: Path
+) -> None:
+    """As processes: backward passes of threads would share the one thread that torch has for each GPU, and in them
+    workers wait for each other."""
+    fields: dict[str, Any] = {"algorithm": "spatial", "optimizer": {"name": "sgd", "lr": 0.01}, "epochs": 1}
+    on_gpu = finished(tmp_path / "gpu", workers={"count": 2, "gpus": 0.5}, **fields)
+    on_cpu = finished(tmp_path / "cpu", workers={"count": 2}, device="cpu", **fields)
+    for name, value in on_gpu.items():
+        torch.testing.assert_close(value, on_cpu[name], rtol=1e-3, atol=1e-4)
