@@ -274,6 +274,36 @@ def test_who_needs_no_torch_does_not_wait_for_it() -> None:
     assert done.stdout.split() == ["True", "False", "True"], done.stderr
 
 
+BROKEN = """
+import runpy, sys
+from trainers.runtime import fork_server
+fork_server.HEAVY = ("nowhere",)
+if (given := fork_server.serve()) is not None:
+    sys.argv = given
+    runpy.run_path(given[0], run_name="__main__")
+"""
+"""A server of an installation in which something cannot be imported."""
+
+
+def test_a_server_that_cannot_import_sends_actors_away_at_once() -> None:
+    """They start as Ray starts them, and do not wait for another server."""
+    program = """
+        import sys
+        import ray
+        import trainers
+        from trainers.runtime import fork_server
+        from tests.runtime.test_fork_server import Probe
+        fork_server.COMMAND = [sys.executable, "-c", sys.argv[1]]
+        with trainers.embedded(num_cpus=1):
+            for threads in (0, 1):
+                probe = Probe.options(runtime_env=fork_server.environment(None, threads)).remote()
+                print(ray.get(probe.process.remote())[2])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), BROKEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
 def test_a_server_that_was_begun_for_nothing_ends_with_its_process() -> None:
     """A run that is refused before it starts a Ray."""
     program = "from trainers.runtime import fork_server as f; f.warm_up(); print(f._begun[0].pid)"

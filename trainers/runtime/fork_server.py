@@ -159,11 +159,8 @@ def start(arguments: list[str]) -> None:
     while arguments[0] in (HASTY, *MORE):
         options.add(arguments.pop(0))
     more = sorted(options - {HASTY})
-    if HASTY in options:
-        is_forked = _forked(arguments, more, HASTE_S) or _forked(arguments, more, None, is_light=True)
-    else:
-        is_forked = _forked(arguments, more, None)
-    if not is_forked:
+    haste_s = HASTE_S if HASTY in options else None
+    if not (_forked(arguments, more, haste_s) or (haste_s and _forked(arguments, more, None, is_light=True))):
         os.execv(sys.executable, [sys.executable, *arguments])
 
 
@@ -259,27 +256,27 @@ def _is_ours(line: socket.socket) -> bool:
 
 
 def serve() -> list[str] | None:
-    """Fork until the raylet has ended. Returns many times: nothing in the servers, a worker's arguments in each fork."""
+    """Fork until the raylet has ended. Returns nothing in the servers, and in each fork a worker's arguments."""
     sys.path.insert(0, ROOT)
     server = _listening(_address())  # before the imports: those that ask meanwhile are served after them
     if server is None:
         return None
-    _import(LIGHT)
+    is_able = _import(LIGHT)
     is_light = os.fork() == 0
     if is_light:
         server.close()
         server = _listening(_address(is_light))
     else:
-        _import(HEAVY)
-    driver = _asked(server, None)
+        is_able = is_able and _import(HEAVY)
+    driver = _asked(server, None, is_able)
     if driver is None:
         return None
     driver.line.close()
     variables, more = driver.what
     _live_in(_servers_own(variables))  # what Ray reads, below
     server = _listening(_drivers(_address(is_light), more))
-    _import([*LIGHT_RAY, *(() if is_light else HEAVY_RAY), *(MORE[option] for option in more)])
-    worker = _asked(server, IDLE_S)
+    is_able = _import([*LIGHT_RAY, *(() if is_light else HEAVY_RAY), *(MORE[option] for option in more)])
+    worker = _asked(server, IDLE_S, is_able)
     return None if worker is None else _become(worker)
 
 
@@ -303,18 +300,23 @@ def _listening(address: str) -> socket.socket | None:
     return server
 
 
-def _import(names: Iterable[str]) -> None:
-    """Import what stays, and leave it out of collections: one in a fork would write to, and so copy, all pages."""
+def _import(names: Iterable[str]) -> bool:
+    """Import what stays, without collections, which in a fork would copy all pages. Returns whether all is there."""
     gc.disable()
-    for name in names:
-        __import__(name)
+    try:
+        for name in names:
+            __import__(name)
+    except Exception as error:  # whatever an installation may raise
+        print(f"workers start cold: {error!r}", file=sys.stderr)
+        return False
     gc.enable()
     gc.collect()
     gc.freeze()
+    return True
 
 
-def _asked(server: socket.socket | None, idle_s: float | None) -> Request | None:
-    """Fork for every process that asks.
+def _asked(server: socket.socket | None, idle_s: float | None, is_able: bool) -> Request | None:
+    """Fork for every process that asks, if that is able to work; otherwise it is sent away at once.
 
     Returns in every fork, with the request. Returns None in the server: when the raylet has ended, or who started it
     before there was one; after `idle_s` in which nobody asked; or if it has no address.
@@ -326,7 +328,7 @@ def _asked(server: socket.socket | None, idle_s: float | None) -> Request | None
     while select.select([server.fileno(), owner], [], [], idle_s)[0] == [server.fileno()]:
         line, _ = server.accept()
         try:
-            request = _read(line)
+            request = _read(line) if is_able else None
         except (OSError, ValueError):
             request = None
         if request is not None and os.fork() == 0:
