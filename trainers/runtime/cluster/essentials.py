@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,8 @@ from trainers.runtime import fork_server
 from trainers.runtime.cluster import absent_agent
 
 AGENT = "dashboard_agent"
+SET_UP = str(Path(fork_server.__file__).resolve())
+"""What sets workers up without an import of Ray."""
 POLL_S = 0.02
 NODE_TIMEOUT_S = 30.0
 """Then Ray waits for the node as it would have, which is as long again."""
@@ -24,31 +27,30 @@ START = f"from {__name__} import start; start()"
 
 @contextlib.contextmanager
 def only_essentials(dashboard: bool) -> Iterator[None]:
-    """A Ray that `ray.init` starts within sets its workers up without an import of Ray, and has no monitors: of the
-    autoscaler, which has no nodes to start, and of logs, which nobody is sent. Without a dashboard it has no API server
-    and no agent either.
+    """A Ray that `ray.init` starts within sets its workers up without an import of Ray. Without a dashboard it has
+    neither its API server nor its agent, and no monitors: of the autoscaler, which has no nodes to start, and of logs,
+    which nobody is sent.
     """
     from ray._private import services
 
-    python = services._build_python_executable_command_memory_profileable
+    python, get_node = services._build_python_executable_command_memory_profileable, services.get_node
 
     def command(component: str, *args: Any, **kwargs: Any) -> list[str]:
         ours = [sys.executable, "-S", absent_agent.__file__]
         return ours if component == AGENT else python(component, *args, **kwargs)
 
-    get_node = services.get_node
-
     def got_node(gcs_address: str, node_id: str) -> Any:
         _wait_for_node(gcs_address, node_id)
         return get_node(gcs_address, node_id)
 
+    more: dict[str, Any] = {"dashboard_agent_listen_port": 0}  # any: the usual one, if another Ray's, is tried for 3 s
     with contextlib.ExitStack() as changes:
         changes.enter_context(_replaced(services, get_node.__name__, got_node))
-        # The agent's usual port may be another Ray's, and then it is tried for 3 s; 0 is any.
-        changes.enter_context(_parameters(no_monitor=True, include_log_monitor=False, dashboard_agent_listen_port=0))
         if not dashboard:
+            more |= {"no_monitor": True, "include_log_monitor": False}
             changes.enter_context(_replaced(services, "start_api_server", lambda *_, **__: (None, None)))
             changes.enter_context(_replaced(services, python.__name__, command))
+        changes.enter_context(_parameters(**more))
         yield
 
 
@@ -66,8 +68,9 @@ def _wait_for_node(gcs_address: str, node_id: str) -> None:
 
     client, deadline = GcsClient(address=gcs_address), time.monotonic() + NODE_TIMEOUT_S
     while time.monotonic() < deadline:
-        if any(found.hex() == node_id for found in client.get_all_node_info()):
-            return
+        with contextlib.suppress(Exception):  # Ray asks again, and says what is wrong
+            if any(found.hex() == node_id for found in client.get_all_node_info()):
+                return
         time.sleep(POLL_S)
 
 
@@ -80,7 +83,7 @@ def _parameters(**more: Any) -> Iterator[None]:
 
     def told(*args: Any, **kwargs: Any) -> Any:
         made = params(*args, **kwargs)
-        vars(made).update(more, setup_worker_path=fork_server.__file__)
+        vars(made).update(more, setup_worker_path=SET_UP)
         return made
 
     with _replaced(parameter, params.__name__, told):
