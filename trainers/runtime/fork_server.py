@@ -113,7 +113,8 @@ def environment(more: dict[str, Any] | None, threads: int, options: Iterable[str
 
 def warm_up() -> None:
     """Start the server of the Ray that this process is going to start, so that both import side by side."""
-    import subprocess  # not needed by the process that Ray starts
+    import atexit  # neither is needed by the process that Ray starts
+    import subprocess
 
     if _begun:
         return
@@ -123,6 +124,7 @@ def warm_up() -> None:
     variables = _servers_own(os.environ)
     variables.pop(RAYLET, None)  # of another Ray, where a worker of it starts this one
     _begun.append(subprocess.Popen(COMMAND, env=variables, start_new_session=True, **files))
+    atexit.register(_begun[0].kill)  # where no Ray is started
 
 
 @contextlib.contextmanager
