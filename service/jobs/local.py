@@ -11,7 +11,7 @@ from service.jobs.runs import RunHandle, Runs
 from service.spec import JobSpec
 from service.status import Status, append_status
 from service.tracking.tensorboard import EventFile
-from trainers import Event, EventLogReader, MillraceError, Result, State, TraceRefused
+from trainers import Event, EventLogReader, Fence, MillraceError, Result, State, TraceRefused
 
 POLL_S = 0.1
 ALIVE_EVERY_S = 1.0
@@ -87,6 +87,8 @@ class LocalRun:
         self.runs.cleanup_run(self.job_id)
         if not self._read(on_event):
             try:
+                self.run_dir.mkdir(parents=True, exist_ok=True)
+                Fence.take(self.run_dir)  # a coordinator that has not ended yet writes no more
                 append_status(self.run_dir, status)
             except OSError as error:
                 problem = f"the end of the run cannot be written into {self.run_dir} ({error.strerror})"

@@ -12,7 +12,7 @@ from trainers.errors import ClusterUnavailable, RunFailed, SpecRejected, TraceRe
 from trainers.events import Event, Result, State
 from trainers.runtime.cluster import embedded, needs
 from trainers.runtime.code_package import check_own, naming
-from trainers.runtime.event_log import FILE_NAME, EventLog, EventLogReader
+from trainers.runtime.event_log import FILE_NAME, EventLog, EventLogReader, Fence
 from trainers.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def train(
         run = start_run(job_id, spec, folder, objects=objects)
         try:
             return _wait(run, folder, on_event, trace)
-        except ClusterUnavailable as error:  # the coordinator is gone too
+        except ClusterUnavailable as error:
             cleanup_run(job_id)
+            Fence.take(folder)  # the coordinator may live a second longer, and writes no more
             with closing(EventLog(folder)) as log:
                 log.append("state", {"state": State.FAILED, "reason": error.reason, "message": str(error)})
             raise
