@@ -21,13 +21,17 @@ RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
     "RAY_prestart_worker_first_driver": "0",  # processes that no actor of ours would take
     "RAY_gcs_server_port_wait_time_s": "120",  # 20 by default, which a busy machine exceeds
-    # A raylet asks for its own store's socket while a thread of it makes that: 10 looks, a second apart, by default.
-    "RAY_raylet_client_connect_timeout_milliseconds": "20",
-    "RAY_raylet_client_num_connect_attempts": "3000",
     "RAY_worker_niceness": "0",  # by default Ray's own daemons go before the training
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a sweep has logs of its own
     "TUNE_WARN_THRESHOLD_S": "5",
 }
+
+RAYLET_ENVIRONMENT = {
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "3000",
+}
+"""Of a Ray that is started here. A raylet asks for its own store's socket while a thread of it makes that: ten looks, a
+second apart, by default."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainers.errors import ClusterUnavailable
-from trainers.runtime.cluster.connection import LOOPBACK, RAY_COMMAND, RAY_ENVIRONMENT, STARTS, ClusterInfo
+from trainers.runtime.cluster.connection import (
+    LOOPBACK,
+    RAY_COMMAND,
+    RAY_ENVIRONMENT,
+    RAYLET_ENVIRONMENT,
+    STARTS,
+    ClusterInfo,
+)
 from trainers.runtime.cluster.essentials import START
 from trainers.runtime.cluster.leftovers import temporary_folder
 from trainers.runtime.cluster.onlookers import give_way
@@ -94,7 +101,7 @@ def stop_head(state_dir: Path) -> bool:
 def _spawn_head(state_dir: Path, num_cpus: int) -> _Head:
     temp, dashboard, client = str(temporary_folder()), _free_port(), _free_port()
     ray = [sys.executable, "-c", RAY_COMMAND]
-    env = {**os.environ, **RAY_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "TMPDIR": temp}
+    env = {**os.environ, **RAY_ENVIRONMENT, **RAYLET_ENVIRONMENT, "PYTHONUNBUFFERED": "1", "TMPDIR": temp}
     log = state_dir / "ray-head.log"
     output = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

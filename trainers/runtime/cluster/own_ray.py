@@ -11,6 +11,7 @@ from trainers.runtime import fork_server
 from trainers.runtime.cluster.connection import (
     CONNECT_TIMEOUT_S,
     LOOPBACK,
+    RAYLET_ENVIRONMENT,
     STARTS,
     ClusterInfo,
     detach,
@@ -89,6 +90,7 @@ def _start_embedded(num_cpus: int, dashboard: bool) -> tuple[ClusterInfo, Path, 
         try:
             # A signal to our group is ours to answer, and Ray must be there until the run has ended cleanly.
             with _temporary_files_in(temp), sessions_of_their_own(), only_essentials(dashboard):
+                os.environ.update(RAYLET_ENVIRONMENT)
                 server.enter_context(fork_server.early())
                 info = initialise(
                     address="local",
