@@ -10,9 +10,9 @@ from service.errors import StorageFull
 from service.jobs.local import LocalRun
 from service.spec import parse_spec
 from tests.service.fakes import FakeRun, FakeRuns, whole_run
-from trainers.errors import SpecRejected
+from trainers.errors import Fenced, SpecRejected
 from trainers.events import Event, State
-from trainers.runtime.event_log import EventLogReader
+from trainers.runtime.event_log import EventLogReader, Fence
 
 SPEC = parse_spec({"epochs": 2})
 
@@ -48,6 +48,14 @@ def test_a_dead_coordinator_ends_the_waiting(runs: FakeRuns, tmp_path: Path) -> 
     assert result.state is State.FAILED
     assert "coordinator died" in result.message
     assert runs.swept == ["job"]
+
+
+def test_a_coordinator_that_seemed_dead_writes_nothing_behind_the_end(runs: FakeRuns, tmp_path: Path) -> None:
+    coordinator = Fence.take(tmp_path)
+    runs.script = lambda run: run.die()
+    local(runs, tmp_path).run(lambda _: None)
+    with pytest.raises(Fenced):
+        coordinator.check()
 
 
 def test_a_run_whose_end_cannot_be_written_ends_with_a_sentence(
