@@ -146,10 +146,15 @@ class _Bare:
     def _replica(self) -> Any:
         import torch
 
+        from benchmarks.peers.products import linear_shapes
         from trainers.models.dropout import replace_dropout
+        from trainers.models.products.measure import choose
         from trainers.models.replica import Replica
 
-        return Replica(self.model, self.layout, torch.device("cpu"), replace_dropout(self.model, self.load.seed))
+        shapes = linear_shapes(self.model, next(self.load.minibatches(0)).data[0])
+        replica = Replica(self.model, self.layout, torch.device("cpu"), replace_dropout(self.model, self.load.seed))
+        replica.multiply_as(choose(shapes))  # as a coordinator has it measured
+        return replica
 
     def _start_params(self) -> Any:
         return self.layout.flatten({name: p.detach() for name, p in self.model.named_parameters()})

@@ -1,18 +1,22 @@
 """Rules in one pass: with the bits of torch's operations, and where the compiled code cannot be kept."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.optim.one_pass import RULES, updated
+from tests.optim.one_pass import NUMBERS, RULES, updated
 from trainers.algorithms.admm.step import Agent, Penalised
-from trainers.optim import compiled
+from trainers.collectives.reduction_tree import TreeSum
+from trainers.optim import compiled, update
 from trainers.optim.buffers import Buffers
 from trainers.optim.clip import ClipSpec
+from trainers.optim.ema import EmaSpec
 from trainers.optim.gradient import TensorGradient
-from trainers.optim.optimizer import Optimizer
+from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.adam import kernel
 from trainers.optim.rule import initial_state
 from trainers.optim.update import Contribution, SliceUpdate
@@ -38,6 +42,39 @@ def test_one_pass_has_the_bits_of_the_operations(
     found = [[vector.numpy().view(np.int32) for vector in vectors] for vectors in both]
     for mine, theirs in zip(*found, strict=True):
         assert np.array_equal(mine, theirs)
+
+
+@settings(deadline=None)
+@given(
+    spec=st.sampled_from([*RULES, AdamSpec()]), leaves=st.integers(1, 4), seed=st.integers(0, 99),
+    wire=st.sampled_from([torch.float32, torch.bfloat16]), chunk=st.sampled_from([16, 48, 300]),
+    count=st.integers(1, 2), averages=st.booleans(),
+)  # fmt: skip
+def test_gradients_that_are_added_in_the_pass_have_the_bits_of_their_sum(
+    spec: AnyOptimizer, leaves: int, seed: int, wire: torch.dtype, chunk: int, count: int, averages: bool
+) -> None:  # fmt: skip
+    """With groups that begin anywhere, too, whose neighbours must stay as they are."""
+    rule, numel = spec.build(), 203
+    groups = (Group(rule, 0.2, 0.5, (slice(70, 150),)),)
+    ema = EmaSpec(decay=0.9) if averages else None
+    optimizer = Optimizer(rule, 0.1, (slice(16, 48),), groups=groups, ema=ema)
+    with mock.patch.object(update, "CHUNK", chunk):
+        mine, theirs = (SliceUpdate(optimizer, numel, CPU) for _ in range(2))
+    theirs.in_one_pass.clear()
+    vectors = torch.randn(2 + count * leaves, numel, generator=torch.Generator().manual_seed(seed))
+    vectors[:, :7] = torch.tensor(NUMBERS)
+    sums = [
+        TreeSum(leaves, {(k, k + 1): vectors[2 + i * leaves + k].to(wire) for k in range(leaves)}) for i in range(count)
+    ]
+    found = []
+    for one in (mine, theirs):
+        now, then = (
+            Buffers(vectors[i].clone(), {name: vectors[1 - i].abs() for name in optimizer.state_names}) for i in (0, 1)
+        )
+        one.apply([Contribution(gradient, 3.0, 0.1, decays=2, seen=i) for i, gradient in enumerate(sums)], now, then)
+        found.append([vector.numpy().view(np.int32) for vector in then.vectors])
+    for left, right in zip(*found, strict=True):
+        assert np.array_equal(left, right)
 
 
 def test_what_one_pass_does_not_do_is_left_to_the_operations() -> None:

@@ -8,7 +8,7 @@ order of the tree. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,12 @@ class TreeSum:
     def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Elements [start, stop) of the sum."""
         return sum_parts((0, self.num_virtual), self.parts, slice(start, stop), out)
+
+    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
+        """The parts themselves where there are no more than two, as there are of two workers."""
+        if len(self.parts) > 2 or any(part.element_size() != 4 for part in self.parts.values()):
+            return ()
+        return [self.parts[node][start:stop] for node in sorted(self.parts)]
 
 
 def sum_parts(node: Node, parts: Mapping[Node, Tensor], cut: slice, out: Tensor | None = None) -> Tensor:

@@ -44,7 +44,8 @@ class CompiledOnGpu(OnePass):
         self.decouples_decay, self.fixed = decouples_decay, fixed
         self.exempt: dict[tuple[tuple[int, int], ...], Tensor] = {}  # by the parts without weight decay
 
-    def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
+    def __call__(self, current: Buffers, gradients: Sequence[Tensor], following: Buffers, step: Step, of: Mean) -> None:
+        (total,) = gradients
         numel = total.numel()
         if not numel:
             return

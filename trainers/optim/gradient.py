@@ -1,8 +1,10 @@
 """Gradients of a slice of the parameters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -16,6 +18,10 @@ class Gradient(Protocol):
             tensor may not be. None: in a new one.
         """
 
+    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
+        """One or two vectors that lie in memory, (stop - start,) float32, whose sum the piece is; none where there is
+        more to compute."""
+
 
 @dataclass(frozen=True)
 class TensorGradient:
@@ -25,3 +31,6 @@ class TensorGradient:
 
     def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return self.vector[start:stop].float()
+
+    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
+        return (self.vector[start:stop],) if self.vector.dtype == torch.float32 else ()

@@ -6,6 +6,7 @@ serial run with torch.optim gives the same bits.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -60,10 +61,16 @@ class Mean:
 
 
 class OnePass(Protocol):
-    """A rule that goes over memory once, from the sum of the gradients on, with the bits of its operations."""
+    """A rule that goes over memory once, from the gradients on, with the bits of its operations."""
 
-    def __call__(self, current: Buffers, total: Tensor, following: Buffers, step: Step, of: Mean) -> None:
-        """Write the version after `current` into `following`, which may be the same memory; total (n,) is only read."""
+    adds: ClassVar[bool] = False
+    """Whether it adds two gradients in the same pass."""
+
+    def __call__(self, current: Buffers, gradients: Sequence[Tensor], following: Buffers, step: Step, of: Mean) -> None:
+        """Write the version after `current` into `following`, which may be the same memory.
+
+        gradients: One, or two that are added, each (n,) and only read.
+        """
 
 
 class UpdateRule(Rule, ABC):

@@ -83,7 +83,7 @@ class SliceUpdate:
         if isinstance(optimizer.rule, ParameterRule):
             self.pieces = _whole(optimizer, numel)
         else:
-            self.pieces = _chunks(optimizer, numel, CHUNK if device.type == "cpu" else max(numel, 1))
+            self.pieces = _chunks(optimizer, numel, CHUNK if device.type == "cpu" else numel)
         self.shares_passes = not isinstance(optimizer.rule, ParameterRule)
         """Whether several contributions in one call cost less than one call for each."""
         lengths = {piece.length for piece in self.pieces}
@@ -94,6 +94,7 @@ class SliceUpdate:
         self.sees_steps = optimizer.late is not None and optimizer.late.sees_steps
         self.before = torch.empty(longest if self.sees_steps else 0, device=device)
         self.in_one_pass = self._compiled(device)
+        self.uncut = _chunks(optimizer, numel, numel) if self._is_one_pass(device) else []
         self.parts: dict[tuple[int, ...], list[Buffers]] = {}  # place of a version -> its pieces
 
     def _compiled(self, device: torch.device) -> dict[Rule, OnePass]:
@@ -107,6 +108,11 @@ class SliceUpdate:
         found = {rule: rule.in_one_pass(device) for rule in rules if isinstance(rule, UpdateRule)}
         return {rule: compiled for rule, compiled in found.items() if compiled is not None}
 
+    def _is_one_pass(self, device: torch.device) -> bool:
+        """Whether nothing but a compiled rule goes over the memory, so that no vector is met again in the cache."""
+        rules = {piece.group.rule for piece in self.pieces}
+        return device.type == "cpu" and self.optimizer.ema is None and rules <= self.in_one_pass.keys()
+
     def apply(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
         """Apply the contributions to `current` and write the result into `following`.
 
@@ -116,20 +122,29 @@ class SliceUpdate:
             self._apply_all(contributions, current, following)
 
     def _apply_all(self, contributions: Sequence[Contribution], current: Buffers, following: Buffers) -> None:
-        for piece, now, then in zip(self.pieces, self._parts(current), self._parts(following), strict=True):
+        pieces = self._pieces(contributions)
+        both = self._parts(current, pieces), self._parts(following, pieces)
+        for piece, now, then in zip(pieces, *both, strict=True):
             kept = _kept(piece, current, following) if piece.edges else ()
             self._apply(piece, contributions, now, then)
             for elements, before in kept:
                 elements.copy_(before)
 
-    def _parts(self, version: Buffers) -> list[Buffers]:
-        """Each piece of a version, made once: a view costs as much as an operation on a short vector. A piece keeps
-        its memory, so at the same place there are no others later."""
-        found = self.parts.get(version.place)
+    def _pieces(self, contributions: Sequence[Contribution]) -> list[Piece]:
+        """Uncut where each vector is met once. Between two chunks the interpreter finds the caches full of gradients:
+        its 100 us for each of them, after a backward pass, were a third of an update."""
+        is_met_once = len(contributions) == 1 and bool(contributions[0].gradient.addends(0, 0))
+        return self.uncut if is_met_once and self.in_one_pass and self.uncut else self.pieces
+
+    def _parts(self, version: Buffers, pieces: list[Piece]) -> list[Buffers]:
+        """Each of these pieces of a version, made once: a view costs as much as an operation on a short vector. A piece
+        keeps its memory, so at the same place there are no others later."""
+        key = (len(pieces), *version.place)
+        found = self.parts.get(key)
         if found is None:
             if len(self.parts) >= PLACES:
                 self.parts.clear()
-            found = self.parts[version.place] = [version.part(piece.computed) for piece in self.pieces]
+            found = self.parts[key] = [version.part(piece.computed) for piece in pieces]
         return found
 
     def _apply(self, piece: Piece, contributions: Sequence[Contribution], newest: Buffers, target: Buffers) -> None:
@@ -137,10 +152,11 @@ class SliceUpdate:
         for contribution in contributions:
             lr = contribution.lr * piece.group.rate_at(contribution.seen)
             if in_one_pass is not None:
-                total = self._total(piece, contribution, self.scratches[piece.length])
+                gradients = self._addends(piece, contribution) if in_one_pass.adds else ()
+                gradients = gradients or (self._total(piece, contribution, self.scratches[piece.length]),)
                 decay = piece.group.weight_decay * contribution.decays
                 mean = Mean(contribution.divisor or 1.0, contribution.scale, decay)
-                in_one_pass(newest, total, target, Step(lr, contribution.correction, exempt=piece.exempt), mean)
+                in_one_pass(newest, gradients, target, Step(lr, contribution.correction, exempt=piece.exempt), mean)
             else:
                 self._apply_by_operations(piece, contribution, lr, newest, target)
             self._follow(newest, target, is_first=not contribution.seen)
@@ -165,6 +181,10 @@ class SliceUpdate:
         if self.sees_steps:
             assert self.optimizer.late is not None
             self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
+
+    def _addends(self, piece: Piece, contribution: Contribution) -> Sequence[Tensor]:
+        """One or two gradients of a piece that are read where they lie."""
+        return contribution.gradient.addends(piece.computed.start, piece.computed.stop)
 
     def _total(self, piece: Piece, contribution: Contribution, out: Tensor | None = None) -> Tensor:
         """The sum of the gradients of a piece."""
@@ -238,7 +258,7 @@ def _chunks(optimizer: Optimizer, numel: int, chunk: int) -> list[Piece]:
     """Pieces of at most `chunk` elements."""
     return [
         _piece(group, span, slice(start, min(start + chunk, numel)), optimizer.exempt)
-        for start in range(0, numel, chunk)
+        for start in range(0, numel, max(chunk, 1))
         for group in optimizer.by_group(numel)
         for span in within(group.spans, slice(start, start + chunk))
     ]

@@ -117,6 +117,9 @@ class Penalised:
             return into
         return torch.sub(a.x[cut], self.z[cut], out=out).add_(a.u[cut]).mul_(self.rho).add_(self.gradient[cut])
 
+    def addends(self, start: int, stop: int) -> tuple[()]:
+        return ()
+
 
 class ConsensusAdmm(Algorithm):
     """Consensus ADMM in its scaled form (Boyd et al. 2011, section 7.1).
