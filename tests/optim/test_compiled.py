@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.optim.one_pass import NUMBERS, RULES, updated
-from trainers.algorithms.admm.step import Agent, Penalised
+from trainers.algorithms.admm.step import Agent, Penalised, _follow, _weigh
 from trainers.collectives.reduction_tree import TreeSum
 from trainers.optim import compiled, update
 from trainers.optim.buffers import Buffers
 from trainers.optim.clip import ClipSpec
 from trainers.optim.ema import EmaSpec
-from trainers.optim.gradient import TensorGradient
+from trainers.optim.gradient import Gradient, TensorGradient
 from trainers.optim.optimizer import Group, Optimizer
 from trainers.optim.optimizers.adam import kernel
 from trainers.optim.rule import initial_state
@@ -63,7 +63,7 @@ def test_gradients_that_are_added_in_the_pass_have_the_bits_of_their_sum(
     theirs.in_one_pass.clear()
     vectors = torch.randn(2 + count * leaves, numel, generator=torch.Generator().manual_seed(seed))
     vectors[:, :7] = torch.tensor(NUMBERS)
-    sums = [
+    sums: list[Gradient] = [
         TreeSum(leaves, {(k, k + 1): vectors[2 + i * leaves + k].to(wire) for k in range(leaves)}) for i in range(count)
     ]
     found = []
@@ -104,10 +104,32 @@ def test_it_is_compiled_anew_where_no_folder_can_be_written(monkeypatch: pytest.
 
 @given(numel=st.integers(0, 300), seed=st.integers(0, 99), rho=st.floats(0, 10))
 @settings(deadline=None)
-def test_the_penalised_gradient_has_the_bits_of_the_operations(numel: int, seed: int, rho: float) -> None:
-    g, x, z, u = torch.randn(4, numel, generator=torch.Generator().manual_seed(seed))
-    found = Penalised(g, Agent(x, u, {}, examples=1), z, rho).piece(0, numel)
-    assert torch.equal(found, torch.sub(x, z).add_(u).mul_(rho).add_(g))
+def test_admm_has_the_bits_of_the_operations(numel: int, seed: int, rho: float) -> None:
+    g, x, z, u, into = torch.randn(5, numel, generator=torch.Generator().manual_seed(seed))
+    agent, wanted = Agent(x, u, {}, examples=7), torch.sub(x, z).add_(u)
+    assert torch.equal(Penalised(g, agent, z, rho).piece(0, numel), torch.mul(wanted, rho).add_(g))
+    _weigh(agent, into)
+    assert torch.equal(into, torch.add(x, u).mul_(7))
+    wanted = u + (x - z)
+    _follow(agent, z)
+    assert torch.equal(u, wanted)
+
+
+@given(spec=st.sampled_from(RULES), numel=st.integers(0, 300), seed=st.integers(0, 99), decay=st.booleans())
+@settings(deadline=None)
+def test_the_pull_of_admm_is_made_in_the_pass(spec: AnyOptimizer, numel: int, seed: int, decay: bool) -> None:
+    rule = spec.build()
+    g, z, u, *first = torch.randn(5, numel, generator=torch.Generator().manual_seed(seed))
+    found = []
+    for passes in (True, False):
+        x, state = first[0].clone(), {name: first[1].clone() for name in rule.state_names}
+        one = SliceUpdate(Optimizer(rule, 0.1 * decay, (slice(16, 48),)), numel, CPU)
+        if not passes:
+            one.in_one_pass.clear()
+        version = Buffers(x, state)
+        one.apply([Contribution(Penalised(g, Agent(x, u, state, 1), z, 0.3), 1, 0.1)], version, version)
+        found.append(version.vectors)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("spec", [*RULES, AdamSpec(), AdamWSpec()], ids=lambda spec: spec.name)

@@ -112,12 +112,13 @@ class TreeSum:
 
     num_virtual: int
     parts: dict[Node, Tensor]
+    pull = 0.0
 
     def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Elements [start, stop) of the sum."""
         return sum_parts((0, self.num_virtual), self.parts, slice(start, stop), out)
 
-    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
+    def where_it_lies(self, start: int, stop: int) -> Sequence[Tensor]:
         """The parts themselves where there are no more than two, as there are of two workers."""
         if len(self.parts) > 2 or any(part.element_size() != 4 for part in self.parts.values()):
             return ()

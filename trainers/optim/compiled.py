@@ -5,8 +5,8 @@ once. It rounds where torch's operations round, and treats an element alike wher
 neither on a cut nor on which of the two made them.
 
 Each kernel spells out its loop, because Numba keeps no compiled function that was given another one. It compiles a kept
-one anew when the file of that changes: whoever changes `fma`, `summed` or `mean` here touches the files of the
-kernels, too.
+one anew when the file of that changes: whoever changes `fma` or `gradient` here touches the files of the kernels,
+too.
 """
 
 import math
@@ -30,9 +30,10 @@ inlined: Any = partial(jit, inline="always")
 instructions."""
 
 VECTOR = float32[::1]
-OPTIONS = (VECTOR, boolean, boolean, boolean, boolean)
-NO_STATE = types.void(*[VECTOR] * 4, *OPTIONS)
-ONE_STATE = types.void(*[VECTOR] * 6, *OPTIONS)
+GIVEN = types.UniTuple(VECTOR, 3)
+OPTIONS = (VECTOR, types.UniTuple(boolean, 4), boolean)
+NO_STATE = types.void(GIVEN, *[VECTOR] * 2, *OPTIONS)
+ONE_STATE = types.void(GIVEN, *[VECTOR] * 4, *OPTIONS)
 """Signatures of the kernels of `Compiled`, by the number of states."""
 
 
@@ -60,14 +61,18 @@ def kept(signature: Any) -> Any:
 
 
 @inlined  # type: ignore[untyped-decorator]
-def summed(one: Any, other: Any, adds: bool) -> Any:
-    """An element of the sum, from those of two vectors, or from that of one."""
-    return one + other if adds else one
+def gradient(given: Any, i: int, w: Any, factors: Any, how: Any) -> Any:
+    """Element i of the gradient, whose parameter is w; the others are those of the kernels of `Compiled`.
 
-
-@inlined  # type: ignore[untyped-decorator]
-def mean(total: Any, w: Any, factors: Any, divides: bool, decays: bool) -> Any:
-    """An element of the gradient, from that of the sum and its parameter w; `factors` begin as those of `Compiled`."""
+    Written so that the compiler takes the questions out of the loop: of a number instead of booleans, or one after the
+    other, it does not, and uses no vector instructions.
+    """
+    adds, pulls, divides, decays = how
+    total = (
+        (w - given[1][i] + given[2][i]) * factors[4] + given[0][i]
+        if pulls
+        else (given[0][i] + given[1][i] if adds else given[0][i])
+    )
     g = total / factors[0] if divides else total * factors[1]
     g = g * factors[2]
     return fma(w, factors[3], g) if decays else g
@@ -76,33 +81,37 @@ def mean(total: Any, w: Any, factors: Any, divides: bool, decays: bool) -> Any:
 class Compiled(OnePass):
     """A compiled rule, from gradients to the next parameters."""
 
-    adds = True
+    fuses = True
 
     def __init__(self, kernel: Any, names: Sequence[str], constants: Callable[[Step], Sequence[float]]) -> None:
         """
         Args:
-            kernel: Takes two gradients (n,), the parameters and each state, and the next ones likewise; factors:
-                divisor, 1 / divisor, scale, weight decay, and the constants; whether to add the second gradient to the
-                first; whether to divide, where not by a power of two; whether there is weight decay; and whether the
-                next ones are the same memory.
+            kernel: Takes the vectors (n,) that the gradient lies in, filled up to three; the parameters and each state,
+                and the next ones likewise; factors: divisor, 1 / divisor, scale, weight decay, pull, and the constants;
+                how: whether the gradient is the sum of two vectors, whether it is made of three, whether to divide,
+                where not by a power of two, and whether there is weight decay; and whether the next ones are the same
+                memory.
             names: Of the states.
             constants: Of the rule, in a step.
         """
         self.kernel, self.names, self.constants = kernel, names, constants
 
     def __call__(self, current: Buffers, gradients: Sequence[Tensor], following: Buffers, step: Step, of: Mean) -> None:
-        both = [gradients[0].numpy(), gradients[-1].numpy()]
-        vectors = [*both, *self._vectors(current), *self._vectors(following)]
-        factors = np.array((of.divisor, 1 / of.divisor, of.scale, of.decay, *self.constants(step)), np.float32)
+        given = [vector.numpy() for vector in gradients]
+        given += given[:1] * (3 - len(given))
+        vectors = [*self._vectors(current), *self._vectors(following)]
+        fixed = (of.divisor, 1 / of.divisor, of.scale, of.decay, of.pull)
+        factors = np.array((*fixed, *self.constants(step)), np.float32)
         divides = math.frexp(of.divisor)[0] != 0.5  # a product with 1/2, 1/4 ... has the same bits, and is faster
-        adds, in_place = len(gradients) > 1, current.place == following.place
+        how = (len(gradients) == 2, len(gradients) == 3, divides)
+        in_place = current.place == following.place
         if not step.exempt or not of.decay:
-            self.kernel(*vectors, factors, adds, divides, of.decay != 0, in_place)
+            self.kernel(tuple(given), *vectors, factors, (*how, of.decay != 0), in_place)
             return
-        edges = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), len(both[0])]
+        edges = [0, *(edge for part in step.exempt for edge in (part.start, part.stop)), len(given[0])]
         for place, (start, stop) in enumerate(pairwise(edges)):
-            cut = [vector[start:stop] for vector in vectors]
-            self.kernel(*cut, factors, adds, divides, place % 2 == 0, in_place)
+            cut = [vector[start:stop] for vector in (*given, *vectors)]
+            self.kernel(tuple(cut[:3]), *cut[3:], factors, (*how, place % 2 == 0), in_place)
 
     def _vectors(self, version: Buffers) -> list[Any]:
         return [version.params.numpy(), *(version.state[name].numpy() for name in self.names)]

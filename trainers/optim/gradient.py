@@ -18,9 +18,13 @@ class Gradient(Protocol):
             tensor may not be. None: in a new one.
         """
 
-    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
-        """One or two vectors that lie in memory, (stop - start,) float32, whose sum the piece is; none where there is
-        more to compute."""
+    pull: float
+    """Strength of the pull towards z - u, where there is one (`where_it_lies`)."""
+
+    def where_it_lies(self, start: int, stop: int) -> Sequence[Tensor]:
+        """The vectors in memory of which a piece is made, each (stop - start,) float32: the piece; two, whose sum it
+        is; or three, g, z and u, where it is g + pull (w - z + u) of the parameters w. None, where it is made of
+        others."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,10 @@ class TensorGradient:
     """A gradient held in one tensor, (n,) of any floating type."""
 
     vector: Tensor
+    pull = 0.0
 
     def piece(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return self.vector[start:stop].float()
 
-    def addends(self, start: int, stop: int) -> Sequence[Tensor]:
+    def where_it_lies(self, start: int, stop: int) -> Sequence[Tensor]:
         return (self.vector[start:stop],) if self.vector.dtype == torch.float32 else ()

@@ -58,18 +58,21 @@ class Mean:
     scale: float = 1.0
     decay: float = 0.0
     """Weight decay that is part of the gradient; 0 where `Step.exempt` says."""
+    pull: float = 0.0
+    """Of the gradient (`Gradient.pull`)."""
 
 
 class OnePass(Protocol):
     """A rule that goes over memory once, from the gradients on, with the bits of its operations."""
 
-    adds: ClassVar[bool] = False
-    """Whether it adds two gradients in the same pass."""
+    fuses: ClassVar[bool] = False
+    """Whether it makes a gradient of several vectors in the same pass."""
 
     def __call__(self, current: Buffers, gradients: Sequence[Tensor], following: Buffers, step: Step, of: Mean) -> None:
         """Write the version after `current` into `following`, which may be the same memory.
 
-        gradients: One, or two that are added, each (n,) and only read.
+        gradients: The vectors that the gradient lies in (`Gradient.where_it_lies`), each (n,) and only read; one, where
+            it does not fuse them.
         """
 
 

@@ -133,7 +133,7 @@ class SliceUpdate:
     def _pieces(self, contributions: Sequence[Contribution]) -> list[Piece]:
         """Uncut where each vector is met once. Between two chunks the interpreter finds the caches full of gradients:
         its 100 us for each of them, after a backward pass, were a third of an update."""
-        is_met_once = len(contributions) == 1 and bool(contributions[0].gradient.addends(0, 0))
+        is_met_once = len(contributions) == 1 and bool(contributions[0].gradient.where_it_lies(0, 0))
         return self.uncut if is_met_once and self.in_one_pass and self.uncut else self.pieces
 
     def _parts(self, version: Buffers, pieces: list[Piece]) -> list[Buffers]:
@@ -152,10 +152,11 @@ class SliceUpdate:
         for contribution in contributions:
             lr = contribution.lr * piece.group.rate_at(contribution.seen)
             if in_one_pass is not None:
-                gradients = self._addends(piece, contribution) if in_one_pass.adds else ()
+                gradients = self._where_it_lies(piece, contribution) if in_one_pass.fuses else ()
                 gradients = gradients or (self._total(piece, contribution, self.scratches[piece.length]),)
                 decay = piece.group.weight_decay * contribution.decays
-                mean = Mean(contribution.divisor or 1.0, contribution.scale, decay)
+                pull = contribution.gradient.pull
+                mean = Mean(contribution.divisor or 1.0, contribution.scale, decay, pull)
                 in_one_pass(newest, gradients, target, Step(lr, contribution.correction, exempt=piece.exempt), mean)
             else:
                 self._apply_by_operations(piece, contribution, lr, newest, target)
@@ -182,9 +183,8 @@ class SliceUpdate:
             assert self.optimizer.late is not None
             self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
 
-    def _addends(self, piece: Piece, contribution: Contribution) -> Sequence[Tensor]:
-        """One or two gradients of a piece that are read where they lie."""
-        return contribution.gradient.addends(piece.computed.start, piece.computed.stop)
+    def _where_it_lies(self, piece: Piece, contribution: Contribution) -> Sequence[Tensor]:
+        return contribution.gradient.where_it_lies(piece.computed.start, piece.computed.stop)
 
     def _total(self, piece: Piece, contribution: Contribution, out: Tensor | None = None) -> Tensor:
         """The sum of the gradients of a piece."""

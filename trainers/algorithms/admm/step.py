@@ -7,6 +7,7 @@ multipliers", section 7.1 (`consensus`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,8 +118,12 @@ class Penalised:
             return into
         return torch.sub(a.x[cut], self.z[cut], out=out).add_(a.u[cut]).mul_(self.rho).add_(self.gradient[cut])
 
-    def addends(self, start: int, stop: int) -> tuple[()]:
-        return ()
+    @property
+    def pull(self) -> float:
+        return self.rho
+
+    def where_it_lies(self, start: int, stop: int) -> Sequence[Tensor]:
+        return [vector[start:stop] for vector in (self.gradient, self.z, self.agent.u)]
 
 
 class ConsensusAdmm(Algorithm):
@@ -207,10 +212,26 @@ class ConsensusAdmm(Algorithm):
     def _update_consensus(self) -> None:
         """z <- mean of x_i + u_i; u_i <- u_i + x_i - z."""
 
-        def weighted(rank: int, into: Tensor) -> None:
-            agent = self.agents[rank]
-            into.copy_(agent.x).add_(agent.u).mul_(agent.examples)
-
-        self.average.update(weighted, sum(self.context.partition_sizes))
+        self.average.update(lambda rank, into: _weigh(self.agents[rank], into), sum(self.context.partition_sizes))
         for agent in self.agents.values():
-            agent.u.add_(agent.x - self.average.newest)
+            _follow(agent, self.average.newest)
+
+
+def _weigh(agent: Agent, into: Tensor) -> None:
+    """into <- N_i (x_i + u_i), (P,)."""
+    if into.is_cuda:
+        torch.add(agent.x, agent.u, out=into).mul_(agent.examples)
+    else:
+        from trainers.algorithms.admm import kernel
+
+        kernel.weighted(*(vector.numpy() for vector in (agent.x, agent.u, into)), np.float32(agent.examples))
+
+
+def _follow(agent: Agent, z: Tensor) -> None:
+    """u_i <- u_i + x_i - z, each (P,)."""
+    if z.is_cuda:
+        agent.u.add_(agent.x - z)
+    else:
+        from trainers.algorithms.admm import kernel
+
+        kernel.follow(*(vector.numpy() for vector in (agent.u, agent.x, z)))

@@ -2,26 +2,21 @@
 
 from typing import Any
 
-from trainers.optim.compiled import NO_STATE, fma, inlined, kept, mean, summed
+from trainers.optim.compiled import NO_STATE, fma, gradient, inlined, kept
 
 
 @inlined  # type: ignore[untyped-decorator]
-def _sgd(
-    one: Any, other: Any, w: Any, w_next: Any, factors: Any, adds: bool, divides: bool, decays: bool
-) -> None:  # fmt: skip
-    rate = factors[4]
-    for i in range(len(one)):
-        g = mean(summed(one[i], other[i], adds), w[i], factors, divides, decays)
-        w_next[i] = fma(g, -rate, w[i])
+def _sgd(given: Any, w: Any, w_next: Any, factors: Any, how: Any) -> None:
+    rate = factors[5]
+    for i in range(len(w)):
+        w_next[i] = fma(gradient(given, i, w[i], factors, how), -rate, w[i])
 
 
 @kept(NO_STATE)  # type: ignore[untyped-decorator]
-def sgd(
-    one: Any, other: Any, w: Any, w_next: Any, factors: Any, adds: bool, divides: bool, decays: bool, in_place: bool
-) -> None:
+def sgd(given: Any, w: Any, w_next: Any, factors: Any, how: Any, in_place: bool) -> None:
     """w' = w - rate g; the constant is the rate."""
-    f = (factors[0], factors[1], factors[2], factors[3], factors[4])  # which no vector overlaps
+    f = (factors[0], factors[1], factors[2], factors[3], factors[4], factors[5])  # which no vector overlaps
     if in_place:
-        _sgd(one, other, w, w, f, adds, divides, decays)
+        _sgd(given, w, w, f, how)
     else:
-        _sgd(one, other, w, w_next, f, adds, divides, decays)
+        _sgd(given, w, w_next, f, how)
