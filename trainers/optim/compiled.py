@@ -30,8 +30,9 @@ inlined: Any = partial(jit, inline="always")
 instructions."""
 
 VECTOR = float32[::1]
-GIVEN = types.UniTuple(VECTOR, 3)
-OPTIONS = (VECTOR, types.UniTuple(boolean, 4), boolean)
+tuple_of: Any = types.UniTuple
+GIVEN = tuple_of(VECTOR, 3)
+OPTIONS = (VECTOR, tuple_of(boolean, 4), boolean)
 NO_STATE = types.void(GIVEN, *[VECTOR] * 2, *OPTIONS)
 ONE_STATE = types.void(GIVEN, *[VECTOR] * 4, *OPTIONS)
 """Signatures of the kernels of `Compiled`, by the number of states."""

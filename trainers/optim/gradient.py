@@ -18,8 +18,9 @@ class Gradient(Protocol):
             tensor may not be. None: in a new one.
         """
 
-    pull: float
-    """Strength of the pull towards z - u, where there is one (`where_it_lies`)."""
+    @property
+    def pull(self) -> float:
+        """Strength of the pull towards z - u, where there is one (`where_it_lies`)."""
 
     def where_it_lies(self, start: int, stop: int) -> Sequence[Tensor]:
         """The vectors in memory of which a piece is made, each (stop - start,) float32: the piece; two, whose sum it
