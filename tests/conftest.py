@@ -1,6 +1,6 @@
 """One Ray for each process that tests, and the data that lies beside the repository where there is any.
 
-`make test` runs the tests in four processes. Those that have to do with a Ray are in five groups, each of which is
+`make test` runs the tests in four processes. Those that have to do with a Ray are in six groups, each of which is
 done by one of them, one after the other. Those of the page are a group too, so that one browser serves them all. No
 group may be much longer than a fourth of the whole. The others come after them file by file, to whoever is free: what
 the tests of a file share, libraries above all, is loaded by one process.
@@ -38,6 +38,7 @@ TOGETHER = {
     "page": ("api/page",),
     "ray": ("runtime",),
     "faults": ("faults",),
+    "regions": ("faults/regions", "faults/test_compress.py", "faults/test_slow_code.py"),
     "shards": tuple(f"faults/test_shard{of}.py" for of in ("_actor", "_copies", "_deaths", "_replies", "s_of_a_run")),
     "programs": ("api/cli/test_cli.py", "benchmarks/test_contenders.py", "docs", "faults/test_soak.py"),
     "servers": ("api/http/test_serve.py", "api/page/test_new_user.py", "deploy", "service/sweeps"),
@@ -62,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_S))
         group, has_ray = group_of(item.path), "cluster" in getattr(item, "fixturenames", ())
-        if has_ray and (group is None or (group in ("faults", "shards") and item.get_closest_marker("long") is None)):
+        is_short_fault = group in ("faults", "regions", "shards") and item.get_closest_marker("long") is None
+        if has_ray and (group is None or is_short_fault):
             group = "ray"  # the few faults that `make test` tries need no second one
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))

@@ -35,8 +35,18 @@ class Move:
     travels: bool = True
     """Whether anything goes from any worker to another; the same on all of them."""
     fill: float = 0.0
-    """What nobody gives."""
+    """What is in rows that nobody gives."""
     is_halo: bool = False
+    """Whether the others see rows besides their own; else each place is given to one worker."""
+
+    @property
+    def padding(self) -> tuple[slice, ...]:
+        """The rows that nobody gives, above and below the others."""
+        return _around([rows for _, _, rows in self.take], self.rows) if self.is_halo else ()
+
+    def unseen(self, me: int, height: int) -> tuple[slice, ...]:
+        """Of the `height` rows of a halo's input, those that worker `me`, whose they are, does not need itself."""
+        return _around([self.give[me][2]], height) if self.is_halo else ()
 
 
 class Moved(torch.autograd.Function):
@@ -45,18 +55,26 @@ class Moved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, move: Move, collectives: Collectives) -> Tensor:
         ctx.shape, ctx.layout, ctx.move, ctx.collectives = x.shape, _layout_of(x), move, collectives
-        moved = _empty((move.examples, x.shape[1], move.rows, x.shape[3]), x, ctx.layout).fill_(move.fill)
+        moved = _empty((move.examples, x.shape[1], move.rows, x.shape[3]), x, ctx.layout)
+        for rows in move.padding:
+            moved[:, :, rows] = move.fill
         for region, given in zip(move.take, _given(x, move.give, moved, move.take, move, collectives), strict=True):
             moved[region] = given
         return moved
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,), move = upstream, ctx.move
-        found = _empty(ctx.shape, gradient, ctx.layout).zero_()
-        for region, given in zip(move.give, _given(gradient, move.take, found, move.give, move, ctx.collectives),
-                                 strict=True):  # fmt: skip
-            found[region] += given
+        (gradient,), move, me = upstream, ctx.move, ctx.collectives.rank
+        found = _empty(ctx.shape, gradient, ctx.layout)
+        parts = _given(gradient, move.take, found, move.give, move, ctx.collectives)
+        found[move.give[me]] = parts[me]
+        for rows in move.unseen(me, found.shape[2]):
+            found[:, :, rows] = 0
+        for k, (region, given) in enumerate(zip(move.give, parts, strict=True)):
+            if k != me and move.is_halo:  # the others have seen rows of this worker's own, or rows that it has not seen
+                found[region] += given
+            elif k != me:
+                found[region] = given
         return found, None, None
 
 
@@ -119,6 +137,13 @@ class RowExchange:
     def _moved(self, x: Tensor, move: Move) -> Tensor:
         moved: Tensor = Moved.apply(x, move, self.collectives)
         return moved
+
+
+def _around(rows: Sequence[slice], height: int) -> tuple[slice, ...]:
+    """Of [0, height), what lies above and below these rows, between which there are no others."""
+    parts = [part for part in rows if part.start < part.stop]
+    first, stop = min((part.start for part in parts), default=0), max((part.stop for part in parts), default=0)
+    return tuple(part for part in (slice(0, first), slice(stop, height)) if part.start < part.stop)
 
 
 def _region(examples: slice, rows: range, origin: int = 0) -> Region:

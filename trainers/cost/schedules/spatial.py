@@ -7,7 +7,7 @@ import numpy as np
 from trainers.algorithms.spatial.config import SpatialConfig
 from trainers.algorithms.spatial.rows import Window
 from trainers.cost.schedules.among_workers import canonical
-from trainers.cost.schedules.copies import ADDED, COPIED, WRITTEN, copies_of_sum
+from trainers.cost.schedules.copies import ADDED, COPIED, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.step import Exchange, Step, slowest
 from trainers.cost.schedules.synchronous import updated
@@ -21,15 +21,17 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
     Of each minibatch every worker computes 1/W of the layers that are divided, and the worker whose minibatch it is the
     others, while the rest wait. Its images travel to all workers and the last maps back to it, the gradients of these
     the other way; halos travel in front of each layer, and their gradients behind all but the first. Nothing is hidden.
-    In front of a layer a worker's rows are copied together with their halos, and their gradients added up behind it.
-    That rows may not divide evenly is not counted.
+    In front of a layer a worker's rows are copied beside their halos, forward and, since they are not kept, backward,
+    and so are their gradients behind it; where rows were timed, this was timed with them. At each exchange all wait for
+    the slowest. That rows may not divide evenly is not counted.
     """
     w, v, n = fleet.workers.astype(float), fleet.virtual.astype(float), float(spec.batch.per_worker)
     one, everybody = fleet.lane(all_at_once=False, both_ways=False), fleet.lane()
     share, others = work.row_share, (w - 1) / w
     mine = _own_share(work, w)
     passes = v * pace.passes_s * (mine * fleet.crowding + 1 - share)
-    late = slowest(fleet.workers) * pace.spread * pace.passes_s * mine * fleet.crowding * np.sqrt(v)
+    meetings = 2 * (len(work.row_layers) + 1) + 1  # of a minibatch; what happens by chance between two adds up so
+    late = slowest(fleet.workers) * pace.spread * pace.passes_s * mine * fleet.crowding * np.sqrt(v * meetings)
     nothing = np.zeros(len(w))
 
     def exchange(name: str, times: int, seconds: Floats, sent: Floats) -> Exchange:
@@ -38,7 +40,7 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
     images, maps = (n * others * elements * FLOAT_BYTES for elements in (work.image, work.maps))
     own = np.ceil(v / w)  # minibatches that are one worker's
     halos, sent = nothing, nothing
-    around = WRITTEN + ADDED + (0.0 if work.rows else WRITTEN + COPIED)  # forward, which is timed with the rows
+    around = 0.0 if work.rows else 3 * COPIED
     moved = sum(layer.height * layer.width for layer in work.row_layers) * n / w * around
     each = moved + (v - 1) / v * ADDED * work.parameters  # of a minibatch; gradients are added to the first one's
     summed = replace(fleet, virtual=fleet.workers)  # a gradient of each worker

@@ -10,7 +10,7 @@ from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical, exchanged
-from trainers.cost.schedules.copies import ADDED, COPIED, IN_PLACE, copies_of_average, copies_of_sum
+from trainers.cost.schedules.copies import ADDED, IN_PLACE, READ, copies_of_average, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import Exchange, Step, missed_s, slowest
@@ -144,10 +144,11 @@ def admm_step(spec: TrainSpec, config: AdmmConfig, work: Workload, pace: Pace, f
     vectors = 1 if config.form == "consensus" else 1 + work.num_states
     average = canonical("averages", fleet, vectors * work.num_bytes, every)
     if config.form == "consensus":  # x + u, weighted; and u + x - z
-        copies = copies_of_average(fleet, laid_down=COPIED + ADDED + IN_PLACE, taken=2 * ADDED)
+        copies = copies_of_average(fleet, laid_down=ADDED, taken=ADDED + READ)
     else:  # an update writes the vectors where they are weighted, and the next one begins from their average
         copies = copies_of_average(fleet, laid_down=IN_PLACE, taken=0.0)
-    once = pace.own_update_s if config.form == "consensus" else pace.update_s
+    # An update of the consensus form reads z and u besides.
+    once = pace.own_update_s + 2 * READ * pace.copy_s if config.form == "consensus" else pace.update_s
     updates = once * fleet.minibatches + vectors * copies * pace.copy_s / every
     return synchronous(fleet, pace, spec.batch.per_worker, (average,), updates, every=every)
 
