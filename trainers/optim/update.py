@@ -131,8 +131,8 @@ class SliceUpdate:
                 elements.copy_(before)
 
     def _pieces(self, contributions: Sequence[Contribution]) -> list[Piece]:
-        """Uncut where each vector is met once. Between two chunks the interpreter finds the caches full of gradients:
-        its 100 us for each of them, after a backward pass, were a third of an update."""
+        """Uncut where each vector is met once: after a backward pass a chunk costs 100 us beside its arithmetic, which
+        was a third of an update."""
         is_met_once = len(contributions) == 1 and bool(contributions[0].gradient.where_it_lies(0, 0))
         return self.uncut if is_met_once and self.in_one_pass and self.uncut else self.pieces
 
