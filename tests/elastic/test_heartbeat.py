@@ -108,6 +108,23 @@ def test_five_usual_steps_are_no_fault() -> None:
     assert actor.fault is not None
 
 
+def test_a_step_counts_as_long_as_it_computed_though_it_waits_at_its_end() -> None:
+    """A heartbeat may hear a worker while it pushes, and then a step that was slow until then must not seem short."""
+    actor = Actor()
+    actor.answers(12, 1)
+    actor.answers(BEAT_S, 1, computes=False)
+    actor.answers(12, 2)
+    assert actor.fault is None
+
+
+def test_what_came_before_a_step_is_no_part_of_it() -> None:
+    actor = Actor()
+    actor.answers(60, 0)
+    actor.answers(BEAT_S, 1)
+    actor.answers(STALL_S + BEAT_S, 2)
+    assert actor.fault == "made no step for 10.5 s, nor used CPU time"
+
+
 def test_one_that_computes_on_and_on_in_a_step_goes_in_circles_only_after_many_usual_ones() -> None:
     quick, slow = Actor(), Actor()
     quick.steps(5, 1.5)

@@ -139,6 +139,8 @@ class HeartbeatHistory:
     beat: Heartbeat = Heartbeat()
     is_stopped: bool = False
     """Whether the system says so (SIGSTOP), when it was last looked at."""
+    longest_s: float = 0.0
+    """For how long it was at one thing in the step that is under way, before what it is at now."""
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     told: tuple[float, float] | None = None
     """When it last told its CPU time, and what that was."""
@@ -149,8 +151,13 @@ class HeartbeatHistory:
         """The actor has answered."""
         before = self.beat.begun if beat.generation == self.beat.generation else 0
         steps = beat.begun - max(1, before)  # made: the one that was begun last is not over
+        still_s = now_s - self.moved_s
         if steps > 0:
-            self.steps_s.append((now_s - self.moved_s) / steps)
+            self.steps_s.append(max(self.longest_s, still_s / steps))
+        if beat.begun != self.beat.begun:
+            self.longest_s = 0.0
+        elif beat.progress != self.beat.progress:
+            self.longest_s = max(self.longest_s, still_s)
         if beat.progress != self.beat.progress or not beat.computes:
             self.moved_s = now_s
         self.heard_s, self.beat, self.is_stopped = now_s, beat, False
