@@ -37,7 +37,7 @@ def updated(
     update = SliceUpdate(Optimizer(rule, decay, tuple(exempt)), numel, device)
     assert update.in_one_pass or not numel or "step" in rule.state_names
     if not passes:
-        update.in_one_pass.clear()
+        leave_to_operations(update)
     both = zip(gradients, divisors, strict=True)
     update.apply(
         [Contribution(TensorGradient(g), d, lr, scale=scale, decays=2, correction=0.5) for g, d in both],
@@ -45,3 +45,9 @@ def updated(
         following,
     )
     return [*current.vectors, *following.vectors]
+
+
+def leave_to_operations(update: SliceUpdate) -> None:
+    """Have an update made by torch's operations, as where no rule is compiled."""
+    update.in_one_pass.clear()
+    update.uncut.clear()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.optim.one_pass import NUMBERS, RULES, updated
+from tests.optim.one_pass import NUMBERS, RULES, leave_to_operations, updated
 from trainers.algorithms.admm.step import Agent, Penalised, _follow, _weigh
 from trainers.collectives.reduction_tree import TreeSum
 from trainers.optim import compiled, update
@@ -60,7 +60,7 @@ def test_gradients_that_are_added_in_the_pass_have_the_bits_of_their_sum(
     optimizer = Optimizer(rule, 0.1, (slice(16, 48),), groups=groups, ema=ema)
     with mock.patch.object(update, "CHUNK", chunk):
         mine, theirs = (SliceUpdate(optimizer, numel, CPU) for _ in range(2))
-    theirs.in_one_pass.clear()
+    leave_to_operations(theirs)
     vectors = torch.randn(2 + count * leaves, numel, generator=torch.Generator().manual_seed(seed))
     vectors[:, :7] = torch.tensor(NUMBERS)
     sums: list[Gradient] = [
@@ -125,7 +125,7 @@ def test_the_pull_of_admm_is_made_in_the_pass(spec: AnyOptimizer, numel: int, se
         x, state = first[0].clone(), {name: first[1].clone() for name in rule.state_names}
         one = SliceUpdate(Optimizer(rule, 0.1 * decay, (slice(16, 48),)), numel, CPU)
         if not passes:
-            one.in_one_pass.clear()
+            leave_to_operations(one)
         version = Buffers(x, state)
         one.apply([Contribution(Penalised(g, Agent(x, u, state, 1), z, 0.3), 1, 0.1)], version, version)
         found.append(version.vectors)

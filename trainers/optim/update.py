@@ -134,7 +134,7 @@ class SliceUpdate:
         """Uncut where each vector is met once: after a backward pass a chunk costs 100 us beside its arithmetic, which
         was a third of an update."""
         is_met_once = len(contributions) == 1 and bool(contributions[0].gradient.where_it_lies(0, 0))
-        return self.uncut if is_met_once and self.in_one_pass and self.uncut else self.pieces
+        return self.uncut if self.uncut and is_met_once else self.pieces
 
     def _parts(self, version: Buffers, pieces: list[Piece]) -> list[Buffers]:
         """Each of these pieces of a version, made once: a view costs as much as an operation on a short vector. A piece
@@ -152,11 +152,9 @@ class SliceUpdate:
         for contribution in contributions:
             lr = contribution.lr * piece.group.rate_at(contribution.seen)
             if in_one_pass is not None:
-                gradients = self._where_it_lies(piece, contribution) if in_one_pass.fuses else ()
-                gradients = gradients or (self._total(piece, contribution, self.scratches[piece.length]),)
+                gradients = self._gradients(piece, contribution, in_one_pass.fuses)
                 decay = piece.group.weight_decay * contribution.decays
-                pull = contribution.gradient.pull
-                mean = Mean(contribution.divisor or 1.0, contribution.scale, decay, pull)
+                mean = Mean(contribution.divisor or 1.0, contribution.scale, decay, contribution.gradient.pull)
                 in_one_pass(newest, gradients, target, Step(lr, contribution.correction, exempt=piece.exempt), mean)
             else:
                 self._apply_by_operations(piece, contribution, lr, newest, target)
@@ -183,8 +181,10 @@ class SliceUpdate:
             assert self.optimizer.late is not None
             self.optimizer.late.follow(torch.sub(target.params, before, out=before), newest.state, target.state)
 
-    def _where_it_lies(self, piece: Piece, contribution: Contribution) -> Sequence[Tensor]:
-        return contribution.gradient.where_it_lies(piece.computed.start, piece.computed.stop)
+    def _gradients(self, piece: Piece, contribution: Contribution, fuses: bool) -> Sequence[Tensor]:
+        """What a compiled rule reads: the vectors that the gradient lies in, where it fuses them; else the gradient."""
+        lies = contribution.gradient.where_it_lies(piece.computed.start, piece.computed.stop) if fuses else ()
+        return lies or (self._total(piece, contribution, self.scratches[piece.length]),)
 
     def _total(self, piece: Piece, contribution: Contribution, out: Tensor | None = None) -> Tensor:
         """The sum of the gradients of a piece."""

@@ -20,7 +20,7 @@ from trainers.links.meter import Meter
 
 def row_seconds(model: RowModel, images: Tensor, parts: int, repeats: int) -> float:
     """Forward and backward, of rows of one of so many workers that has neighbours on both sides if any has; the median.
-    Of several workers, with all that a run does but for what travels, which is nothing.
+    Of several workers, with the copies of a run's own exchange; nothing travels, and batch norms are torch's.
 
     images: (N, C, H, W), all of them. The gradients of parameters stay where autograd puts them.
     """
