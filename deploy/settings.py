@@ -24,7 +24,7 @@ def config_file() -> Path:
 class Settings(BaseSettings):
     """Defaults of the command line, which its options override. The environment wins over the config file."""
 
-    model_config = SettingsConfigDict(env_prefix="MILLRACE_", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix="MILLRACE_", frozen=True)
 
     host: str = "127.0.0.1"
     """Where `millrace serve` listens; on any but a loopback address it demands tokens."""

@@ -189,6 +189,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import Cluster as Cluster
     from trainers import ClusterInfo as ClusterInfo
     from trainers import CostShare as CostShare
+    from trainers import Documented as Documented
     from trainers import Event as Event
     from trainers import Exported as Exported
     from trainers import FieldError as FieldError

@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.cost.workload import Workload as Workload
     from trainers.data.datasets import count_examples as count_examples
     from trainers.data.names import DATASETS as DATASETS
+    from trainers.documented import Documented as Documented
     from trainers.elastic.node_group import NodeGroup as NodeGroup
     from trainers.elastic.node_group import has_room as has_room
     from trainers.elastic.placement import NodeCapacity as NodeCapacity

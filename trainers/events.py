@@ -41,6 +41,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from trainers.documented import Documented
 from trainers.latency import Latency
 from trainers.metrics import StepCounters
 from trainers.prediction import Comparison
@@ -160,19 +161,19 @@ class Metrics(StepCounters):
     staleness: dict[int, int]
     """How many updates so far were applied at which staleness, in updates between fetch and application; where groups
     of parameters are pushed by themselves, a push counts at that of its stalest group."""
-    group_staleness: list[dict[int, int]] = []  # noqa: RUF012  # a model copies its defaults
+    group_staleness: list[dict[int, int]] = []
     """Likewise in each group of parameters, in the order of the model; empty where they are pushed together."""
-    backprop_delays: list[int] = []  # noqa: RUF012
+    backprop_delays: list[int] = []
     """How many minibatches each group of layers goes backward behind the last, from the first group to the last; empty
     where back-propagation is not asynchronous."""
     dropped: int = 0
     """Minibatches so far whose gradients came too late for their step; their examples were trained in another."""
 
 
-class Usage(BaseModel):
+class Usage(Documented):
     """What the actors of a run used of their machines. Each list has a value for each actor, in their order."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     seconds: float
     """Since the event before, over which it is told."""
@@ -193,10 +194,10 @@ class Usage(BaseModel):
     """The most that the process had taken from its GPU, in 10^6 bytes."""
 
 
-class BestModel(BaseModel):
+class BestModel(Documented):
     """The version of a run that was best by one metric."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     metric: str
     value: float
@@ -207,10 +208,10 @@ class BestModel(BaseModel):
     """`best.safetensors` in the run's folder."""
 
 
-class Result(BaseModel):
+class Result(Documented):
     """How a run ended, as `millrace run -o json` prints it."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     job_id: str
     state: State

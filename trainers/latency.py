@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from math import exp2, log2
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from trainers.documented import Documented
 
 PER_OCTAVE = 4
 """Buckets between one time and its double."""
@@ -60,10 +62,10 @@ def sum_s(counts: LatencyCounts) -> float:
     return sum(count * bound_s(bucket) * exp2(-0.5 / PER_OCTAVE) for bucket, count in counts.items())
 
 
-class Latency(BaseModel):
+class Latency(Documented):
     """How long calls of one kind took, each to within a tenth."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     count: int
     """Of all calls."""

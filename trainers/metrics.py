@@ -5,15 +5,12 @@ A new counter is one field of `StepCounters`: whoever counts it adds to it, work
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
-
+from trainers.documented import Documented
 from trainers.latency import LatencyCounts
 
 
-class StepCounters(BaseModel):
+class StepCounters(Documented):
     """What adds up over steps, transports and workers."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     wait_data_s: float = 0.0
     """Worker seconds spent waiting for data since the last report."""

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from trainers.documented import Documented
 
 PARTS = {"computing": "compute_s", "data": "wait_data_s", "exchanges and waits": "wait_communication_s"}
 """The parts of a worker's time -> the counter of a `step` event that measures it."""
@@ -13,10 +15,10 @@ def profiles_folder() -> Path:
     return Path.home() / ".cache" / "millrace" / "profiles"
 
 
-class Part(BaseModel):
+class Part(Documented):
     """Base class of what stands here: frozen, with documented fields."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class Prediction(Part):

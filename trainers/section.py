@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
+from trainers.documented import Documented
 from trainers.spelling import unknown
 
 
@@ -37,7 +38,7 @@ def known(names: tuple[str, ...], value: str, user_means: str) -> str:
     raise ValueError(f"{said}{'' if said.endswith('?') else ';'} {user_means} is named module:function")
 
 
-class Section(BaseModel):
+class Section(Documented):
     """Base class of all sections of a spec: frozen, documented, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

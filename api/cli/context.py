@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from service import ClusterInfo, Growth, NodeGroup, Resources, Runs, Tokens
@@ -71,6 +71,15 @@ class CliContext:
     """The settings file that was looked for."""
     grows_to: "tuple[NodeGroup, ...]" = ()
     """What an existing cluster may become; none: it stays as it is."""
+
+    @classmethod
+    def of_no_command(cls) -> "CliContext":
+        """For a command line that only tells which commands there are."""
+
+        def unused(*_: Any, **__: Any) -> Any:
+            raise AssertionError("no command was named")
+
+        return cls("", "", 0, Path(), Path(), unused, unused, unused, unused, unused)
 
     def growth(self, address: str | None) -> "Growth":
         """What the cluster at an address may become. One of our own stays as it is."""

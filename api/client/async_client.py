@@ -13,7 +13,7 @@ import httpx2
 
 import service
 from api.client import calls, model_calls
-from api.client.call import Call, Unreachable, refusal, unreachable
+from api.client.call import Call, Unreachable, certificates_for, refusal, unreachable
 from api.client.calls import AnyJob, AnySweep, States
 from api.client.client import AGAIN_S, READ_TIMEOUT_S, bearer
 from api.client.following import Following
@@ -36,7 +36,7 @@ class AsyncClient(AsyncProjectMethods, AsyncSignInMethods):
         self.patience_s = patience_s
         self.http = httpx2.AsyncClient(
             base_url=self.server,
-            verify=service.certificates(),
+            verify=certificates_for(self.server),
             timeout=READ_TIMEOUT_S,
             trust_env=False,
             headers=bearer(kept_token(self.server) if token is None else token),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+import service
 from api.problem import Problem
 
 T = TypeVar("T")
@@ -44,6 +46,11 @@ class Call(Generic[T]):
         if response.is_error:
             raise refusal(response)
         return self.read(response)
+
+
+def certificates_for(server: str) -> ssl.SSLContext:
+    """What a service is checked with: the well-known certificates. For http, none, as they take a while to read."""
+    return service.certificates() if server.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def refusal(response: httpx2.Response) -> Refused:

@@ -16,7 +16,7 @@ import httpx2
 
 import service
 from api.client import calls, model_calls
-from api.client.call import Call, Refused, Unreachable, refusal, unreachable
+from api.client.call import Call, Refused, Unreachable, certificates_for, refusal, unreachable
 from api.client.calls import AnyJob, AnySweep, States
 from api.client.following import Following
 from api.client.logins import kept_token
@@ -43,7 +43,7 @@ class Client(ProjectMethods, SignInMethods):
         # No proxy of the environment stands between two processes of one machine.
         self.http = httpx2.Client(
             base_url=self.server,
-            verify=service.certificates(),
+            verify=certificates_for(self.server),
             timeout=READ_TIMEOUT_S,
             trust_env=False,
             headers=bearer(kept_token(self.server) if token is None else token),

@@ -8,13 +8,15 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
+
+from service import Documented
 
 
-class Login(BaseModel):
+class Login(Documented):
     """How this user comes in at one service."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     server: str
     token: str

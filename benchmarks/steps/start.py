@@ -208,6 +208,7 @@ def measure(rounds: int, console: Console) -> tuple[dict[str, list[float]], dict
     starts: dict[str, list[Start]] = defaultdict(list)
     port = free_port()
     os.environ[MARK] = THERE
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # as people have it: nothing is compiled again from the second start on
     with own_service(port) as (_, state):
         server, address = f"http://127.0.0.1:{port}", _address(state)
         with folders() as folder:

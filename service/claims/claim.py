@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
 from service.plain_yaml import load_yaml
@@ -14,7 +14,7 @@ from service.scaling.counted import FULLEST, Quantity
 from service.spec import apply_overrides, checked, with_field
 from service.sweeps.axis import listed
 from service.sweeps.spec import SweepSpec, parse_sweep
-from trainers import FieldError
+from trainers import Documented, FieldError
 
 SPECS = Path(__file__).with_name("specs")
 MOST_MINUTES = 30
@@ -24,10 +24,10 @@ BEFORE = "before"
 in overrides."""
 
 
-class Part(BaseModel):
+class Part(Documented):
     """Root of all parts of a claim: frozen, documented, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Worse(Part):

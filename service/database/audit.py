@@ -16,6 +16,7 @@ from service.database.connection import Writer
 from service.database.identity import LOCAL, Requester, Role
 from service.database.tables import AuditRow
 from service.spec import is_text
+from trainers import Documented
 
 DETAILS_CHARACTERS = 2000
 """The most that an entry says of what was asked for: with a bound on their number, one on what all of them hold."""
@@ -42,10 +43,10 @@ class Act(BaseModel):
     """What was asked for, such as `{"workers": 3}`."""
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(Documented):
     """One line of the audit."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
     id: int
     time: float

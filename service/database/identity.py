@@ -2,7 +2,9 @@
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from trainers import Documented
 
 
 class Role(StrEnum):
@@ -21,10 +23,10 @@ class Role(StrEnum):
         return order.index(self) >= order.index(demanded)
 
 
-class Identity(BaseModel):
+class Identity(Documented):
     """Who calls."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     user: str
     role: Role

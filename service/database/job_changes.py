@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from service.database.tables import SweptRow
 from service.errors import SpecInvalid
 from service.spec import MAX_LABELS, NAME, check_label, is_text
-from trainers import FieldError
+from trainers import Documented, FieldError
 
 MAX_NOTES = 10_000
 TOLD_OF_NOTES = 100
@@ -18,10 +18,10 @@ OF_TRIALS = "sweep"
 """The label of a trial: its sweep."""
 
 
-class JobChanges(BaseModel):
+class JobChanges(Documented):
     """Fields of a job or a sweep that change, and no others: a merge patch (RFC 7396). The last writer of one wins."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str = Field(default="", pattern=NAME, examples=["baseline"])
     """Letters, digits, dots, dashes and underscores, at most 63."""

@@ -19,7 +19,7 @@ class JobView(JobSummary):
 
     spec: JobSpec
     """As submitted, with every default filled in and every path absolute; name, labels and priority as they are now."""
-    short_spec: dict[str, Any] = {}  # noqa: RUF012  # a model copies its defaults
+    short_spec: dict[str, Any] = {}
     """Of it what differs from the defaults, as somebody would write it."""
     notes: str = ""
     """What its user says of it."""

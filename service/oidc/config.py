@@ -4,9 +4,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import BaseModel, ConfigDict, SecretStr, field_validator, model_validator
+from pydantic import ConfigDict, SecretStr, field_validator, model_validator
 
 from service.database.identity import Role
+from trainers import Documented
 
 EVERYBODY = "*"
 """In place of a group: whoever the provider knows."""
@@ -14,10 +15,10 @@ WELL_KNOWN = "/.well-known/openid-configuration"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class OidcConfig(BaseModel):
+class OidcConfig(Documented):
     """One provider, and this service as its client. Raises ValueError for what would be unsafe, or of no use."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     issuer: str
     """The provider's name for itself, a URL; below it lies `/.well-known/openid-configuration`."""

@@ -7,17 +7,19 @@ import secrets
 from typing import Annotated
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from trainers import Documented
 
 Digest = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")]
 """256 bits."""
 SHOWN = 6
 
 
-class Terminal(BaseModel):
+class Terminal(Documented):
     """Where a command line listens, and how it knows its answer, and shows that it is the one that has asked."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     port: int = Field(ge=1024, le=65535)
     """On the loopback address of the machine that has the browser. No other address is ever led to."""

@@ -3,7 +3,9 @@ administers it."""
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from trainers import Documented
 
 DEFAULT = "default"
 """The project of every job that names none. Everybody is a member, and it has no quotas unless an admin sets some."""
@@ -21,10 +23,10 @@ Bytes = Annotated[int, Field(strict=True, ge=0, le=2**60)]
 Share = Annotated[float, Field(strict=True, ge=0.001, le=1000, allow_inf_nan=False)]
 
 
-class ProjectQuota(BaseModel):
+class ProjectQuota(Documented):
     """What the jobs of a project may have together. Null: no limit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     jobs: Count | None = None
     """Jobs that run at once, the trials of sweeps among them."""
@@ -41,10 +43,10 @@ class ProjectQuota(BaseModel):
         return self.model_dump(include=self.model_fields_set)
 
 
-class Project(BaseModel):
+class Project(Documented):
     """One project."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
     name: str
     created: float
@@ -62,10 +64,10 @@ class Project(BaseModel):
         return EVERYBODY in self.members or user in self.members or user in self.admins
 
 
-class ProjectUse(BaseModel):
+class ProjectUse(Documented):
     """What the jobs of a project have now."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     jobs: int
     """Jobs that run, the trials of sweeps among them."""
@@ -85,10 +87,10 @@ class ProjectView(Project):
     use: ProjectUse
 
 
-class ProjectChanges(BaseModel):
+class ProjectChanges(Documented):
     """What of a project changes. Only the fields that are sent do, and in `quota` only the limits that are sent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     share: Share = 1.0
     """Its weight where projects compete for the cluster."""

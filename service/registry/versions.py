@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.database.tables import ModelVersionRow
 from service.errors import VersionNotFound
+from trainers import Documented
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
 LATEST = "latest"
@@ -17,10 +18,10 @@ REFERENCE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,49})(@(?P<version
 _TABLE = cast(Table, ModelVersionRow.__table__)
 
 
-class ModelVersion(BaseModel):
+class ModelVersion(Documented):
     """One version of a named model. It stays as it is, whatever becomes of the job."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     id: str = Field(examples=["digits@3"])
     """`name@version`."""

@@ -4,10 +4,11 @@ import json
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from service.scaling.counted import Quantity
 from service.scaling.metric import ERROR, Metric
+from trainers import Documented
 
 DIVERGED = "DivergesFromBaseline"
 """Begins the reason of a trial that was stopped because its curve had separated from the baseline's."""
@@ -24,10 +25,10 @@ Rate = Annotated[float, Field(ge=1e-12, le=1e12)]
 Cost = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ReportModel(BaseModel):
+class ReportModel(Documented):
     """Root of evidence and report: frozen, its fields documented; what is not finite is written as a word."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
 class Point(ReportModel):

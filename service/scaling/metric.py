@@ -6,18 +6,18 @@ the value itself where less of it is better, and its negative where more is.
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
-from trainers import headline_of, metrics_of, set_of
+from trainers import Documented, headline_of, metrics_of, set_of
 
 HIGHER = ("accuracy", "r2", "iou", "map", "f1", "recall", "precision", "bleu")
 """End the names of metrics of which more is better, where no task says it."""
 
 
-class Metric(BaseModel):
+class Metric(Documented):
     """Its name and direction."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     name: str = "error"
     """`error`: 1 - accuracy; any other name is that of a metric of the task."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from service.errors import SpecInvalid, StudyNotFound
 from service.scaling.metric import ERROR, Metric
@@ -13,17 +13,17 @@ from service.spec import JobSpec
 from service.sweeps.spec import SweepSpec, parse_sweep
 from service.sweeps.trial_store import TrialState, TrialStore
 from service.sweeps.views import evidence
-from trainers import EventLogReader, FieldError, Plan, PlanRequest, SpecRejected, kept_profile
+from trainers import Documented, EventLogReader, FieldError, Plan, PlanRequest, SpecRejected, kept_profile
 
 AXIS = "workers.count"
 LEAST_S = 5.0
 """Of a run, so that its rate is not that of its first moments."""
 
 
-class Part(BaseModel):
+class Part(Documented):
     """Root of all parts of a study: frozen and documented."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StudyRow(Part):

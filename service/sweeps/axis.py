@@ -5,7 +5,9 @@ import random
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+
+from trainers import Documented
 
 Values = tuple[JsonValue, ...]
 TAGS = ("listed", "choice", "range")
@@ -14,10 +16,10 @@ DIGITS = 5
 """Of a number that is drawn: as many as anybody reads."""
 
 
-class Part(BaseModel):
+class Part(Documented):
     """Root of all parts of a sweep's spec: frozen, documented, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 When = dict[

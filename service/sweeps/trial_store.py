@@ -27,7 +27,7 @@ from service.spec import JobSpec, stored
 from service.status import Status
 from service.sweeps.axes import Configuration
 from service.sweeps.spec import SweepSpec
-from trainers import State
+from trainers import Documented, State
 
 FILE_NAME = "ledger.db"
 BUSY_TIMEOUT_S = 30.0
@@ -86,10 +86,10 @@ class Ending(BaseModel):
 SWEEP_CANCELLED = Ending(state=TrialState.CANCELLED, reason="SweepCancelled", message="its sweep was cancelled")
 
 
-class TrialRow(BaseModel):
+class TrialRow(Documented):
     """A trial as it is stored."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     id: str
     """The job's id."""

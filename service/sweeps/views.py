@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from service.errors import SpecUnreadable
 from service.scaling.evidence import Evidence, Question, Trial
@@ -13,13 +13,13 @@ from service.sweeps.log import counts_of, progress_of
 from service.sweeps.spec import SweepSpec
 from service.sweeps.trial_curve import read_curve
 from service.sweeps.trial_store import TrialRow, TrialState, TrialStore
-from trainers import EventLogReader, State
+from trainers import Documented, EventLogReader, State
 
 
-class TrialView(BaseModel):
+class TrialView(Documented):
     """A trial in a sweep. Its job has everything about it."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     id: str
     """The job's id."""
@@ -39,10 +39,10 @@ class TrialView(BaseModel):
     """How often it was started: more than once if the sweep was interrupted."""
 
 
-class SweepSummary(BaseModel):
+class SweepSummary(Documented):
     """A sweep in a list."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     id: str
     name: str

@@ -20,7 +20,7 @@ from service.errors import WebhookNotFound
 from service.ids import new_job_id
 from service.sweeps.trial_store import TrialStore
 from service.webhooks.signature import new_secret
-from trainers import Event, EventLogReader, State
+from trainers import Documented, Event, EventLogReader, State
 
 SHOWN = 20
 TOGETHER = 200
@@ -28,10 +28,10 @@ OF_EACH = 20
 """Of one webhook, so that one with many does not keep the others waiting."""
 
 
-class Webhook(BaseModel):
+class Webhook(Documented):
     """A URL that is sent a message when a job or a sweep changes its state."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
     id: str
     url: str
@@ -42,10 +42,10 @@ class Webhook(BaseModel):
     """Seconds since 1970; earlier changes cause no message."""
 
 
-class Delivery(BaseModel):
+class Delivery(Documented):
     """A message to a webhook."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
     job_id: str
     """The id of the job or of the sweep."""

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainers.algorithms.divided import Divided
 from trainers.algorithms.traits import Traits
+from trainers.documented import Documented
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from trainers.models.layout import Layout
 
 
-class AlgorithmConfig(BaseModel, ABC):
+class AlgorithmConfig(Documented, ABC):
     """Base class of the configs in the folders beside this file. The field `name` tells them apart in a spec."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     name: str
     """The name of the algorithm in a spec."""

@@ -1,12 +1,14 @@
 """How much of a model the workers share out. Imports no torch."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from trainers.documented import Documented
 
 
-class Divided(BaseModel):
+class Divided(Documented):
     """Parameters of the layers of which each worker has a part."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     whole: int
     """All that are trained."""

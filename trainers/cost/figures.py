@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, PositiveInt, ValidationError
 
 from trainers import user_code
 from trainers.algorithms.divided import Divided
 from trainers.data.names import IMAGES
+from trainers.documented import Documented
 from trainers.errors import SpecRejected
 from trainers.spec import DataSpec, Device, ModelSpec, TrainSpec, field_errors
 from trainers.spec.memory import FLOAT_BYTES, held_by_a_worker, vector_bytes
@@ -17,10 +18,10 @@ Kind = Literal["convolution", "fully connected", "attention", "normalisation", "
 LayerName = Literal["convolution", "fully_connected"]
 
 
-class Figures(BaseModel):
+class Figures(Documented):
     """Base class of the values in this file: frozen, with documented fields."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 F = TypeVar("F", bound=Figures)

@@ -1,12 +1,14 @@
 """The numbers of a recipe."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from trainers.documented import Documented
 
 
-class Explained(BaseModel):
+class Explained(Documented):
     """Base class of the parts of a recipe: frozen, with documented fields."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class Quantity(Explained):

@@ -4,29 +4,27 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from api.http.audit import is_recorded
 from api.http.auth import Access, caller
 from api.http.cookies import Cookies
 from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
-from service import Role
+from service import Documented, Role
 
 
-class SignedOut(BaseModel):
+class SignedOut(Documented):
     """What has ended, and what goes on at the sign-in provider."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     url: str
     """Where the browser signs out of the provider, which sends it back to the page."""
 
 
-class Me(BaseModel):
+class Me(Documented):
     """Who calls, and until when."""
 
-    model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(from_attributes=True)
 
     user: str
     role: Role

@@ -12,7 +12,7 @@ from api.http.exact import Exact
 from api.http.files import OpenFile
 from api.http.problems import answers
 from api.http.routes.submission import tell_where
-from service import MODEL_NAME, JobManager, ModelVersion, Registry, VersionQuery
+from service import MODEL_NAME, Documented, JobManager, ModelVersion, Registry, VersionQuery
 
 FILE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The file.", "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
@@ -22,10 +22,10 @@ KNOWN: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Registration(BaseModel):
+class Registration(Documented):
     """A model of a job that gets a name."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(pattern=MODEL_NAME, examples=["digits"])
     """Letters, digits, dots, dashes and underscores, at most 50."""

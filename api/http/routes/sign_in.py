@@ -7,7 +7,7 @@ import logging
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
 from api.http.audit import is_recorded
@@ -20,6 +20,7 @@ from service import (
     Act,
     Audit,
     Caller,
+    Documented,
     ProviderUnreachable,
     Requester,
     Role,
@@ -56,10 +57,8 @@ ASKS = """<!doctype html>
 logger = logging.getLogger(__name__)
 
 
-class Ways(BaseModel):
+class Ways(Documented):
     """How one comes in."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     provider: str | None
     """What people call the sign-in provider; null: there is none, and a token is the only way."""
@@ -67,10 +66,10 @@ class Ways(BaseModel):
     """Where a browser goes to sign in."""
 
 
-class Code(BaseModel):
+class Code(Documented):
     """What a browser has brought to a command line."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     code: str = Field(max_length=100)
     """As it came to the loopback address; once, and within a minute."""
@@ -78,10 +77,8 @@ class Code(BaseModel):
     """What the challenge is the SHA-256 of, with which the command line has begun."""
 
 
-class Login(BaseModel):
+class Login(Documented):
     """What a command line comes in with from now on."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     token: str
     """Shown this once; for `Authorization: Bearer`."""

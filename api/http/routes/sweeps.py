@@ -16,6 +16,7 @@ from api.http.routes.jobs import MAX_EVENTS, STREAM, Labels, pairs
 from api.http.routes.submission import asked, spec_in_body, tell_where
 from service import (
     AnyReport,
+    Documented,
     Event,
     JobChanges,
     State,
@@ -59,10 +60,10 @@ class SweepChecked(BaseModel):
     """As it would run."""
 
 
-class Extension(BaseModel):
+class Extension(Documented):
     """What is added to a sweep."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     axes: dict[str, list[JsonValue]] = {}
     """More values of axes that are there, or other axes."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.http.audit import told
 from api.http.auth import caller, check_owner
 from api.http.problems import answers
-from service import JobManager, TraceView, chunks
+from service import Documented, JobManager, TraceView, chunks
 
 GZIP = "application/gzip"
 FILE: dict[int | str, dict[str, Any]] = {
@@ -18,20 +18,18 @@ FILE: dict[int | str, dict[str, Any]] = {
 }
 
 
-class TraceRequest(BaseModel):
+class TraceRequest(Documented):
     """What is to be recorded."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     steps: int = Field(default=10, ge=1, le=100, examples=[10])
     worker: int | None = Field(default=None, ge=0, le=1_000_000_000, examples=[1])
     """The number in its name, `worker/1`; null: the first."""
 
 
-class TraceAsked(BaseModel):
+class TraceAsked(Documented):
     """A trace that is being recorded."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     event: int
     """The number of the event `trace` that says so. Those after it tell how far it is, and the last one its file or

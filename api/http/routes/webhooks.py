@@ -11,15 +11,14 @@ from api.http.auth import caller
 from api.http.exact import Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import tell_where
-from service import Delivery, Sender, State, Webhook, WebhookRefused
+from service import Delivery, Documented, Sender, State, Webhook, WebhookRefused
 
 
-class NewWebhook(BaseModel):
+class NewWebhook(Documented):
     """A webhook to be."""
 
     model_config = ConfigDict(
         extra="forbid",
-        use_attribute_docstrings=True,
         json_schema_extra={"example": {"url": "https://192.0.2.1/hook", "states": ["SUCCEEDED", "FAILED"]}},
     )
 

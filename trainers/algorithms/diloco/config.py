@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig, names_of_ranks
 from trainers.algorithms.traits import Traits
+from trainers.documented import Documented
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,10 +33,10 @@ NOT_UPDATED = (
 )
 
 
-class Outer(BaseModel):
+class Outer(Documented):
     """SGD on what a round changed: the mean of start minus end over all workers takes the place of a gradient."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lr: float = Field(default=0.7, gt=0, le=100)
     """Its learning rate, the same throughout the run; at 1 without momentum the parameters become the workers' mean."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from trainers.algorithms.config import AlgorithmConfig
 from trainers.algorithms.delta_options import SENDS_CHANGES, STEPS, OuterOption, of_delta, once_a_round
 from trainers.algorithms.traits import Traits
+from trainers.documented import Documented
 from trainers.optim.late.config import Compensation, GapAware, LateSpec
 from trainers.optim.outer.config import OuterDelayedNesterov, OuterSpec
 from trainers.parameter_server.push_identity import LONGEST_DELAY
@@ -30,10 +31,10 @@ MEETS_ITS_OWN = "it is defined for the gradient of one minibatch at the paramete
 LEAVES_EARLY = "push: layerwise sends layers before the others' gradients are known; use push: whole, or clip.value"
 
 
-class Backprop(BaseModel):
+class Backprop(Documented):
     """Asynchronous back-propagation: groups of layers that do not wait for each other's error signal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     groups: int = Field(default=2, ge=2, le=64)
     """M: groups of adjacent layers, each with about equally many. The model must be a chain of at least M groups."""

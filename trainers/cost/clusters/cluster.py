@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from trainers.cost.clusters.units import BytesPerS, FlopPerS, NumBytes, Seconds
+from trainers.documented import Documented
 from trainers.errors import SpecRejected
 from trainers.spec import field_errors
 
@@ -18,10 +19,10 @@ MOST_BYTES = 100_000
 """Of a file."""
 
 
-class Described(BaseModel):
+class Described(Documented):
     """Base class of the parts of a cluster's file: frozen, documented, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DescribedDevice(Described):
