@@ -106,6 +106,7 @@ class TrainingLoop:
     def train(self) -> GenerationEnd:
         """Train to the end of the run, or to where the gate closes or somebody is missed."""
         lost, self.waiting = "", wait_flag()
+        self.setup.use_threads()
         try:
             self._connect()
             self._begin()

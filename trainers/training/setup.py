@@ -75,6 +75,14 @@ class Setup:
     damaged: dict[str, list[str]] = field(default_factory=dict)
     """Likewise: what is wrong with those that were passed over."""
 
+    def use_threads(self) -> None:
+        """Have the calling thread compute on as many threads as the spec says.
+
+        torch's own number is the process's, but MKL has one for each thread: a thread that nobody told multiplies with
+        MKL's default until a large operation of torch's hands the number on. Its kernels depend on it, and so do bits.
+        """
+        torch.set_num_threads(self.spec.workers.threads)
+
     @property
     def layout(self) -> Layout:
         """Where each parameter lies in the flat vector."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
@@ -61,7 +62,10 @@ class PipelinedDownpour(Algorithm):
         self.begun_at = context.store.clock_at_start
         self.fetched = -1  # number of the minibatch of the last fetch
         num_threads = min(other_threads(), backprop.groups - 1)
-        self.threads = ThreadPoolExecutor(num_threads) if num_threads and backprop.delay else None
+        self.threads = None
+        if num_threads and backprop.delay:  # MKL has a number of threads for each thread, and bits depend on it
+            count = torch.get_num_threads()
+            self.threads = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(count,))
 
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches

@@ -65,6 +65,7 @@ class Evaluator(BaseActor):
         assert self.setup is not None
         begun = time.perf_counter()
         setup, found = self.setup, dict[str, "Measure"]()
+        setup.use_threads()
         params = self._params(parts)
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
