@@ -101,7 +101,8 @@ class LocalRun:
             self._snapshot(last)
         if self.server.shards:
             steps = max(trainer.reporter.steps for trainer in trainers)
-            buffers = {rank: named for t in trainers for rank, named in t.setup.replica.buffers.items()}
+            held = ((t.ranks, t.setup.replica.buffers) for t in trainers)  # after a resume those of all ranks, and old
+            buffers = {rank: named for ranks, found in held for rank, named in found.items() if rank in ranks}
             self.snapshots.append(([part_of_shard(p.items()) for p in self.shards], buffers, self._position(steps)))
         write_checkpoint(self.folder / "checkpoint", checkpoint_of(self.setups[0], *self.snapshots[-1]))
         return self.folder / "checkpoint"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import sys, threading
 from pathlib import Path
 
@@ -49,7 +49,7 @@ Replica.gradient = gradient
 spec = {"model": "mlp", "data": {"name": "digits", "limit": 16}, "batch": 4, "epochs": 1, "workers": 2}
 LocalRun(TrainSpec.model_validate(spec), Path(sys.argv[1])).train()
 print(len(seen), all(seen))
-'''
+"""
 
 
 def test_a_training_thread_multiplies_from_its_first_step_on_as_the_spec_says(tmp_path: Path) -> None:
