@@ -19,6 +19,7 @@ from trainers.collectives.reduction_tree import block, subtrees
 from trainers.elastic.lease_table import Lease
 from trainers.errors import PeerLost, StoreClosed
 from trainers.links.waiting import WaitFlag, wait_flag
+from trainers.models.products.threads import use_threads
 from trainers.optim.buffers import Buffers
 from trainers.optim.loss_scale import LossScale
 from trainers.parameter_server.protocol import ParameterStore
@@ -106,7 +107,7 @@ class TrainingLoop:
     def train(self) -> GenerationEnd:
         """Train to the end of the run, or to where the gate closes or somebody is missed."""
         lost, self.waiting = "", wait_flag()
-        self.setup.use_threads()
+        use_threads(self.spec.workers.threads)
         try:
             self._connect()
             self._begin()

@@ -28,6 +28,7 @@ from trainers.models.passes.compiled import check_compiler
 from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.passes.precision import emulated
 from trainers.models.passes.recomputed import recompute
+from trainers.models.products.threads import use_threads
 from trainers.models.replica import UNKNOWN, Replica
 from trainers.models.statistics import recomputed_statistics
 from trainers.models.weights import load_weights, told_of_weights
@@ -74,14 +75,6 @@ class Setup:
     """By the checkpoint that was to be begun from: itself, or the one before it that is whole."""
     damaged: dict[str, list[str]] = field(default_factory=dict)
     """Likewise: what is wrong with those that were passed over."""
-
-    def use_threads(self) -> None:
-        """Have the calling thread compute on as many threads as the spec says.
-
-        torch's own number is the process's, but MKL has one for each thread: a thread that nobody told multiplies with
-        MKL's default until a large operation of torch's hands the number on. Its kernels depend on it, and so do bits.
-        """
-        torch.set_num_threads(self.spec.workers.threads)
 
     @property
     def layout(self) -> Layout:
@@ -290,7 +283,7 @@ def set_up(
     Raises:
         SpecRejected: The model, the data or the machine do not allow the spec.
     """
-    torch.set_num_threads(spec.workers.threads)
+    use_threads(spec.workers.threads)
     device = choose_device(spec)
     note(f"opens the dataset {spec.data.name}")
     open_data = open_partitioned if spec.algorithm.traits.holds_examples else open_dataset

@@ -11,6 +11,7 @@ from torch import Tensor
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work, oldest_clock
 from trainers.algorithms.downpour.config import Backprop, DownpourConfig
 from trainers.algorithms.downpour.microbatch import Microbatch, microbatches, other_threads
+from trainers.models.products.threads import use_threads
 from trainers.parameter_server.protocol import Push
 from trainers.parameter_server.push_identity import PushIdentity
 from trainers.spans import span
@@ -63,9 +64,8 @@ class PipelinedDownpour(Algorithm):
         self.fetched = -1  # number of the minibatch of the last fetch
         num_threads = min(other_threads(), backprop.groups - 1)
         self.threads = None
-        if num_threads and backprop.delay:  # MKL has a number of threads for each thread, and bits depend on it
-            count = torch.get_num_threads()
-            self.threads = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(count,))
+        if num_threads and backprop.delay:
+            self.threads = ThreadPoolExecutor(num_threads, initializer=use_threads, initargs=(torch.get_num_threads(),))
 
     def step(self, work: Work) -> StepReport:
         (minibatch,) = work.minibatches

@@ -60,12 +60,13 @@ class Evaluator(BaseActor):
 
     def evaluate(self, parts: list[Any], buffers: list[Any], which: EvaluatedSet) -> tuple[dict[str, float], float]:
         """The task's metrics on the validation set or the test set, by name, and how many seconds it took."""
+        from trainers.models.products.threads import use_threads
         from trainers.tasks.measures import Sum
 
         assert self.setup is not None
         begun = time.perf_counter()
         setup, found = self.setup, dict[str, "Measure"]()
-        setup.use_threads()
+        use_threads(self.spec.workers.threads)
         params = self._params(parts)
         statistics = setup.statistics(params, self._rows(buffers))
         with setup.replica.evaluating(params, statistics) as model:
