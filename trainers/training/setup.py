@@ -184,10 +184,8 @@ class Setup:
         position = found.position
         if self._is_behind(position):
             limits = [name for name in ("max_steps", "max_examples") if getattr(self.spec, name) is not None]
-            raise SpecRejected(
-                f"epochs: the checkpoint has {position.epoch} behind it; set more than that"
-                + "".join(f", and a larger {name}" for name in limits)
-            )
+            larger = "".join(f", and a larger {name}" for name in limits)
+            raise SpecRejected(f"epochs: the checkpoint has {position.epoch} behind it; set more than that{larger}")
         if not position.within_epoch:  # the set, and with it the examples an epoch, may have changed
             return replace(position, examples=position.epoch * self.dataset.num_train)
         mine, theirs = (resume_key(spec) for spec in (self.spec, TrainSpec.model_validate(found.spec)))
