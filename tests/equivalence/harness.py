@@ -22,6 +22,7 @@ from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
+from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.products.choice import UNMEASURED, Choice
 from trainers.models.replica import Replica
 from trainers.optim.buffers import Buffers
@@ -100,8 +101,8 @@ class Run:
             self.net = build_net if spec.data.name == "digits" and spec.task.name == "classification" else of_spec
         self.order = build_order(spec, self.dataset.num_train)
         shards = spec.ps.shards if spec.algorithm.traits.uses_parameter_server else 1
-        channels_last = spec.model.memory_format == "channels_last"
         model = self.model()
+        channels_last = spec.model.memory_format == "channels_last" and not breaks_channels_last(model)
         self.layout = lay_out(model, shards, spec.ps.placement, channels_last, spec.optimizer.whole)
         self.optimizer = optimizer_of(spec, self.dataset.num_train, model, self.layout)
         self.own_optimizer = own_optimizer_of(spec, self.dataset.num_train, model, self.layout)
