@@ -107,7 +107,7 @@ def use_code(code: bool) -> None:
 
 def limit_threads(count: int) -> None:
     """Fix the number of torch's threads before torch is imported. Its libraries choose their kernels, and with them the
-    bits of a result, by the number that they find then; what is set later does not count."""
+    bits of a result, by the number that they find then, in each thread that is told no other (`use_threads`)."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
 
 
