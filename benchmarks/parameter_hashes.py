@@ -18,11 +18,17 @@ from safetensors.numpy import load_file
 from trainers import TrainSpec, train
 from trainers.runtime.cluster import embedded
 
-BASE = {"data": "digits", "model": "mlp", "workers": 2, "epochs": 2, "batch": 16, "seed": 3, "optimizer": "momentum"}
+BASE: dict[str, Any] = {"data": "digits", "model": "mlp", "workers": 2, "epochs": 2, "batch": 16, "seed": 3}
+BASE |= {"optimizer": "momentum"}
+BY_MESSAGES = {"transport": "process_group"}
 
 SPECS: dict[str, dict[str, Any]] = {
     "sync canonical": {"algorithm": {"name": "sync", "reduction": "canonical"}},
     "sync fast": {"algorithm": {"name": "sync", "reduction": "fast"}, "workers": 3},
+    "sync canonical by messages": BY_MESSAGES | {"workers": {"count": 2, "virtual": 5}},
+    "sync canonical in 16 bits": BY_MESSAGES | {"workers": {"count": 3, "virtual": 4}, "wire": "bfloat16"},
+    "sync fast by messages": BY_MESSAGES | {"algorithm": {"name": "sync", "reduction": "fast"}},
+    "diloco, streaming": {"algorithm": {"name": "diloco", "average_every": 4, "fragments": 2, "delay": 1}},
     "sync through shards": {"algorithm": {"name": "sync", "form": "parameter_server"}, "ps": 2},
     "downpour": {"algorithm": {"name": "downpour"}, "workers": 1, "ps": 2},
     "downpour layerwise": {"algorithm": {"name": "downpour", "push": "layerwise"}, "workers": 1, "ps": 2},

@@ -1,7 +1,8 @@
-"""How much of the communication of `sync, fast` lies behind the backward pass, as a trace of its steps shows it."""
+"""How much of the communication of `sync, fast` the passes hide, as a trace of its steps shows it."""
 
+import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,9 @@ class Overlap:
 
     step_s: float
     in_flight_s: float
-    """From when the first bucket leaves until the last one is there."""
+    """In which any bucket is on its way."""
     exposed_s: float
-    """Of that, what comes after the backward pass."""
+    """In which the worker stands still for one."""
 
     @property
     def hidden(self) -> float:
@@ -23,15 +24,25 @@ class Overlap:
 
 
 def overlap_of(events: Sequence[dict[str, Any]]) -> Overlap:
-    """events: of a trace, times in microseconds; the steps are those of the thread that has spans `step`."""
+    """events: of a trace, times in microseconds; the steps are those of the thread that has spans `step`, and buckets
+    travel on others. A step lasts until the next one begins."""
     spans = [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["tid"]) for e in events if "dur" in e]
     thread = next(tid for name, _, _, tid in spans if name == "step")
-    own = [(name, begin, end) for name, begin, end, tid in spans if tid == thread]
-    found = []
-    for _, start, stop in (one for one in own if one[0] == "step"):
-        inside = [(name, begin, end) for name, begin, end in own if start <= begin and end <= stop]
-        sums = [(begin, end) for name, begin, end in inside if name == "sums"]
-        computed = max(end for name, _, end in inside if name == "backward")
-        arrived = max(end for _, end in sums)
-        found.append((stop - start, arrived - min(begin for begin, _ in sums), arrived - computed))
+    steps = sorted((begin, end) for name, begin, end, _ in spans if name == "step")
+    edges = [begin for begin, _ in steps] + [steps[-1][1]]
+    travels = [(begin, end) for name, begin, end, tid in spans if name == "sums" and tid != thread]
+    stands = [(begin, end) for name, begin, end, tid in spans if name == "sums" and tid == thread]
+    found = [
+        (stop - start, covered(travels, start, stop), covered(stands, start, stop))
+        for start, stop in itertools.pairwise(edges)
+    ]
     return Overlap(*(statistics.median(values) for values in zip(*found, strict=True)))
+
+
+def covered(spans: Iterable[tuple[float, float]], start: float, stop: float) -> float:
+    """Seconds between two moments that lie in any of these spans."""
+    found, until = 0.0, start
+    for begin, end in sorted(spans):
+        found += max(0.0, min(end, stop) - max(begin, until))
+        until = min(max(until, end), stop)
+    return found

@@ -14,7 +14,7 @@ from benchmarks.measurement.statistics import Spread, Target, paired
 from benchmarks.measurement.workload import Workload, data_title
 
 HEADER = ("contender", "examples/s", "min..max", "to DDP", "MB sent for a minibatch", "waiting")
-OVERLAP = ("where", "a step, ms", "gradients in flight, ms", "of that after the backward pass, ms", "hidden")
+OVERLAP = ("where", "a step, ms", "gradients in flight, ms", "of that waited for, ms", "hidden")
 
 
 @dataclass

@@ -36,12 +36,19 @@ def span(name: str, begin_ms: float, end_ms: float, thread: int = 1) -> dict[str
 
 
 def test_what_a_trace_shows_of_the_overlap() -> None:
-    step = [
-        span("step", 0, 100), span("forward", 0, 30), span("backward", 30, 80), span("sums", 40, 41),
-        span("sums", 80, 90), span("update", 42, 99, thread=2), span("aten::mm", 90, 95),
+    """Of two steps: buckets of the first travel on two lanes from 40 to 90, and on into the second, which waits for
+    them for 10 ms."""
+    first = [
+        span("step", 0, 95), span("forward", 0, 30), span("backward", 30, 90), span("aten::mm", 40, 45),
+        span("sums", 40, 80, thread=2), span("sums", 60, 110, thread=3),
     ]  # fmt: skip
-    assert overlap_of(step) == Overlap(step_s=0.1, in_flight_s=pytest.approx(0.05), exposed_s=pytest.approx(0.01))
-    assert overlap_of(step).hidden == pytest.approx(0.8)
+    second = [
+        span("step", 100, 200), span("forward", 100, 130), span("sums", 105, 115), span("backward", 130, 200),
+        span("sums", 150, 190, thread=2), span("update", 155, 160, thread=2),
+    ]  # fmt: skip
+    assert overlap_of(first + second) == Overlap(*(pytest.approx(s) for s in (0.1, 0.055, 0.005)))
+    assert overlap_of(second) == Overlap(*(pytest.approx(s) for s in (0.1, 0.04, 0.01)))
+    assert overlap_of(second).hidden == pytest.approx(0.75)
 
 
 def test_the_report_says_what_was_missed() -> None:

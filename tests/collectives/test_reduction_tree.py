@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.collectives.reduction_tree import TreeSum, block, covers, depth, middle, subtrees, sum_leaves
+from trainers.collectives.reduction_tree import TreeSum, add_last, block, covers, depth, middle, subtrees, sum_leaves
 
 
 def leaves(num_virtual: int, numel: int, seed: int = 0) -> list[Tensor]:
@@ -98,3 +98,17 @@ def test_a_piece_is_the_piece_of_the_whole() -> None:
 def test_what_is_missing_is_noticed() -> None:
     assert not covers(5, [(0, 4)])
     assert covers(5, [(4, 5), (0, 4)])
+
+
+@pytest.mark.parametrize("num_virtual", range(1, 12))
+def test_the_last_leaf_may_be_added_part_by_part(num_virtual: int) -> None:
+    """With the same bits, for each subtree, in any order of the parts."""
+    vectors = leaves(num_virtual, 50)
+    for lo in range(num_virtual):
+        for node in subtrees(num_virtual, lo, num_virtual):
+            whole, by_parts = ([torch.full((50,), torch.nan) for _ in range(depth(node))] for _ in range(2))
+            sum_leaves(node, whole, lambda leaf, into: into.copy_(vectors[leaf]))
+            sum_leaves(node, by_parts, lambda leaf, into: into.copy_(vectors[leaf]), adds_last=False)
+            for part in (slice(30, 50), slice(0, 7), slice(7, 30)):
+                add_last(node, by_parts, part)
+            assert torch.equal(by_parts[0], whole[0])

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.contracts.groups import KINDS, Groups, rendezvous_for
+from trainers.collectives.agreement.step_norm import StepNorm
 from trainers.collectives.protocol import Collectives
-from trainers.collectives.step_norm import StepNorm
 from trainers.optim.clip import ClipSpec
 from trainers.optim.gradient import TensorGradient
 from trainers.optim.gradient_norm import NormLimit

@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainers.algorithms.sync.config import SyncConfig
 from trainers.cost.clusters.cluster import Cluster, cluster_of
 from trainers.cost.planning import step_of
-from trainers.cost.schedules.among_workers import broadcast_s, bucketed, buckets_of, canonical_s, exchanged
+from trainers.cost.schedules.among_workers import (
+    broadcast_s,
+    bucketed,
+    buckets_of,
+    canonical_beside,
+    canonical_s,
+    exchanged,
+    through_lanes,
+)
 from trainers.cost.schedules.copies import copies_of_average, copies_of_sum
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.repairman import corner, response_s
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import slowest
+from trainers.cost.schedules.synchronous import left_open
 from trainers.cost.workload import HeadLayer, LayerSeconds, LayerWork, Pace, RowWork, Workload
 from trainers.spec import TrainSpec
 
@@ -104,9 +114,12 @@ def test_a_group_across_nodes_hands_on_what_it_fetched_over_their_link() -> None
 
 
 def test_copies_are_counted_where_a_sum_is_made() -> None:
-    """Each of two workers copies its half, adds two halves up and lays the sum down: (1 + 1.5 + 1)/2 copies. Through
-    memory an update reads the halves where they lie."""
-    assert copies_of_sum(fleet(1, 2)).tolist() == pytest.approx([0.0, 1.75])
+    """Each of two workers adds two halves up where the sum is to lie: 1.5/2 copies. Of three, of which two share
+    memory, each copies its third, and the sum: (1 + 2 + 1)/3. Through memory an update reads the halves where they
+    lie."""
+    assert copies_of_sum(fleet(1, 2)).tolist() == pytest.approx([0.0, 0.75])
+    uneven = fleet(3, on=cluster(switches=[{"devices": 2}, {"devices": 1}]), memory_is_shared=True)
+    assert copies_of_sum(uneven).tolist() == pytest.approx([4 / 3])
     assert copies_of_sum(fleet(2, memory_is_shared=True)).tolist() == [0.0]
     assert copies_of_average(fleet(1, 2)).tolist() == pytest.approx([0.0, 3 + 1.25])
     assert copies_of_average(fleet(2, memory_is_shared=True)).tolist() == pytest.approx([3 + 0.75])
@@ -115,7 +128,7 @@ def test_copies_are_counted_where_a_sum_is_made() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "copies"),
     [
-        ("sync", 1.75),
+        ("sync", 0.75),
         ({"name": "sync", "reduction": "fast"}, 0.0),
         ({"name": "parallel_sgd", "average_every": 4}, 2 * 4.25 / 4),
         ({"name": "diloco", "average_every": 4}, (2.5 + 1 + 1.25 + 2.5) / 4),
@@ -202,10 +215,11 @@ def test_all_that_send_within_a_node_share_what_several_reach() -> None:
 
 
 def test_timed_layers_tell_when_a_bucket_is_ready_and_what_is_divided() -> None:
-    """The last of three layers is timed to take half of the backward pass, not a third of it."""
+    """The last of three layers is timed to take half of each pass, not a third of it."""
     seconds = {n: LayerSeconds(forward_s=f, backward_s=b) for n, f, b in (("a", 1, 1), ("b", 1, 1), ("c", 2, 2))}
     timed = HEAD.model_copy(update={"seconds": seconds, "row_names": ("c",)})
     assert buckets_of(timed, 1)[1].tolist() == pytest.approx([0.5, 0.75, 1.0])
+    assert buckets_of(timed, 1)[2].tolist() == pytest.approx([0.5, 0.25, 0.0])
     assert buckets_of(HEAD, 1)[1].tolist() == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert (HEAD.row_share, timed.row_share) == pytest.approx((6 / 9, 0.5))
     head = HEAD.model_copy(update={"seconds": seconds, "head": (HeadLayer(name="a", inputs=500, outputs=1000),)})
@@ -289,6 +303,61 @@ def test_buckets_hide_behind_the_backward_pass() -> None:
     assert found.total_s.tolist() == pytest.approx([0.04])
     assert found.seen_s.tolist() == pytest.approx([0.02])
     assert bucketed(two, WORK, "ring", 1, 1, np.array([1.0])).seen_s.tolist() == pytest.approx([0.01])  # the last one
+
+
+def test_canonical_sums_hide_behind_the_backward_pass_where_each_sends_to_each() -> None:
+    """Two buckets of 3 and 1 MB, ready after 20 and 30 ms: 40 ms of messages at 0.1 GB/s, which end at 60. Workers that
+    share memory on several switches wait for all of it."""
+    thirty, slow = np.array([0.03]), cluster(inside=0.1e9, between=0.1e9)
+    found = canonical_beside("gradients", fleet(2, on=slow), WORK, thirty)
+    assert (found.total_s.tolist(), found.seen_s.tolist()) == (pytest.approx([0.04]), pytest.approx([0.03]))
+    assert found.sent_bytes.tolist() == [4 * MB]
+    composed = canonical_beside("gradients", fleet(8, on=slow, memory_is_shared=True), WORK, thirty)
+    assert composed.hidden_s.tolist() == [0.0]
+
+
+def test_buckets_hide_behind_the_next_forward_pass_until_a_layer_needs_them() -> None:
+    """The same three end at 20, 40 and 50. With 5 ms of data and 15 of forward pass they are needed at 45, 40 and 35,
+    the last layer's last: 15 ms are seen."""
+    two, thirty = fleet(2, on=cluster(inside=0.1e9)), np.array([0.03])
+    found = bucketed(two, WORK, "ring", 1, 1, thirty, 0.005, 0.015)
+    assert found.seen_s.tolist() == pytest.approx([0.015])
+    assert bucketed(two, WORK, "ring", 1, 1, thirty, 0.02, 0.0).seen_s.tolist() == pytest.approx([0.0])
+
+
+def test_exchanges_on_several_lanes_share_the_link() -> None:
+    """The second, on the other lane, is through at 2 with half of the link. What is left of the first has all of it,
+    and the third follows that at 5. In the other column all begin as they are ready, each alone."""
+    begins, ends = through_lanes(
+        np.array([[0.0, 1.0], [0.0, 8.0], [0.0, 9.5]]), np.array([[4.0, 4.0], [1.0, 1.0], [1.0, 1.0]]), 2
+    )
+    assert begins.T.tolist() == [[0.0, 0.0, 5.0], [1.0, 8.0, 9.5]]
+    assert ends.T.tolist() == [[5.0, 2.0, 6.0], [5.0, 9.0, 10.5]]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_link_that_is_shared_is_never_idle_while_something_waits(lanes: int) -> None:
+    """The last is through when a single lane would be."""
+    draw = np.random.default_rng(lanes)
+    ready, seconds = np.sort(draw.random((9, 50)), axis=0), draw.random((9, 50)) / 5
+    _, ends = through_lanes(ready, seconds, lanes)
+    alone = np.zeros(50)
+    for index in range(9):
+        alone = np.maximum(alone, ready[index]) + seconds[index]
+    assert ends.max(axis=0) == pytest.approx(alone)
+
+
+def test_only_sums_by_messages_of_optimizers_with_a_state_are_left_open() -> None:
+    apart = fleet(2, on=cluster(inside=0.1e9))
+
+    def found(config: dict[str, Any], work: Workload = WORK, on_gpus: bool = False) -> bool:
+        return bool(left_open(SyncConfig(reduction="fast", **config), work, apart, on_gpus)[0])
+
+    assert found({})
+    assert found({"all_reduce": "ring"})
+    assert not found({"all_reduce": "library"})
+    assert not found({}, on_gpus=True)
+    assert not found({}, WORK.model_copy(update={"num_states": 0}))
 
 
 def test_the_fullest_shard_is_that_of_the_real_layout() -> None:

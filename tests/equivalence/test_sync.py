@@ -34,6 +34,12 @@ def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> 
     return digits_spec(fields | more)
 
 
+@pytest.fixture(autouse=True)
+def three_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of SmallNet: its last layer, the one before it, and the rest."""
+    monkeypatch.setattr("trainers.collectives.ordered_buckets.ordered_bucket_bytes", lambda size: 1000)
+
+
 @pytest.mark.parametrize("virtual", [3, 5])
 def test_same_bits_on_any_number_of_workers(virtual: int) -> None:
     runs = [run_all_reduce(Run(spec(virtual, count))).params for count in range(1, virtual + 1)]
@@ -113,6 +119,33 @@ def test_taken_up_in_the_middle_of_a_warm_up_it_has_the_bits_of_an_undisturbed_r
     middle = train(context.start, works[:cut])
     assert middle.learning_rate != run.spec.learning_rate(run.dataset.num_train)(middle.examples)
     assert torch.equal(train(middle, works[cut:]).buffers.params, run_all_reduce(run).params)
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_sums_leave_while_the_backward_pass_of_the_last_virtual_worker_goes_on(wire: str) -> None:
+    """Of two workers the second has the subtrees (2, 4) and (4, 5): both leave, bucket by bucket, with the gradients of
+    the last virtual worker."""
+    run = Run(spec(5, 2, wire=wire, epochs=1))
+    members = local_collectives(LocalWorld(0), 2)
+
+    def worker(rank: int) -> list[str]:
+        context, events = run.context(collectives=members[rank]), list[str]()
+        algorithm = run.spec.algorithm.build(context)
+        early = algorithm.early  # type: ignore[attr-defined]
+        begin = early.begin
+
+        def record(bucket: slice) -> None:
+            events.append("leaves")
+            begin(bucket)
+
+        early.begin = record
+        context.replica.parameters["conv.weight"].register_hook(lambda _: events.append("first layer"))
+        algorithm.step(next(synchronous(run.dataset, run.order, run.ranks(rank, 2), 1)))
+        return events
+
+    last = ["leaves", "leaves", "first layer", "leaves"]
+    found = members[0].group.world.run([lambda rank=rank: worker(rank) for rank in range(2)])
+    assert found == [["first layer", *last], ["first layer", "first layer", *last]]
 
 
 def test_one_virtual_worker_is_serial_sgd_bit_for_bit() -> None:

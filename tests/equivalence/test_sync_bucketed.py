@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tests.equivalence.harness import RECIPES, Run, digits_spec, run_all_reduce, serial, step_batches, total
 from tests.local_runs import LocalRun
 from trainers.algorithms.base import Start, StepReport, Work
+from trainers.collectives.bucketed import MessageBucketReducer
 from trainers.collectives.local import local_collectives
 from trainers.links.local import LocalWorld
 from trainers.metrics import StepCounters
@@ -184,6 +185,104 @@ def test_gradients_that_become_complete_in_another_order_than_they_lie() -> None
     found, _, _ = everyones(Run(train, net))
     for buffers in found:
         torch.testing.assert_close(buffers.params, expected.params, **NEAR)
+
+
+class Borrowing(nn.Module):
+    """A layer whose parameters another module multiplies with, as attention does with those of its projection."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+        self.first, self.lent, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("first", "lent", "last"):
+            layer: nn.Linear = getattr(self, name)
+            x = nn.functional.linear(torch.relu(x.flatten(1)), layer.weight, layer.bias)
+            self.events.append(f"computes {name}")
+        return x
+
+
+def borrowing(events: list[str], **more: object) -> Run:
+    def net(seed: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return Borrowing(events)
+
+    options = {"bucket_bytes": 1, "all_reduce": "ring"}
+    return Run(spec(2, 2, options, **({"optimizer": {"name": "momentum", "lr": 0.05}} | more)), net)
+
+
+def test_a_forward_pass_waits_for_each_layer_where_it_uses_it() -> None:
+    """And not for all of them before it begins."""
+    run = borrowing([])
+    members = local_collectives(LocalWorld(0), 2)
+
+    def worker(rank: int) -> list[str]:
+        context, events = run.context(collectives=members[rank]), list[str]()
+        context.replica.model.events = events
+        algorithm = run.spec.algorithm.build(context)
+        begins = {bucket.span.start: bucket.names[0] for bucket in algorithm.buckets}  # type: ignore[attr-defined]
+        complete = algorithm.reducer.complete  # type: ignore[attr-defined]
+
+        def waits(bucket: slice) -> None:
+            complete(bucket)
+            events.append(f"has {begins[bucket.start]}")
+
+        algorithm.reducer.complete = waits  # type: ignore[attr-defined]
+        first, second, *_ = synchronous(run.dataset, run.order, run.ranks(rank, 2), 1)
+        algorithm.step(first)
+        events.clear()
+        algorithm.step(second)
+        algorithm.finish()
+        return events
+
+    for events in members[0].group.world.run([lambda rank=rank: worker(rank) for rank in range(2)]):
+        assert events == [
+            *("has first.weight", "has first.bias", "computes first"),
+            *("has lent.weight", "has lent.bias", "computes lent"),
+            *("has last.weight", "has last.bias", "computes last"),
+        ]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "binary_blocks", "three_phase"])
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_what_is_summed_behind_the_next_forward_pass_has_the_bits_of_what_is_waited_for(
+    algorithm: str, in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several virtual ranks a worker, batch norm, dropout, a rate that changes, an epoch that ends unevenly."""
+    fields = RECIPES["linear, gradual, equation 10"]
+    run = Run(spec(5, 3, {"all_reduce": algorithm, "in_flight": in_flight}, **fields))
+    behind = everyones(run)[0]
+    monkeypatch.setattr(MessageBucketReducer, "runs_beside", False)
+    at_once = everyones(run)[0]
+    for one, other in zip(behind, at_once, strict=True):
+        assert torch.equal(one.params, other.params)
+        assert all(torch.equal(state, other.state[name]) for name, state in one.state.items())
+
+
+def test_without_a_state_each_worker_has_a_whole_version_after_a_step() -> None:
+    """From which the others go on where one dies. With a state that is spread over the workers they cannot, and a step
+    need not wait for the last sum."""
+    for optimizer, is_whole in (("sgd", True), ("momentum", False)):
+        run = borrowing([], optimizer={"name": optimizer, "lr": 0.05})
+        world = LocalWorld(0)
+        members = local_collectives(world, 2)
+
+        def worker(rank: int, run: Run = run, members: Any = members) -> tuple[Tensor | None, Tensor]:
+            algorithm = run.spec.algorithm.build(run.context(collectives=members[rank]))
+            for work in list(synchronous(run.dataset, run.order, run.ranks(rank, 2), 1))[:2]:
+                algorithm.step(work)
+            found = algorithm.local_state()
+            mine = None if found is None else found.params.clone()
+            gathered = algorithm.gather_state()
+            assert gathered is not None
+            algorithm.finish()
+            return mine, gathered.params.clone()
+
+        for mine, gathered in world.run([lambda rank=rank: worker(rank) for rank in range(2)]):
+            assert (mine is not None) is is_whole
+            assert mine is None or torch.equal(mine, gathered)
 
 
 CANONICAL = {"reduction": "canonical", "bucket_bytes": None}

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.gradients import sum_gradients
+from trainers.collectives.agreement.step_noise import StepNoise
+from trainers.collectives.agreement.step_norm import StepNorm
+from trainers.collectives.agreement.step_weight import StepWeight
+from trainers.collectives.ordered_buckets import OrderedBuckets
 from trainers.collectives.reduction import Reduction
-from trainers.collectives.reduction_tree import Scratch
-from trainers.collectives.step_noise import StepNoise
-from trainers.collectives.step_norm import StepNorm
-from trainers.collectives.step_weight import StepWeight
+from trainers.collectives.reduction_tree import Node, Scratch
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import Gradient, TensorGradient
@@ -49,6 +50,10 @@ class AllReduce(Algorithm):
         self.span = self.collectives.span(numel)
         self.updated = self.collectives.persistent_span(numel)
         self.total = None if self.updated == self.span else self.collectives.replicated("total", numel)
+        self.early = None
+        if self.total is not None and self.collectives.sums_beside and leaves is None and not measures_noise:
+            parameters = context.replica.layout.buckets(1)
+            self.early = OrderedBuckets(self.collectives, self.reduction, self.parts, self.total, parameters)
         width, device = self.updated.stop - self.updated.start, self.parts[0].device
         self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
         self.scales = self.replica.precision == "float16"
@@ -82,7 +87,7 @@ class AllReduce(Algorithm):
         weight = self.weight.of(work.total_examples, [total.weight for total in totals])
         divisor = factor * weight
         with span("sums"):
-            summed = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
+            summed = self._summed()
         own, scale = self.norm.of(summed, divisor)
         noise = self._noise(work, totals, factor)
         gradient, correction = self._gather(own), momentum_correction(self.learning_rate, lr)
@@ -112,12 +117,34 @@ class AllReduce(Algorithm):
         """Write the sums of this worker's subtrees to where they are sent from. Returns the losses of its ranks."""
         totals: list[Total] = []
         see = _ignore if self.noise is None else self.noise.see
-        for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
+        *before, last = zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True)
+        if self.early is None:
+            before.append(last)
+        for node, part in before:
             buffers = self.scratch.under(part, node)
             totals += sum_gradients(self.replica, params, work, node, buffers, self.reduction.wire, see)
             if buffers[0] is not part:
                 part.copy_(buffers[0])  # rounded
-        return totals
+        return totals if self.early is None else totals + self._send(self.early, params, work, *last)
+
+    def _send(self, early: OrderedBuckets, params: Tensor, work: Work, node: Node, part: Tensor) -> list[Total]:
+        """Do the same for the last subtree, and send each bucket of all of them once it is complete."""
+        buffers = self.scratch.under(part, node)
+
+        def leave(bucket: slice) -> None:
+            if buffers[0] is not part:
+                part[bucket].copy_(buffers[0][bucket])  # rounded
+            early.begin(bucket)
+
+        wire, buckets = self.reduction.wire, early.buckets
+        return sum_gradients(self.replica, params, work, node, buffers, wire, buckets=buckets, leave=leave)
+
+    def _summed(self) -> Gradient:
+        """The sum over all virtual workers of this worker's span."""
+        if self.early is None:
+            return self.collectives.reduce_canonical(self.reduction, self.parts).wait()
+        self.early.finish()
+        return TensorGradient(self.early.total[self.span])
 
     def _update(self, contribution: Contribution, current: Buffers, following: Buffers) -> tuple[float, ...]:
         """Make the update, or none where the loss is scaled and the gradient not finite; returns the norms that count.
@@ -148,6 +175,8 @@ class AllReduce(Algorithm):
         """The summed gradient of the elements that this worker updates, from that of its own span."""
         if self.total is None:
             return own
+        if self.early is not None:  # which all have already
+            return TensorGradient(self.total[self.updated])
         with span("sums"):
             self.total[self.span] = own.piece(0, self.span.stop - self.span.start)
             self.collectives.all_gather(self.total).wait()

@@ -5,12 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trainers.collectives.messages import Messages
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
-from trainers.collectives.reduction_tree import Node, Scratch, TreeSum, sum_leaves
+from trainers.collectives.reduction_tree import Node, Scratch, sum_leaves
+from trainers.collectives.sum_beside import SumBeside
 from trainers.links.handle import Handle
-from trainers.optim.slices import spans
 
 
 class AverageBeside:
@@ -33,28 +32,15 @@ class AverageBeside:
         for node in reduction.nodes(self.collectives.rank):
             own[node] = torch.zeros_like(made)
             sum_leaves(node, scratch.under(own[node], node), leaf)
-        over = self.lane.begin(lambda messages: _sum(messages, reduction, own, weight, made))
+
+        def mean(mine: Tensor) -> None:
+            mine.div_(weight)
+
+        exchange = SumBeside(self.collectives.rank, reduction, own, made, mean)
+        over = self.lane.begin(exchange)
 
         def finish() -> Tensor:
             over.wait()
             return made
 
         return Handle(finish)
-
-
-def _sum(messages: Messages, reduction: Reduction, own: dict[Node, Tensor], weight: int, made: Tensor) -> None:
-    """Everybody sends the others their spans of its subtrees' sums, adds up its own span in the order of the tree, and
-    sends that to all; own: this worker's sums (numel,). One vector to each peer in each of the two steps."""
-    cuts = spans(reduction.numel, messages.size)
-    mine = cuts[messages.rank]
-    others = [k for k in range(messages.size) if k != messages.rank]
-    rows = {k: made.new_empty(len(reduction.nodes(k)), mine.stop - mine.start) for k in others}
-    messages.step(
-        [(torch.cat([part[cuts[k]] for part in own.values()]), k) for k in others],
-        [(rows[k].view(-1), k) for k in others],
-    )
-    found = {node: part[mine] for node, part in own.items()}
-    for k in others:
-        found.update(zip(reduction.nodes(k), rows[k], strict=True))
-    made[mine].copy_(TreeSum(reduction.num_virtual, found).piece(0, mine.stop - mine.start)).div_(weight)
-    messages.step([(made[mine], k) for k in others], [(made[cuts[k]], k) for k in others])

@@ -30,6 +30,8 @@ class BucketReducer(ABC):
 
     survives_worker: bool = False
     """Whether what a worker writes into a replicated vector is there for the others when it has died."""
+    runs_beside: bool = False
+    """Whether buckets become complete beside the caller, so that it need not stand still for all of them at once."""
 
     part: Tensor
     """(P,) where this worker lays down what it adds to the sum. A bucket may be written to again after `finish`."""
@@ -46,6 +48,11 @@ class BucketReducer(ABC):
     def finish(self, params: Tensor) -> None:
         """Stand still until all buckets that were begun are complete in `params`."""
 
+    def complete(self, bucket: slice) -> None:
+        """Stand still until this bucket is complete, of those that were begun since `finish`. Only where they become so
+        beside the caller."""
+        raise NotImplementedError
+
     @abstractmethod
     def gather(self, vector: Tensor, buckets: Sequence[slice]) -> None:
         """Complete a replicated vector (P,) of which each worker has written its shares."""
@@ -54,12 +61,14 @@ class BucketReducer(ABC):
 class MessageBucketReducer(BucketReducer):
     """By an all-reduce algorithm over point-to-point messages, on c lanes in turn."""
 
+    runs_beside = True
+
     def __init__(self, collectives: Collectives, like: Tensor, algorithm: str, in_flight: int) -> None:
         self.algorithm = algorithm
         self.nodes = collectives.nodes
         self.part = torch.zeros_like(like)
         self.lanes = [collectives.lane(index) for index in range(in_flight)]
-        self.under_way: list[Handle[None]] = []
+        self.under_way: dict[int, Handle[None]] = {}  # where a bucket begins -> its exchange
 
     def replicated(self, name: str, first: Tensor) -> Tensor:
         return first.clone()  # also on shared memory: what arrives by message is one's own
@@ -73,22 +82,25 @@ class MessageBucketReducer(BucketReducer):
             update(bucket, ReducedSpan(mine, TensorGradient(vector[mine])))
             all_reduce.all_gather(messages, params[bucket])
 
-        self._run(exchange)
+        self._run(bucket, exchange)
 
     def finish(self, params: Tensor) -> None:
-        handles, self.under_way = self.under_way, []
-        for handle in handles:
+        handles, self.under_way = self.under_way, {}
+        for handle in handles.values():
             handle.wait()
+
+    def complete(self, bucket: slice) -> None:
+        self.under_way[bucket.start].wait()
 
     def gather(self, vector: Tensor, buckets: Sequence[slice]) -> None:
         for bucket in buckets:
             all_reduce = choose(self.algorithm, self.nodes, bucket.stop - bucket.start)
-            self._run(lambda messages, a=all_reduce, b=bucket: a.all_gather(messages, vector[b]))  # type: ignore[misc]
+            self._run(bucket, lambda messages, a=all_reduce, b=bucket: a.all_gather(messages, vector[b]))  # type: ignore[misc]
         self.finish(vector)
 
-    def _run(self, exchange: Callable[[Messages], None]) -> None:
+    def _run(self, bucket: slice, exchange: Callable[[Messages], None]) -> None:
         lane = self.lanes[len(self.under_way) % len(self.lanes)]
-        self.under_way.append(lane.begin(exchange))
+        self.under_way[bucket.start] = lane.begin(exchange)
 
 
 class NativeBucketReducer(BucketReducer):

@@ -1,4 +1,4 @@
-"""Parameters that travel together."""
+"""Parameters that travel together. Imports no torch."""
 
 from dataclasses import dataclass
 
@@ -9,3 +9,9 @@ class Bucket:
 
     span: slice
     names: tuple[str, ...]
+
+
+def ordered_bucket_bytes(size: int) -> int:
+    """Of a canonical sum over so many workers, at least, in one bucket: 1 MiB, and with more than four of them as much
+    more that messages become no shorter."""
+    return int(2**20 << max(0, (size - 1).bit_length() - 2))

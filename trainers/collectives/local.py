@@ -50,6 +50,7 @@ class LocalCollectives(Collectives):
         self.rank = rank
         self.device = device
         self.size = len(group.members)
+        self.sums_beside = device.type == "cpu" and self.size > 1
         self.calls = 0
 
     def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> Handle[None]:

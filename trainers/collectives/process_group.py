@@ -51,6 +51,7 @@ class ProcessGroupCollectives(Collectives):
         self.rank, self.size, self.device = config.rank, config.size, config.device
         self.nodes = config.nodes or (0,) * config.size
         self.sums_by_itself = config.device.type == "cuda"  # NCCL's all-reduce; gloo's is no faster than ours
+        self.sums_beside = config.device.type == "cpu" and config.size > 1
         self.subgroups = 0
         self.lanes: list[tuple[ThreadLane, TcpMessages]] = []
         self.inboxes: dict[Reduction, Inboxes] = {}

@@ -40,6 +40,8 @@ class Collectives(ABC):
     """Whether what a worker wrote into a replicated vector is there for the others when it has died."""
     sums_by_itself: bool = False
     """Whether `sum_bucket` is faster here than any all-reduce over messages."""
+    sums_beside: bool = False
+    """Whether a canonical sum is made of messages from each to each, which may as well travel beside the caller."""
 
     @cached_property
     def meter(self) -> Meter:

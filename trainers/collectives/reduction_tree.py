@@ -68,10 +68,11 @@ def depth(node: Node) -> int:
     return max(depth((lo, m)), depth((m, hi)) + 1)
 
 
-def sum_leaves(node: Node, buffers: list[Tensor], leaf: Callable[[int, Tensor], None]) -> None:
+def sum_leaves(node: Node, buffers: list[Tensor], leaf: Callable[[int, Tensor], None], adds_last: bool = True) -> None:
     """Sum the leaves under `node` into `buffers[0]` in the tree's order; `leaf(rank, into)` writes one of them.
 
     `buffers`: `depth(node)` vectors of equal shape; all but the first are scratch.
+    adds_last: Whether the last leaf is added to the others; else `add_last` does it, part by part.
     """
 
     def total(lo: int, hi: int, level: int) -> None:
@@ -81,9 +82,19 @@ def sum_leaves(node: Node, buffers: list[Tensor], leaf: Callable[[int, Tensor], 
         m = middle(lo, hi)
         total(lo, m, level)
         total(m, hi, level + 1)
-        buffers[level].add_(buffers[level + 1])
+        if adds_last or hi != node[1]:
+            buffers[level].add_(buffers[level + 1])
 
     total(*node, 0)
+
+
+def add_last(node: Node, buffers: Sequence[Tensor], part: slice) -> None:
+    """What `sum_leaves` has left of the sum under `node`, for a part of the vectors in which the last leaf is whole."""
+    (lo, hi), level = node, 0
+    while hi - lo > 1:
+        lo, level = middle(lo, hi), level + 1
+    for above in reversed(range(level)):
+        buffers[above][part].add_(buffers[above + 1][part])
 
 
 class Scratch:

@@ -129,13 +129,21 @@ class Workload(Figures):
         return self.row_flops / max(1, self.forward_flops + self.backward_flops) if timed is None else timed
 
     @property
+    def forward_shares(self) -> tuple[float, ...]:
+        """Of the forward pass, what each of `layers` takes."""
+        timed = [each.forward_s for each in self._timed]
+        return _shares(timed or [float(layer.forward_flops) for layer in self.layers])
+
+    @property
     def backward_shares(self) -> tuple[float, ...]:
         """Of the backward pass, what each of `layers` takes."""
-        if self._is_timed:
-            taken = [self.seconds[layer.name].backward_s for layer in self.layers]
-        else:
-            taken = [float(layer.backward_flops) for layer in self.layers]
-        return tuple(each / (sum(taken) or 1.0) for each in taken)
+        timed = [each.backward_s for each in self._timed]
+        return _shares(timed or [float(layer.backward_flops) for layer in self.layers])
+
+    @property
+    def _timed(self) -> list[LayerSeconds]:
+        """What each of `layers` takes; empty unless all of them were timed."""
+        return [self.seconds[layer.name] for layer in self.layers] if self._is_timed else []
 
     @property
     def _is_timed(self) -> bool:
@@ -165,6 +173,11 @@ class Workload(Figures):
         which they see projections of this rank."""
         kept = ((x.inputs // blocks + (blocks - 1) * rank) * x.outputs + rank * x.inputs for x in self.between)
         return sum(layer.inputs * layer.outputs for layer in self.between) - sum(kept)
+
+
+def _shares(taken: Sequence[float]) -> tuple[float, ...]:
+    whole = sum(taken) or 1.0
+    return tuple(each / whole for each in taken)
 
 
 @dataclass(frozen=True)

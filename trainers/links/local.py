@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import torch
+
 from trainers.errors import PeerLost
 from trainers.spans import span
 
@@ -52,7 +54,9 @@ class LocalWorld:
         threading.Thread(target=self._live, args=(number, body), daemon=True).start()
 
     def pause(self, worker: int, ready: Callable[[], bool], cost_s: float | None = None) -> None:
-        """Give the baton away until `ready()` holds and it is this worker's turn; costs virtual time."""
+        """Give the baton away until `ready()` holds and it is this worker's turn; costs virtual time. What the others
+        draw meanwhile from torch's generator, which they share, does not change what this one draws next."""
+        drawn = torch.get_rng_state()
         with self.changed:
             if worker not in self.time_s:  # outside `run`: one caller, nothing to schedule
                 if not ready():
@@ -63,6 +67,7 @@ class LocalWorld:
             self._pass_on()
         with span("waiting"):
             self._await_turn(worker)
+        torch.set_rng_state(drawn)
 
     def _live(self, worker: int, body: Callable[[int], None]) -> None:
         try:

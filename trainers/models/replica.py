@@ -200,9 +200,9 @@ class Replica:
         self, into: Tensor, on_ready: Callable[[str], None] | None, on_weight: Callable[[float], None] | None
     ) -> Total:
         """Of a minibatch that has lost all its examples."""
-        into.zero_()
         if on_weight is not None:
             on_weight(0.0)
+        into.zero_()
         for name in reversed(self.layout.names) if on_ready is not None else ():
             on_ready(name)  # type: ignore[misc]
         return Total()

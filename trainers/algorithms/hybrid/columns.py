@@ -18,7 +18,7 @@ from trainers.algorithms.hybrid.column_layers import ColumnLayers
 from trainers.algorithms.hybrid.config import HybridConfig
 from trainers.algorithms.hybrid.model_parallel import ModelParallelLayers
 from trainers.algorithms.hybrid.slices import layer_slices
-from trainers.collectives.step_norm import StepNorm
+from trainers.collectives.agreement.step_norm import StepNorm
 from trainers.data.batches import on_device
 from trainers.models.objective import Supervised, Total
 from trainers.models.split import split_model

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from trainers.algorithms.base import Context, Minibatch
+from trainers.collectives.agreement.step_norm import StepNorm
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch, sum_leaves
-from trainers.collectives.step_norm import StepNorm
 from trainers.links.handle import Handle
 from trainers.models.split import Split
 from trainers.optim.buffers import Buffers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from trainers.algorithms.base import Context, Work
+from trainers.collectives.agreement.step_weight import StepWeight
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Scratch
-from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.spans import span
 

@@ -1,4 +1,7 @@
-"""Synchronous SGD whose gradients are summed in buckets while the backward pass goes on (paper 4, section 4)."""
+"""Synchronous SGD whose gradients are summed in buckets while the passes go on.
+
+Sources: paper 4, section 4 (behind the backward pass); Jayarajan et al. 2019 (behind the next forward pass).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from torch import Tensor
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.config import SyncConfig
+from trainers.collectives.agreement.step_weight import StepWeight
 from trainers.collectives.bucketed import BucketScheduler, build_bucket_reducer, gathered
+from trainers.collectives.buckets import Bucket
 from trainers.collectives.reduction import ReducedSpan
-from trainers.collectives.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
@@ -22,7 +26,8 @@ IN_FLIGHT = 2
 
 
 class SyncBucketed(Algorithm):
-    """Gradients are summed bucket by bucket while the backward pass continues (paper 4, section 4).
+    """Gradients are summed bucket by bucket while the backward pass continues (paper 4, section 4), and while the next
+    forward pass does: a layer waits for its own parameters alone (Jayarajan et al. 2019).
 
     The buckets are reduced from the last layer to the first, in the order of back-propagation. Each worker updates its
     part of a bucket when the sum of that part is complete, and the others receive the result. All workers have the same
@@ -48,6 +53,14 @@ class SyncBucketed(Algorithm):
             )
             for i in (0, 1)
         ]
+        are_near = context.replica.device.type == self.collectives.device.type == "cpu"  # else they are copied at once
+        # A version whose optimizer state is spread over the workers does not outlive any of them. Without a state
+        # each worker has all of it after a step, from which the others go on where one dies.
+        self.is_left_open = self.reducer.runs_beside and bool(initial.state) and are_near
+        self.replica.on_use = self._before_use if self.is_left_open else None
+        self.bucket_of = {name: bucket for bucket in self.buckets for name in bucket.names}
+        self.travels: Tensor | None = None  # the parameters of the newest version, as long as buckets of it may travel
+        self.awaited: dict[str, Bucket] = {}  # parameters of it that nobody has waited for -> bucket
         device = self.reducer.part.device
         self.weight = StepWeight(self.replica.weight_per_example, self.collectives, context.num_virtual, device)
         self.divisor = 0.0  # the weight of the step under way
@@ -58,25 +71,31 @@ class SyncBucketed(Algorithm):
 
     def step(self, work: Work) -> StepReport:
         current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
-        lr = self.context.schedule(self.examples)
+        lr, seen = self.context.schedule(self.examples), self.examples
+        correction = momentum_correction(self.learning_rate, lr)
 
         def update(bucket: slice, share: ReducedSpan) -> None:
+            """Write this worker's part of the next version. May be called from several threads, for different spans,
+            and when this worker is a step further."""
             span = slice(bucket.start + share.span.start, bucket.start + share.span.stop)
-            self._update(share, span, lr)
+            contribution = Contribution(share.gradient, self.divisor, lr, correction=correction, seen=seen)
+            self._update_of(span).apply([contribution], current.part(span), following.part(span))
 
         def reduce(bucket: slice) -> None:
             with span("sums"):
                 self.reducer.begin(bucket, update, following.params)
 
         total = self._gradients(current.params, work, reduce)
-        with span("sums"):
-            self.reducer.finish(following.params)
+        self.travels, self.awaited = following.params, self.bucket_of.copy()
+        if not self.is_left_open:
+            self._complete()
         self.clock += 1
         self.examples += work.total_examples
         self.learning_rate = lr
         return StepReport(total, work.examples, lr)
 
     def gather_state(self) -> Buffers:
+        self._complete()
         newest = self.versions[self.clock % 2]
         for state in newest.state.values():
             self.reducer.gather(state, [bucket.span for bucket in self.buckets])
@@ -87,7 +106,25 @@ class SyncBucketed(Algorithm):
         return newest if self.reducer.survives_worker or not newest.state else None
 
     def finish(self) -> None:
+        self._complete()
         self.collectives.barrier().wait()
+
+    def _before_use(self, name: str) -> None:
+        """Wait for the parameters that travel with this one, which the forward pass is about to use."""
+        if name in self.awaited:
+            bucket = self.awaited[name]
+            with span("sums"):
+                self.reducer.complete(bucket.span)
+            for together in bucket.names:
+                del self.awaited[together]
+
+    def _complete(self) -> None:
+        """Wait for all of the newest version, also for what the forward pass did not use: what it is summed from is
+        overwritten next."""
+        if self.travels is not None:
+            with span("sums"):
+                self.reducer.finish(self.travels)
+            self.travels, self.awaited = None, {}
 
     def _gradients(self, params: Tensor, work: Work, reduce: Callable[[slice], None]) -> Total:
         """Sum the gradients of this worker's virtual ranks, and call `reduce` for each bucket once its sum is complete.
@@ -96,14 +133,20 @@ class SyncBucketed(Algorithm):
         """
         weights: list[float] = []
 
+        def begin(weight: float) -> None:
+            """Before a backward pass: it writes to where the last step's gradients may still be read."""
+            self._complete()
+            weights.append(weight)
+
         def agree(weight: float) -> None:
             """Before the first bucket is complete, all workers know the weight of the step."""
-            weights.append(weight)
+            begin(weight)
             self.divisor = self.weight.of(work.total_examples, weights + [0.0] * (len(work.minibatches) - len(weights)))
 
         part = self.reducer.part
         minibatches = [(m.virtual_rank, m.batch) for m in work.minibatches if m.batch is not None]
         if not minibatches:  # the epoch has no examples left for this worker
+            self._complete()
             part.zero_()
             self.divisor = self.weight.of(work.total_examples, [0.0] * len(work.minibatches))
             BucketScheduler(self.buckets, reduce).rest()
@@ -112,9 +155,7 @@ class SyncBucketed(Algorithm):
         into = part
         total = Total()
         for rank, earlier in before:
-            found = self.replica.gradient(params, earlier, into, virtual_rank=rank)
-            total += found
-            weights.append(found.weight)
+            total += self.replica.gradient(params, earlier, into, virtual_rank=rank, on_weight=begin)
             if into is not part:
                 part += into
             into = self._scratch()
@@ -134,13 +175,10 @@ class SyncBucketed(Algorithm):
             self.accrued = self.reducer.part.new_zeros(self.reducer.part.shape)
         return self.accrued
 
-    def _update(self, share: ReducedSpan, span: slice, lr: float) -> None:
-        """Write this worker's part of the next version. May be called from several threads, for different spans."""
-        current, following = self.versions[self.clock % 2], self.versions[(self.clock + 1) % 2]
+    def _update_of(self, span: slice) -> SliceUpdate:
+        """That of a part of the vector, always the same."""
         key = (span.start, span.stop)
         if key not in self.updates:
-            numel, device = span.stop - span.start, current.params.device
+            numel, device = span.stop - span.start, self.versions[0].params.device
             self.updates[key] = SliceUpdate(self.context.optimizer.within(span), numel, device)
-        correction = momentum_correction(self.learning_rate, lr)
-        contribution = Contribution(share.gradient, self.divisor, lr, correction=correction, seen=self.examples)
-        self.updates[key].apply([contribution], current.part(span), following.part(span))
+        return self.updates[key]

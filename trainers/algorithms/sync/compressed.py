@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from trainers.algorithms.base import Algorithm, Context, StepReport, Work
-from trainers.collectives.step_weight import StepWeight
+from trainers.collectives.agreement.step_weight import StepWeight
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.gradient import TensorGradient

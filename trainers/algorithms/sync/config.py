@@ -20,7 +20,7 @@ AllReduceName = Literal["auto", "ring", "halving_doubling", "binary_blocks", "th
 class SyncConfig(AlgorithmConfig):
     """Synchronous SGD. By default the result is bit-identical on any number of workers."""
 
-    source: ClassVar[str] = "papers 1 (4.1), 3 (III.B) and 4 (2, 4), Chen et al. 2016"
+    source: ClassVar[str] = "papers 1 (4.1), 3 (III.B) and 4 (2, 4), Chen et al. 2016, Jayarajan et al. 2019"
 
     name: Literal["sync"] = "sync"
     """The name of the algorithm in a spec."""
@@ -30,7 +30,7 @@ class SyncConfig(AlgorithmConfig):
 
     reduction: Literal["canonical", "fast"] = "canonical"
     """`canonical`: gradients are added in a fixed order, which gives the same bits on any number of workers. `fast`:
-    they are added in buckets during the backward pass, in the fastest order: the same numbers to float tolerance, and
+    they are added in buckets while the passes go on, in the fastest order: the same numbers to float tolerance, and
     the same bits on all workers of a run. `fast` needs the form `all_reduce`."""
 
     all_reduce: AllReduceName | None = None

@@ -1,7 +1,8 @@
-"""Sums that workers make among themselves: the canonical reduction, and buckets during the backward pass."""
+"""Sums that workers make among themselves: the canonical reduction, and buckets while the passes go on."""
 
 import numpy as np
 
+from trainers.collectives.buckets import ordered_bucket_bytes
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.shares import all_reduce_cost, shipped_vectors
 from trainers.cost.schedules.step import Exchange
@@ -39,6 +40,23 @@ def canonical(name: str, fleet: Fleet, num_bytes: float, every: Floats | float =
     return Exchange(name, seconds / every, np.zeros(len(fleet.workers)), sent / every)
 
 
+def canonical_beside(name: str, fleet: Fleet, work: Workload, backward_s: Floats) -> Exchange:
+    """The same of the gradients of a step, each bucket from when the backward pass completes it, where each worker
+    sends to each. Several workers of a node wait for each other first, and hide nothing.
+
+    backward_s: (C,) of the last minibatch.
+    """
+    whole, sent = canonical_s(fleet, work.num_bytes)
+    hidden, least = np.zeros(len(whole)), np.array([ordered_bucket_bytes(int(count)) for count in fleet.workers])
+    for bucket_bytes in np.unique(least[fleet.each_to_each]):
+        sizes, ready, _ = buckets_of(work, int(bucket_bytes))
+        seconds = np.stack([canonical_s(fleet, size)[0] for size in sizes])
+        _, ends = through_lanes(ready[:, None] * backward_s[None, :], seconds, IN_FLIGHT)
+        seen = np.clip(ends.max(axis=0) - backward_s, 0.0, whole)
+        hidden = np.where(fleet.each_to_each & (least == bucket_bytes), whole - seen, hidden)
+    return Exchange(name, whole, hidden, sent)
+
+
 def broadcast_s(fleet: Fleet, num_bytes: float) -> Floats:
     """Seconds in which all workers get a vector that one of them has; (C,). Through one memory it is written and read
     once. By messages the number of those who have it doubles; where a node has several workers, one of each node gets
@@ -64,22 +82,58 @@ def exchanged(name: str, fleet: Fleet, message_bytes: float, every: float = 1.0)
 
 
 def bucketed(
-    fleet: Fleet, work: Workload, name: str, bucket_bytes: int, in_flight: int, backward_s: Floats
+    fleet: Fleet,
+    work: Workload,
+    name: str,
+    bucket_bytes: int,
+    in_flight: int,
+    backward_s: Floats,
+    data_s: Floats | float = 0.0,
+    forward_s: Floats | float = 0.0,
 ) -> Exchange:
     """Buckets that are summed as soon as the backward pass has completed them (paper 4, section 4), the last layer's
-    first. A bucket begins when it is ready and the one before it is through; what is left when the backward pass ends
-    is waited for.
+    first, and until the next forward pass needs them (Jayarajan et al. 2019). What is not there then is waited for.
 
-    backward_s: (C,) of the last minibatch.
+    backward_s: (C,) of the last minibatch. data_s, forward_s: (C,) of the next one; 0 where a step ends with its sums.
     """
-    sizes, ready = buckets_of(work, bucket_bytes)
+    sizes, ready, needed = buckets_of(work, bucket_bytes)
     seconds = np.stack([bucket_s(fleet, name, size, in_flight) for size in sizes])  # (buckets, C)
-    still = np.cumsum(seconds[::-1], axis=0)[::-1]  # from this bucket to the end
-    ends = np.max(ready[:, None] * backward_s[None, :] + still, axis=0)
+    _, ends = through_lanes(ready[:, None] * backward_s[None, :], seconds, in_flight)
+    due = backward_s + data_s + needed[:, None] * (forward_s * np.ones(len(backward_s)))
     whole = seconds.sum(0)
-    seen = np.minimum(np.maximum(ends - backward_s, 0.0), whole)
+    seen = np.clip(np.max(ends - due, axis=0), 0.0, whole)
     w = fleet.workers.astype(float)
     return Exchange("gradients", whole, whole - seen, 2 * (w - 1) / w * sum(sizes))
+
+
+def through_lanes(ready_s: Floats, seconds: Floats, lanes: int) -> tuple[Floats, Floats]:
+    """When each exchange begins and ends; (n, C) each. Number i takes lane i modulo `lanes`, once it is ready and the
+    one before it there is through. Exchanges that are under way together share the link evenly.
+
+    ready_s: (n, C). seconds: (n, C), that each takes alone.
+    """
+    count, candidates = seconds.shape
+    begins, ends, now = ready_s.copy(), np.zeros_like(seconds), np.zeros(candidates)
+    heads = np.tile(np.arange(lanes)[:, None], candidates)  # the number of the exchange that is next on each lane
+    left = np.vstack([seconds, np.zeros((lanes, candidates))])[:lanes]  # what it still takes alone
+    while (is_there := heads < count).any():
+        ready = np.where(is_there, np.take_along_axis(ready_s, np.minimum(heads, count - 1), 0), np.inf)
+        is_on_its_way = ready <= now
+        sharing = np.maximum(is_on_its_way.sum(0), 1)
+        changes = np.where(is_on_its_way, left * sharing, ready - now).min(0)  # the next one ends, or begins
+        passed = np.where(np.isfinite(changes), changes, 0.0)
+        is_through = is_on_its_way & (left * sharing <= passed)
+        left = np.where(is_on_its_way, left - passed / sharing, left)
+        now = now + passed
+        for lane in range(lanes):
+            (those,) = np.nonzero(is_through[lane])
+            ends[heads[lane, those], those] = now[those]
+            heads[lane, those] += lanes
+            those = those[heads[lane, those] < count]
+            following = heads[lane, those]
+            begins[following, those] = np.maximum(now[those], ready_s[following, those])
+            left[lane, those] = seconds[following, those]
+    return begins, ends
 
 
 def bucket_s(fleet: Fleet, name: str, num_bytes: float, in_flight: int = 1) -> Floats:
@@ -106,20 +160,24 @@ def bucket_s(fleet: Fleet, name: str, num_bytes: float, in_flight: int = 1) -> F
     return np.where(fleet.nodes > 1, found, _if_several(w, read))
 
 
-def buckets_of(work: Workload, bucket_bytes: int) -> tuple[list[float], Floats]:
-    """Bytes of each bucket in the order in which the backward pass completes them, and the share of its time after
-    which each is ready."""
-    sizes, ready, size, passed = list[float](), list[float](), 0.0, 0.0
-    for layer, share in zip(reversed(work.layers), reversed(work.backward_shares), strict=True):
-        size, passed = size + 4 * layer.parameters, passed + share
+def buckets_of(work: Workload, bucket_bytes: int) -> tuple[list[float], Floats, Floats]:
+    """Bytes of each bucket in the order in which the backward pass completes them, the share of its time after which
+    each is ready, and the share of the next forward pass after which each is needed."""
+    sizes, ready, needed = list[float](), list[float](), list[float]()
+    size, passed, ahead = 0.0, 0.0, 1.0
+    shares = zip(work.layers, work.backward_shares, work.forward_shares, strict=True)
+    for layer, backward, forward in reversed(list(shares)):
+        size, passed, ahead = size + 4 * layer.parameters, passed + backward, ahead - forward
         if size >= bucket_bytes:
             sizes.append(size)
             ready.append(min(passed, 1.0))
+            needed.append(max(ahead, 0.0))
             size = 0.0
     if size or not sizes:
         sizes.append(size)
         ready.append(1.0)
-    return sizes, np.array(ready)
+        needed.append(0.0)
+    return sizes, np.array(ready), np.array(needed)
 
 
 def _if_several(members: Floats | Ints, seconds: Floats) -> Floats:

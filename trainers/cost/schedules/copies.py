@@ -15,11 +15,11 @@ COPIED = 1.0
 
 
 def copies_of_sum(fleet: Fleet) -> Floats:
-    """Of a canonical sum by messages, after which each worker updates all parameters: its own share goes to where the
-    others' arrive, is added up, and laid down where the whole sum is gathered. Through shared memory an update reads
-    the parts where they lie. (C,)."""
+    """Of a canonical sum by messages, after which each worker updates all parameters: its share is added up where the
+    whole sum is gathered. Where a switch's workers share memory, its own share is copied to where the others' arrive,
+    and the sum to where it is gathered. Through one shared memory an update reads the parts where they lie. (C,)."""
     everybody, _ = shipped_vectors(fleet.virtual, fleet.workers)
-    found = (COPIED + READ * everybody + WRITTEN + COPIED) / fleet.workers
+    found = (READ * everybody + WRITTEN + np.where(fleet.each_to_each, 0.0, 2 * COPIED)) / fleet.workers
     return _if_several(fleet, np.where(_sees_all(fleet), 0.0, found))
 
 

@@ -11,6 +11,7 @@ from trainers.cost.clusters.cluster import Cluster, DescribedLink
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 NOWHERE = DescribedLink(latency=0.0, bandwidth=1e300)
 """Where nothing travels."""
@@ -59,6 +60,14 @@ class Fleet:
         whole = np.where(self.nodes > 1, largest[np.maximum(self.nodes - 2, 0)], 0)
         rest = self.workers - np.concatenate([[0], np.cumsum(self.cluster.sizes)])[self.nodes - 1]
         found: Ints = np.maximum(whole, rest)
+        return found
+
+    @property
+    def each_to_each(self) -> Bools:
+        """Whether each worker sends messages to each other one: several that share memory send for their switch."""
+        found: Bools = (
+            (self.nodes > 1) & (self.most == 1) if self.memory_is_shared else np.full(len(self.workers), True)
+        )
         return found
 
     @property

@@ -9,9 +9,16 @@ from trainers.algorithms.admm.config import STEPS, AdmmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
-from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucketed, canonical, exchanged
+from trainers.cost.schedules.among_workers import (
+    BUCKET_BYTES,
+    IN_FLIGHT,
+    bucketed,
+    canonical,
+    canonical_beside,
+    exchanged,
+)
 from trainers.cost.schedules.copies import ADDED, IN_PLACE, READ, copies_of_average, copies_of_sum
-from trainers.cost.schedules.fleet import Fleet, Floats
+from trainers.cost.schedules.fleet import Bools, Fleet, Floats
 from trainers.cost.schedules.shares import fullest_share, shipped_vectors
 from trainers.cost.schedules.step import Exchange, Step, missed_s, slowest
 from trainers.cost.workload import FLOAT_BYTES, Pace, Workload
@@ -62,22 +69,36 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
     if spec.compress is not None:
         found = exchanged("gradients", fleet, message_bytes(spec.compress, work))
         return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * np.ones(len(fleet.workers)))
+    on_gpus, backward_s = spec.workers.gpus > 0, pace.backward_s * fleet.crowding
     if config.reduction == "canonical":
-        found = canonical("gradients", fleet, work.num_bytes)
-        updates = pace.update_s * updated(fleet) + pace.copy_s * copies_of_sum(fleet)
+        found = canonical_beside("gradients", fleet, work, backward_s)
+        if on_gpus or config.noise_scale:
+            found = canonical("gradients", fleet, work.num_bytes)
+        missed = missed_s(fleet.moving_s(found.sent_bytes), found.total_s, found.hidden_s) / fleet.crowding
+        updates = missed + pace.update_s * updated(fleet) + pace.copy_s * copies_of_sum(fleet)
     else:
+        by_library = config.all_reduce == "library" or (on_gpus and not config.all_reduce)
+        is_open = left_open(config, work, fleet, on_gpus) * fleet.crowding
         found = bucketed(
             fleet,
             work,
             config.all_reduce or "auto",
             config.bucket_bytes or BUCKET_BYTES,
             config.in_flight or IN_FLIGHT,
-            pace.backward_s * fleet.crowding,
+            backward_s,
+            is_open * pace.data_s,
+            is_open * pace.forward_s,
         )
-        by_library = config.all_reduce == "library" or (spec.workers.gpus > 0 and not config.all_reduce)
         missed = missed_s(fleet.moving_s(found.sent_bytes), found.total_s, found.hidden_s) / fleet.crowding
         updates = missed + pace.update_s * (updated(fleet) if by_library else 1.0 / fleet.workers)
     return synchronous(fleet, pace, spec.batch.per_worker, (found,), updates)
+
+
+def left_open(config: SyncConfig, work: Workload, fleet: Fleet, on_gpus: bool) -> Bools:
+    """Whether sums are still on their way when the next forward pass begins (`reduction: fast`): by messages, of
+    optimizers that have a state, on a CPU; (C,)."""
+    by_messages: Bools = (fleet.nodes > 1) | (not fleet.memory_is_shared)
+    return by_messages & (work.num_states > 0 and config.all_reduce != "library" and not on_gpus)
 
 
 def parallel_sgd_step(spec: TrainSpec, config: ParallelSgdConfig, work: Workload, pace: Pace, fleet: Fleet) -> Step:

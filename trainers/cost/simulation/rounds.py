@@ -5,10 +5,11 @@ by events: the times of all workers in all steps are drawn at once.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainers.cost.schedules.among_workers import through_lanes
 from trainers.cost.schedules.fleet import Floats
 from trainers.cost.simulation.draws import passes
 from trainers.cost.simulation.timeline import WAITS, Timeline, chosen, track
@@ -25,6 +26,20 @@ class Message:
     total_s: float
     seen_s: float
     """Of that, what nothing hides."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sums that travel beside the passes; (n,) each, in the order in which the backward pass completes them."""
+
+    ready: Floats = field(default_factory=lambda: np.zeros(0))
+    """The share of the last minibatch's backward pass after which each is ready."""
+    seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    """Of its exchange alone."""
+    needed: Floats | None = None
+    """The share of the next forward pass after which it is waited for; None: a step ends when all are through."""
+    lanes: int = 1
+    """How many are under way at once."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +60,8 @@ class Rounds:
     """Likewise, by the workers."""
     messages: tuple[Message, ...] = ()
     """Between two meetings."""
-    buckets: tuple[tuple[float, float], ...] = ()
-    """Of sums that travel during the backward pass, the last minibatch's: the share of it after which one is ready, and
-    the seconds of its exchange. These are not among the messages."""
+    buckets: Buckets = field(default_factory=Buckets)
+    """These are not among the messages."""
 
     @property
     def fixed_s(self) -> float:
@@ -84,7 +98,7 @@ def run(rounds: Rounds, pace: Pace, steps: int, rng: np.random.Generator) -> Ran
     ordered = np.sort(per_worker, axis=1)
     last = workers - 1 - rounds.backup
     latest, means = ordered[:, last], per_worker.mean(axis=1)
-    ends = _after_buckets(rounds, pace, latest) if rounds.buckets else latest
+    ends = _after_buckets(rounds, pace, latest)
     median = int(np.argsort(latest)[meetings // 2])
     return Ran(
         seconds=np.repeat((ends + rounds.fixed_s) / rounds.every, rounds.every)[:steps],
@@ -100,9 +114,8 @@ def timeline_of(rounds: Rounds, pace: Pace, usual: Floats) -> Timeline:
     begins = before + rounds.data_s * rounds.every
     ordered = np.sort(usual)
     latest = float(ordered[len(usual) - 1 - rounds.backup])
-    meet = begins + latest
-    ends = begins + float(_after_buckets(rounds, pace, np.array([latest]))[0]) if rounds.buckets else meet
-    on_links, at_shards = list(_on_links(rounds, pace, begins, latest)), list[tuple[str, float, float]]()
+    ends = begins + float(_after_buckets(rounds, pace, np.array([latest]))[0])
+    on_links, at_shards = list(_fetches(rounds)), list[tuple[str, float, float]]()
     at = ends
     for message in rounds.messages:
         if message.name == FETCHES:
@@ -111,6 +124,7 @@ def timeline_of(rounds: Rounds, pace: Pace, usual: Floats) -> Timeline:
         span = (message.name, max(0.0, at - message.total_s), at)
         (at_shards if message.name == UPDATES else on_links).append(span)
     seconds = at + rounds.update_s * rounds.every
+    on_links += _gradients(rounds, pace, begins, latest, seconds)
 
     def spans(own: float) -> Iterator[tuple[str, float, float]]:
         yield FETCHES, 0.0, before
@@ -128,27 +142,49 @@ def timeline_of(rounds: Rounds, pace: Pace, usual: Floats) -> Timeline:
     return Timeline(seconds=seconds, steps=rounds.every, tracks=tuple(rows), left_out=len(order) - len(shown))
 
 
-def _on_links(rounds: Rounds, pace: Pace, begins: float, latest: float) -> Iterator[tuple[str, float, float]]:
-    """What travels before the workers meet: what they fetch, and sums of what the backward pass has completed."""
+def _fetches(rounds: Rounds) -> Iterator[tuple[str, float, float]]:
+    """What travels before the passes."""
     for message in rounds.messages:
         if message.name == FETCHES:
             yield FETCHES, 0.0, message.total_s
-    for begin, end in _bucket_spans(rounds, pace, np.array([latest])):
-        yield "gradients", begins + float(begin[0]), begins + float(end[0])
+
+
+def _gradients(
+    rounds: Rounds, pace: Pace, begins: float, latest: float, seconds: float
+) -> Iterator[tuple[str, float, float]]:
+    """When any of the buckets travels. Steps are alike: what is under way when one ends is so when one begins."""
+    starts, ends = (each[:, 0] for each in _bucket_spans(rounds, pace, np.array([latest])))
+    on_its_way = sorted((begins + start, begins + end) for start, end in zip(starts, ends, strict=True))
+    on_its_way = sorted([(0.0, end - seconds) for _, end in on_its_way if end > seconds] + on_its_way)
+    through = 0.0
+    for start, end in on_its_way:
+        if end > through:
+            yield "gradients", max(start, through), end
+            through = end
 
 
 def _after_buckets(rounds: Rounds, pace: Pace, latest: Floats) -> Floats:
-    """When the last bucket is summed."""
-    through = [end for _, end in _bucket_spans(rounds, pace, latest)][-1]
-    found: Floats = np.maximum(latest, through)
+    """When a step ends: with the last sum, or later than the passes by what the next forward pass waits for sums."""
+    buckets = rounds.buckets
+    if not len(buckets.seconds):
+        return latest
+    _, through = _bucket_spans(rounds, pace, latest)
+    due = latest
+    if buckets.needed is not None:
+        forward = _of_last(rounds, latest) * (pace.forward_s / pace.passes_s)
+        due = latest + rounds.data_s + buckets.needed[:, None] * forward
+    found: Floats = latest + np.maximum(0.0, np.max(through - due, axis=0))
     return found
 
 
-def _bucket_spans(rounds: Rounds, pace: Pace, latest: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """One begins when the slowest worker has it, and the one before is through; (meetings,) each."""
-    backward = latest / rounds.minibatches.max() * (pace.backward_s / pace.passes_s)  # the last minibatch's
-    through = np.zeros(len(latest))
-    for ready, seconds in rounds.buckets:
-        begin = np.maximum(through, latest - backward * (1 - ready))
-        through = begin + seconds
-        yield begin, through
+def _bucket_spans(rounds: Rounds, pace: Pace, latest: Floats) -> tuple[Floats, Floats]:
+    """When each begins, once the slowest worker has it, and ends; (n, meetings) each."""
+    buckets, backward = rounds.buckets, _of_last(rounds, latest) * (pace.backward_s / pace.passes_s)
+    ready = latest - backward * (1 - buckets.ready[:, None])
+    return through_lanes(ready, np.tile(buckets.seconds[:, None], len(latest)), buckets.lanes)
+
+
+def _of_last(rounds: Rounds, latest: Floats) -> Floats:
+    """The passes of the slowest worker's last minibatch."""
+    found: Floats = latest / rounds.minibatches.max()
+    return found

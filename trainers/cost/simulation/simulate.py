@@ -17,6 +17,7 @@ from trainers.cost.schedules.asynchronous import Visits, hidden_share, members_o
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import shard_shares
 from trainers.cost.schedules.step import Step
+from trainers.cost.schedules.synchronous import left_open
 from trainers.cost.simulation import clients as by_events
 from trainers.cost.simulation import rounds as by_rounds
 from trainers.cost.simulation.simulated import BLOCKS, STEPS, WARM_UP, Simulated, Stragglers
@@ -70,16 +71,17 @@ def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: S
     minibatches = np.array([virtual // workers + (rank < virtual % workers) for rank in range(workers)], float)
     crowding = float(fleet.crowding[0])
     passes = float(fleet.minibatches[0]) * pace.passes_s * crowding
-    config, buckets, exchanges = spec.algorithm, tuple[tuple[float, float], ...](), step.exchanges
+    config, buckets, exchanges = spec.algorithm, by_rounds.Buckets(), step.exchanges
     every, backup = 1, 0
     match config:
         case SyncConfig(form="parameter_server"):
             backup = config.backup
         case SyncConfig(reduction="fast"):
-            sizes, ready = buckets_of(work, config.bucket_bytes or BUCKET_BYTES)
+            sizes, ready, needed = buckets_of(work, config.bucket_bytes or BUCKET_BYTES)
             name, in_flight = config.all_reduce or "auto", config.in_flight or IN_FLIGHT
-            seconds = [float(bucket_s(fleet, name, size, in_flight)[0]) for size in sizes]
-            buckets, exchanges = tuple(zip(ready.tolist(), seconds, strict=True)), ()
+            seconds = np.array([float(bucket_s(fleet, name, size, in_flight)[0]) for size in sizes])
+            is_open = bool(left_open(config, work, fleet, spec.workers.gpus > 0)[0])
+            buckets, exchanges = by_rounds.Buckets(ready, seconds, needed if is_open else None, in_flight), ()
         case DilocoConfig():
             every = max(1, config.average_every // config.fragments)
         case ParallelSgdConfig():
@@ -97,7 +99,7 @@ def rounds_of(spec: TrainSpec, work: Workload, pace: Pace, fleet: Fleet, step: S
         messages=tuple(
             by_rounds.Message(e.name, every * _first(e.total_s), every * _first(e.seen_s)) for e in exchanges
         ),
-        buckets=buckets if workers > 1 else (),
+        buckets=buckets if workers > 1 else by_rounds.Buckets(),
     )
 
 
