@@ -73,3 +73,15 @@ def test_each_parameter_is_named_before_the_forward_pass_uses_it() -> None:
     assert set(order) == {*replica.layout.names, "after first", "after last"}
     assert order.index("first.weight") < order.index("after first") < order.index("attention.out_proj.weight")
     assert order.index("attention.out_proj.weight") < order.index("last.weight") < order.index("after last")
+
+
+def test_a_minibatch_without_examples_says_its_weight_before_it_writes() -> None:
+    """Whoever sends what lies there may still have to wait until it has left."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    replica = Replica(model, lay_out(model), torch.device("cpu"), replace_dropout(model, 0))
+    params, into, seen = replica.initial_params(), torch.ones(replica.layout.numel), list[Tensor]()
+    empty = Batch((torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64)), 0, np.arange(0))
+    replica.gradient(params, empty, into, on_weight=lambda weight: seen.append(into.clone()))
+    assert [before.min() for before in seen] == [1.0]
+    assert not into.any()
