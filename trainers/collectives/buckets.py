@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+BUCKET_BYTES = 2**20
+"""Of a bucket, at least, unless a spec says otherwise."""
+IN_FLIGHT = 2
+"""Buckets that are summed at the same time, likewise."""
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -14,4 +19,4 @@ class Bucket:
 def ordered_bucket_bytes(size: int) -> int:
     """Of a canonical sum over so many workers, at least, in one bucket: 1 MiB, and with more than four of them as much
     more that messages become no shorter."""
-    return int(2**20 << max(0, (size - 1).bit_length() - 2))
+    return int(BUCKET_BYTES << max(0, (size - 1).bit_length() - 2))

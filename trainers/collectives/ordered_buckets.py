@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from trainers.collectives.bucketed import gathered
-from trainers.collectives.buckets import Bucket, ordered_bucket_bytes
+from trainers.collectives.buckets import IN_FLIGHT, Bucket, ordered_bucket_bytes
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.sum_beside import SumBeside
 from trainers.links.handle import Handle
-
-IN_FLIGHT = 2
 
 
 class OrderedBuckets:

@@ -29,7 +29,7 @@ FRAME = struct.Struct("<q")  # elements that follow
 GRACE_S = 0.5  # for what a peer had sent before it closed
 ENOUGH_BYTES = 2**18
 """Of a vector, for which a lane is woken: for each packet it would take the processor, and Python's lock, from a thread
-that computes. On two nodes at 1 Gbit/s whose workers have a core each, lanes took a quarter to a third less of it so.
+that computes. On two nodes at 1 Gbit/s whose workers have a core each, lanes took a quarter to two fifths less so.
 """
 
 

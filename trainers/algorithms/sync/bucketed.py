@@ -13,16 +13,13 @@ from trainers.algorithms.base import Algorithm, Context, StepReport, Work
 from trainers.algorithms.sync.config import SyncConfig
 from trainers.collectives.agreement.step_weight import StepWeight
 from trainers.collectives.bucketed import BucketScheduler, build_bucket_reducer, gathered
-from trainers.collectives.buckets import Bucket
+from trainers.collectives.buckets import BUCKET_BYTES, IN_FLIGHT, Bucket
 from trainers.collectives.reduction import ReducedSpan
 from trainers.models.objective import Total
 from trainers.optim.buffers import Buffers
 from trainers.optim.scaling import momentum_correction
 from trainers.optim.update import Contribution, SliceUpdate
 from trainers.spans import span
-
-BUCKET_BYTES = 2**20
-IN_FLIGHT = 2
 
 
 class SyncBucketed(Algorithm):

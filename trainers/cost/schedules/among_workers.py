@@ -2,14 +2,11 @@
 
 import numpy as np
 
-from trainers.collectives.buckets import ordered_bucket_bytes
+from trainers.collectives.buckets import IN_FLIGHT, ordered_bucket_bytes
 from trainers.cost.schedules.fleet import Fleet, Floats, Ints
 from trainers.cost.schedules.shares import all_reduce_cost, shipped_vectors
 from trainers.cost.schedules.step import Exchange
 from trainers.cost.workload import Workload
-
-IN_FLIGHT = 2
-BUCKET_BYTES = 2**20
 
 
 def canonical_s(fleet: Fleet, num_bytes: float) -> tuple[Floats, Floats]:

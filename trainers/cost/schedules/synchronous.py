@@ -9,9 +9,8 @@ from trainers.algorithms.admm.config import STEPS, AdmmConfig
 from trainers.algorithms.diloco.config import DilocoConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
+from trainers.collectives.buckets import BUCKET_BYTES, IN_FLIGHT
 from trainers.cost.schedules.among_workers import (
-    BUCKET_BYTES,
-    IN_FLIGHT,
     bucketed,
     canonical,
     canonical_beside,

@@ -12,7 +12,8 @@ from trainers.algorithms.easgd.config import EasgdConfig
 from trainers.algorithms.mixed.config import MixedConfig
 from trainers.algorithms.parallel_sgd.config import ParallelSgdConfig
 from trainers.algorithms.sync.config import SyncConfig
-from trainers.cost.schedules.among_workers import BUCKET_BYTES, IN_FLIGHT, bucket_s, buckets_of
+from trainers.collectives.buckets import BUCKET_BYTES, IN_FLIGHT
+from trainers.cost.schedules.among_workers import bucket_s, buckets_of
 from trainers.cost.schedules.asynchronous import Visits, hidden_share, members_of, rhythm_of
 from trainers.cost.schedules.fleet import Fleet, Floats
 from trainers.cost.schedules.shares import shard_shares
