@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everyone is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], choices=[2, 3, 4], help="numbers of nodes")
+    parser.add_argument("--per-node", type=int, default=1, help="workers of each node (default 1)")
     parser.add_argument(
         "--mbit", type=float, nargs="+", default=[100.0, 1000.0, 10000.0], help="rates of the links, Mbit/s"
     )
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("links need root and iproute2")
     work = Workload(find_data(None), minibatch=128, warmup_steps=4, seconds=options.seconds)
     console, before = Console(), machine.load()
-    places = [Place(nodes, mbit) for nodes in options.nodes for mbit in options.mbit]
+    places = [Place(nodes, mbit, options.per_node) for nodes in options.nodes for mbit in options.mbit]
     found, path = list[Found](), report_path("links")
     kept = restored(json.loads(path.with_suffix(".json").read_text())) if path.with_suffix(".json").exists() else []
     for place in places:
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = markdown(work, found, (before, machine.load()))
         if options.report:  # after each place, for all of them take long
             both = found + [one for one in kept if one.place not in {mine.place for mine in found}]
-            both.sort(key=lambda one: (one.place.nodes, one.place.mbit_per_s))
+            both.sort(key=lambda one: (one.place.nodes, one.place.per_node, one.place.mbit_per_s))
             path.write_text(markdown(work, both, (before, machine.load())))
             path.with_suffix(".json").write_text(json.dumps(raw(both), indent=1) + "\n")
     if found:

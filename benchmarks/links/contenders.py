@@ -28,14 +28,21 @@ REPORT_S = 0.5
 
 @dataclass(frozen=True)
 class Place:
-    """So many nodes with a worker each, and the links between them."""
+    """So many nodes, and the links between them."""
 
     nodes: int
     mbit_per_s: float
+    per_node: int = 1
+    """Workers of each."""
+
+    @property
+    def workers(self) -> int:
+        return self.nodes * self.per_node
 
     @property
     def title(self) -> str:
-        return f"{self.nodes} nodes, links of {self.mbit_per_s:g} Mbit/s"
+        nodes = f"{self.nodes} nodes" if self.per_node == 1 else f"{self.nodes} nodes of {self.per_node} workers"
+        return f"{nodes}, links of {self.mbit_per_s:g} Mbit/s"
 
     def seconds(self, num_bytes: float) -> float:
         """In which a link lets through so many bytes one way."""
@@ -43,13 +50,13 @@ class Place:
 
 
 def all_reduce_bytes(place: Place, num_parameters: int) -> float:
-    """What each worker must send at least so that all have the sum of a vector of float32 (paper 4, section 4.1)."""
+    """What each node must send at least so that all have the sum of a vector of float32 (paper 4, section 4.1)."""
     return 2 * (place.nodes - 1) / place.nodes * 4 * num_parameters
 
 
 def bound_of(place: Place, work: Workload, limit_per_s: float, num_parameters: int) -> float:
     """Examples/s of a step that takes as long as the longer of its computing and its bytes at the link's rate."""
-    examples = work.minibatch * place.nodes
+    examples = work.minibatch * place.workers
     return examples / max(examples / limit_per_s, place.seconds(all_reduce_bytes(place, num_parameters)))
 
 
@@ -74,12 +81,13 @@ def spec_of(work: Workload, algorithm: dict[str, Any]) -> TrainSpec:
 
 
 def measure(name: str, work: Workload, namespaces_: tuple[str, ...], num_parameters: int) -> Rate:
-    """One contender. Called in the first of the namespaces, on the Ray that is there."""
+    """One contender, with as many workers in each namespace. Called in the first of them, on the Ray that is there."""
     if name == LIMIT:
         return Rate(limit.measure(replace(work, our_products=True)).examples_per_s, 0.0)
     if name == DDP:
         address = f"{namespaces.ADDRESSES[0]}:{free_port()}"
-        there = [(namespace, work, rank, address) for rank, namespace in enumerate(namespaces_)]
+        nodes = [name for name in namespaces_ for _ in range(work.workers // len(namespaces_))]
+        there = [(namespace, work, rank, address) for rank, namespace in enumerate(nodes)]
         timings = together(_ddp_there, there)
         sent = all_reduce_bytes(Place(len(there), 1.0), num_parameters) / work.minibatch  # gloo's rings send no more
         return Rate(sum(t.steps * work.minibatch / t.seconds for t in timings), 0.0, sent)

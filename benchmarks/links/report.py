@@ -66,8 +66,8 @@ class Found:
 def markdown(work: Workload, found: Sequence[Found], loads: tuple[str, str]) -> str:
     """The whole report."""
     settings = {
-        "work": f"{work.model} on {data_title(work.data)}, minibatches of {work.minibatch}, momentum SGD, one worker "
-        "of one thread on each node",
+        "work": f"{work.model} on {data_title(work.data)}, minibatches of {work.minibatch}, momentum SGD; "
+        "workers of one thread, one on each node where nothing else is said",
         "links": "each node is a network namespace with a cable to a switch; a token bucket at either end lets "
         "through so much each way. No delay is added: this kernel has no netem",
         "measurement": f"{work.seconds:g} s a run after {work.warmup_steps} steps of warm-up; medians over the rounds, "

@@ -14,10 +14,10 @@ STEPS = 6  # of a trace
 
 def measure_place(work: Workload, place: Place, rounds: int) -> Found:
     """Called in a process of its own, which stays on the first node; tells each figure at once."""
-    work = replace(work, workers=place.nodes)
+    work = replace(work, workers=place.workers)
     found = Found(place, sum(p.numel() for p in work.build_model().parameters()))
     names = [LIMIT, DDP, *OURS]
-    with namespaces.nodes(place.mbit_per_s, place.nodes) as there:
+    with namespaces.nodes(place.mbit_per_s, place.nodes, place.per_node) as there:
         for turn in range(rounds):
             first = turn % len(names)
             found.rounds.append({})

@@ -22,6 +22,12 @@ def test_a_step_takes_its_computing_or_its_bytes(limit: float, expected: float) 
     assert contenders.bound_of(PLACE, WORK, limit, NUM_PARAMETERS) == pytest.approx(expected)
 
 
+def test_two_workers_of_a_node_train_twice_as_much_for_the_same_bytes() -> None:
+    place = Place(2, 8.0, per_node=2)
+    assert contenders.bound_of(place, WORK, 1000.0, NUM_PARAMETERS) == pytest.approx(400.0)
+    assert place.title == "2 nodes of 2 workers, links of 8 Mbit/s"
+
+
 def test_four_workers_send_one_and_a_half_vectors_each() -> None:
     assert contenders.all_reduce_bytes(Place(4, 8.0), NUM_PARAMETERS) == 1.5e6
 

@@ -17,10 +17,10 @@ from tests.contracts.test_collectives import NUMEL, leaf, reduced
 from tests.equivalence import test_hybrid
 from tests.equivalence.harness import Run, run_all_reduce
 from tests.equivalence.test_sync import spec
-from trainers.collectives.hierarchical import Routes
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import TreeSum, joined, subtrees
+from trainers.collectives.routes import Routes
 from trainers.errors import PeerLost
 from trainers.metrics import StepCounters
 from trainers.training.work import synchronous
@@ -93,7 +93,12 @@ def test_between_nodes_one_vector_a_node_is_reduced_and_gathered(
 
 
 @pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 1, 0)])
-def test_sync_has_the_bits_of_one_node_and_everybody_the_whole_version(tmp_path: Path, nodes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("bucket_bytes", [1, 2**20])
+def test_sync_has_the_bits_of_one_node_and_everybody_the_whole_version(
+    tmp_path: Path, nodes: tuple[int, ...], bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bucket for each parameter, and one for all."""
+    monkeypatch.setattr("trainers.collectives.beside.ordered_buckets.ordered_bucket_bytes", lambda size: bucket_bytes)
     here = Run(spec(5, len(nodes), epochs=1))
     contexts = [here.context() for _ in nodes]  # made here, since threads share torch's generator
     ranks = [here.ranks(rank, len(nodes)) for rank in range(len(nodes))]

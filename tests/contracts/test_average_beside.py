@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, rendezvous_for
 from trainers.collectives.average import Average, GroupAverages
-from trainers.collectives.average_beside import AverageBeside
+from trainers.collectives.beside.average import AverageBeside
 from trainers.collectives.protocol import Collectives
 from trainers.errors import PeerLost
 

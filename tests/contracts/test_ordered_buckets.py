@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.contracts.groups import KINDS, Groups, rendezvous_for
+from trainers.collectives.beside.ordered_buckets import OrderedBuckets
 from trainers.collectives.buckets import Bucket, ordered_bucket_bytes
-from trainers.collectives.ordered_buckets import OrderedBuckets
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth, sum_leaves
@@ -30,7 +30,7 @@ def groups(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Groups]:
 
 @pytest.fixture(autouse=True)
 def each_parameter_is_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.collectives.ordered_buckets.ordered_bucket_bytes", lambda size: 1)
+    monkeypatch.setattr("trainers.collectives.beside.ordered_buckets.ordered_bucket_bytes", lambda size: 1)
 
 
 def leaf(rank: int, step: int) -> Tensor:
@@ -52,7 +52,7 @@ def test_they_have_the_bits_of_the_whole_sum(groups: Groups, size: int, wire: Wi
 
     def body(collectives: Collectives) -> list[Tensor]:
         reduction, found = Reduction(5, size, NUMEL, wire), list[Tensor]()
-        parts, total = collectives.parts(reduction), torch.zeros(NUMEL)
+        parts, total = collectives.parts(reduction), collectives.replicated("total", NUMEL)
         buckets = OrderedBuckets(collectives, reduction, parts, total, PARAMETERS)
         for step in range(3):
             lay_down(reduction, collectives.rank, parts, step)
@@ -78,7 +78,8 @@ def test_as_many_bytes_travel_as_of_the_whole_sum(groups: Groups) -> None:
     def body(collectives: Collectives) -> tuple[int, int]:
         reduction = Reduction(4, 2, NUMEL)
         parts = collectives.parts(reduction)
-        buckets = OrderedBuckets(collectives, reduction, parts, torch.zeros(NUMEL), [Bucket(slice(0, NUMEL), ("all",))])
+        whole, total = [Bucket(slice(0, NUMEL), ("all",))], collectives.replicated("total", NUMEL)
+        buckets = OrderedBuckets(collectives, reduction, parts, total, whole)
         collectives.meter.take()
         buckets.begin(slice(0, NUMEL))
         buckets.finish()
@@ -94,7 +95,7 @@ def test_as_many_bytes_travel_as_of_the_whole_sum(groups: Groups) -> None:
 def test_who_waits_for_a_lost_worker_is_told(groups: Groups) -> None:
     def body(collectives: Collectives) -> None:
         reduction = Reduction(2, 2, NUMEL)
-        parts, total = collectives.parts(reduction), torch.zeros(NUMEL)
+        parts, total = collectives.parts(reduction), collectives.replicated("total", NUMEL)
         buckets = OrderedBuckets(collectives, reduction, parts, total, PARAMETERS)
         collectives.barrier().wait()
         if collectives.rank:

@@ -84,11 +84,12 @@ def test_a_group_across_nodes_hands_on_what_it_fetched_over_their_link() -> None
 
 def test_copies_are_counted_where_a_sum_is_made() -> None:
     """Each of two workers adds two halves up where the sum is to lie: 1.5/2 copies. Of three, of which two share
-    memory, each copies its third, and the sum: (1 + 2 + 1)/3. Through memory an update reads the halves where they
-    lie."""
+    memory, each copies its third, and the sum: (1 + 2 + 1)/3; or each of the two adds up half of the third that they
+    send. Through memory an update reads the halves where they lie."""
     assert copies_of_sum(fleet(1, 2)).tolist() == pytest.approx([0.0, 0.75])
     uneven = fleet(3, on=cluster(switches=[{"devices": 2}, {"devices": 1}]), memory_is_shared=True)
     assert copies_of_sum(uneven).tolist() == pytest.approx([4 / 3])
+    assert copies_of_sum(uneven, beside=True).tolist() == pytest.approx([2 / 3 + 1.5 / 6])
     assert copies_of_sum(fleet(2, memory_is_shared=True)).tolist() == [0.0]
     assert copies_of_average(fleet(1, 2)).tolist() == pytest.approx([0.0, 3 + 1.25])
     assert copies_of_average(fleet(2, memory_is_shared=True)).tolist() == pytest.approx([3 + 0.75])

@@ -37,7 +37,7 @@ def spec(virtual: int, count: int, form: str = "all_reduce", **more: object) -> 
 @pytest.fixture(autouse=True)
 def three_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of SmallNet: its last layer, the one before it, and the rest."""
-    monkeypatch.setattr("trainers.collectives.ordered_buckets.ordered_bucket_bytes", lambda size: 1000)
+    monkeypatch.setattr("trainers.collectives.beside.ordered_buckets.ordered_bucket_bytes", lambda size: 1000)
 
 
 @pytest.mark.parametrize("virtual", [3, 5])

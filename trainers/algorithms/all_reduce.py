@@ -15,7 +15,7 @@ from trainers.algorithms.gradients import sum_gradients
 from trainers.collectives.agreement.step_noise import StepNoise
 from trainers.collectives.agreement.step_norm import StepNorm
 from trainers.collectives.agreement.step_weight import StepWeight
-from trainers.collectives.ordered_buckets import OrderedBuckets
+from trainers.collectives.beside.ordered_buckets import OrderedBuckets
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Node, Scratch
 from trainers.models.objective import Total

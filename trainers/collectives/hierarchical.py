@@ -10,59 +10,27 @@ would in its place.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from trainers.collectives.beside.node_sum import NodeSum
 from trainers.collectives.group_forming import GroupConfig
-from trainers.collectives.messages import Lane
+from trainers.collectives.messages import Lane, Messages
 from trainers.collectives.process_group import ProcessGroupCollectives
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
-from trainers.collectives.reduction_tree import Node, TreeSum, joined, sum_parts
+from trainers.collectives.reduction_tree import Node, TreeSum, sum_parts
+from trainers.collectives.routes import Routes
 from trainers.collectives.shared_memory import SharedMemoryCollectives, parts_name
 from trainers.links.encoding import DTYPES, encoded
 from trainers.links.handle import Handle, done
 from trainers.links.meter import Meter
 from trainers.links.names import WireName
 from trainers.optim.gradient import Gradient
-
-
-@dataclass(frozen=True)
-class Routes:
-    """Who carries what between the nodes. The same on every worker."""
-
-    nodes: tuple[int, ...]
-    """The number of the node on which each worker is."""
-
-    def on(self, node: int) -> list[int]:
-        """The workers of a node."""
-        return [k for k, where in enumerate(self.nodes) if where == node]
-
-    @cached_property
-    def carriers(self) -> dict[int, dict[int, int]]:
-        """Node -> worker elsewhere -> who of the node sends to that worker what the node has for it, and takes in what
-        comes from there: all of the node in turn."""
-        found: dict[int, dict[int, int]] = {}
-        for node in set(self.nodes):
-            here, away = self.on(node), [k for k, where in enumerate(self.nodes) if where != node]
-            found[node] = {k: here[i % len(here)] for i, k in enumerate(away)}
-        return found
-
-    def handled(self, rank: int) -> list[int]:
-        """The workers whose spans a worker handles: those that it carries, and its own."""
-        return [rank, *(k for k, carrier in self.carriers[self.nodes[rank]].items() if carrier == rank)]
-
-    def partners(self, rank: int) -> list[int]:
-        """Who carries for a worker, one on each other node."""
-        return [carriers[rank] for node, carriers in self.carriers.items() if node != self.nodes[rank]]
-
-    def sums(self, reduction: Reduction, node: int) -> list[Node]:
-        """The subtrees whose sums a node sends to the others."""
-        return joined(reduction.num_virtual, [part for k in self.on(node) for part in reduction.nodes(k)])
 
 
 class HierarchicalCollectives(Collectives):
@@ -77,9 +45,10 @@ class HierarchicalCollectives(Collectives):
         self.node = self.nodes[self.rank]
         self.routes = Routes(self.nodes)
         self.here = self.routes.on(self.node)
-        self.handled = {k: self.routes.handled(k) for k in self.here}
-        self.carried, self.partners = self.handled[self.rank][1:], self.routes.partners(self.rank)
+        self.handled, self.partners = self.routes.handled(self.rank), self.routes.partners(self.rank)
+        self.carried = self.handled[1:]
         self.sums: dict[Reduction, list[list[Node]]] = {}  # of each node
+        self.sums_beside = between.sums_beside
         inside.meter = between.meter
 
     @cached_property
@@ -134,6 +103,13 @@ class HierarchicalCollectives(Collectives):
 
         return Handle(ordered)
 
+    def sum_beside(
+        self, reduction: Reduction, parts: Sequence[Tensor], total: Tensor, bucket: slice
+    ) -> Callable[[Messages], None]:
+        own = {node: row[bucket] for k in self.here for node, row in self._parts_of(reduction, k).items()}
+        of_bucket = replace(reduction, numel=bucket.stop - bucket.start)
+        return NodeSum(self.rank, self.routes, of_bucket, own, total[bucket])
+
     def _exchange_sums(
         self, reduction: Reduction, wire: WireName, own: dict[Node, Tensor]
     ) -> Handle[dict[Node, Tensor]]:
@@ -158,7 +134,7 @@ class HierarchicalCollectives(Collectives):
         """Each span goes once to each other node, into the memory that all of that node see."""
         cuts, nothing = self.shares(vector.numel()), vector[:0]
         mates = len(self.here) - 1
-        laid_down = sum(cuts[k].stop - cuts[k].start for k in self.handled[self.rank])
+        laid_down = sum(cuts[k].stop - cuts[k].start for k in self.handled)
         self.meter.count_vectors(mates * laid_down, vector.numel() - laid_down)
         send = [vector[cuts[self.rank]] if k in self.partners else nothing for k in range(self.size)]
         receive = [vector[cuts[k]] if k in self.carried else nothing for k in range(self.size)]
@@ -225,13 +201,8 @@ class HierarchicalCollectives(Collectives):
         return self.sums[reduction]
 
     def _count_reduced_here(self, reduction: Reduction) -> None:
-        """Of a reduction, what those of the node read of each other: all parts, over the spans that they handle."""
-        cuts = self.shares(reduction.numel)
-        widths = {k: sum(cuts[j].stop - cuts[j].start for j in self.handled[k]) for k in self.here}
-        parts = {k: reduction.num_bytes(k) for k in self.here}
-        mates = [k for k in self.here if k != self.rank]
-        sent = parts[self.rank] * sum(widths[k] for k in mates)
-        self.meter.count_bytes(sent, widths[self.rank] * sum(parts[k] for k in mates))
+        """Of a reduction, what those of the node read of each other."""
+        self.meter.count_bytes(*self.routes.read_here(self.rank, reduction, self.shares(reduction.numel)))
 
 
 def join_hierarchical(

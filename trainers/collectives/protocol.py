@@ -7,13 +7,15 @@ computation. `waited_s` counts the seconds that `wait()` stood still: it is what
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from trainers.collectives.messages import Lane
+from trainers.collectives.messages import Lane, Messages
+from trainers.collectives.ordered_sum import sum_beside
 from trainers.collectives.reduction import ReducedSpan, Reduction
 from trainers.collectives.reduction_tree import Node, TreeSum
 from trainers.links.encoding import DTYPES, encoded
@@ -190,6 +192,14 @@ class Collectives(ABC):
             return TreeSum(reduction.num_virtual, found)
 
         return Handle(ordered)
+
+    def sum_beside(
+        self, reduction: Reduction, parts: Sequence[Tensor], total: Tensor, bucket: slice
+    ) -> Callable[[Messages], None]:
+        """The sum of one bucket of `parts`, of which `parts` gave the memory, as an exchange for a lane, which may be
+        repeated. It is whole in that bucket of `total`, which `replicated` gave, when the exchange is over."""
+        own = {node: part[bucket] for node, part in zip(reduction.nodes(self.rank), parts, strict=True)}
+        return sum_beside(self.rank, replace(reduction, numel=bucket.stop - bucket.start), own, total[bucket])
 
     def _exchange_parts(
         self, reduction: Reduction, wire: WireName, own: dict[Node, Tensor]

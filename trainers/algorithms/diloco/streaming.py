@@ -14,7 +14,7 @@ from trainers.algorithms.diloco.config import ARRIVING, START, DilocoConfig
 from trainers.algorithms.diloco.outer import OuterStep
 from trainers.algorithms.diloco.turns import Turns
 from trainers.algorithms.local_steps import LocalSteps
-from trainers.collectives.average_beside import AverageBeside
+from trainers.collectives.beside.average import AverageBeside
 from trainers.collectives.lossy.compressed_beside import CompressedSumBeside
 from trainers.links.handle import Handle, done
 from trainers.optim.buffers import Buffers

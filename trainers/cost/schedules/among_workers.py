@@ -17,18 +17,24 @@ def canonical_s(fleet: Fleet, num_bytes: float) -> tuple[Floats, Floats]:
     4.1). Else each sends its parts' pieces to the others, and its 1/W of the result; over several switches whose
     workers share memory, only one vector a switch travels between them.
     """
+    within, by_messages, sent = _canonical_parts(fleet, num_bytes)
+    return within + by_messages, sent
+
+
+def _canonical_parts(fleet: Fleet, num_bytes: float) -> tuple[Floats, Floats, Floats]:
+    """The same; of the seconds, first those in which memory is read, then those of messages."""
     w = fleet.workers.astype(float)
     everybody, own = shipped_vectors(fleet.virtual, fleet.workers)
     if not fleet.memory_is_shared:
         sent = (w - 1) / w * num_bytes * (own + 1)
-        return _if_several(w, fleet.lane().seconds(2 * (w - 1), sent)), sent
+        return np.zeros(len(w)), _if_several(w, fleet.lane().seconds(2 * (w - 1), sent)), sent
     read = np.maximum(everybody - own, 0) / w * num_bytes
     within = _if_several(fleet.most, fleet.inside_lane().seconds(2.0, read))
     nodes = fleet.nodes.astype(float)
     parts, _ = shipped_vectors(np.maximum(fleet.virtual, fleet.nodes), fleet.nodes)
     sent = (nodes - 1) / nodes * num_bytes * (parts / nodes + 1)
     between = _if_several(nodes, fleet.between_lane().seconds(2 * (nodes - 1), sent))
-    return within + between, np.where(nodes > 1, sent, read)
+    return within, between, np.where(nodes > 1, sent, read)
 
 
 def canonical(name: str, fleet: Fleet, num_bytes: float, every: Floats | float = 1.0) -> Exchange:
@@ -38,20 +44,20 @@ def canonical(name: str, fleet: Fleet, num_bytes: float, every: Floats | float =
 
 
 def canonical_beside(name: str, fleet: Fleet, work: Workload, backward_s: Floats) -> Exchange:
-    """The same of the gradients of a step, each bucket from when the backward pass completes it, where each worker
-    sends to each. Several workers of a node wait for each other first, and hide nothing.
+    """The same of the gradients of a step, each bucket from when the backward pass completes it. Messages are hidden;
+    what is read within a switch takes the processors that compute.
 
     backward_s: (C,) of the last minibatch.
     """
-    whole, sent = canonical_s(fleet, work.num_bytes)
-    hidden, least = np.zeros(len(whole)), np.array([ordered_bucket_bytes(int(count)) for count in fleet.workers])
-    for bucket_bytes in np.unique(least[fleet.each_to_each]):
+    within, messages, sent = _canonical_parts(fleet, work.num_bytes)
+    hidden, least = np.zeros(len(messages)), np.array([ordered_bucket_bytes(int(count)) for count in fleet.workers])
+    for bucket_bytes in np.unique(least):
         sizes, ready, _ = buckets_of(work, int(bucket_bytes))
-        seconds = np.stack([canonical_s(fleet, size)[0] for size in sizes])
+        seconds = np.stack([_canonical_parts(fleet, size)[1] for size in sizes])
         _, ends = through_lanes(ready[:, None] * backward_s[None, :], seconds, IN_FLIGHT)
-        seen = np.clip(ends.max(axis=0) - backward_s, 0.0, whole)
-        hidden = np.where(fleet.each_to_each & (least == bucket_bytes), whole - seen, hidden)
-    return Exchange(name, whole, hidden, sent)
+        seen = np.clip(ends.max(axis=0) - backward_s, 0.0, messages)
+        hidden = np.where(least == bucket_bytes, messages - seen, hidden)
+    return Exchange(name, within + messages, hidden, sent)
 
 
 def broadcast_s(fleet: Fleet, num_bytes: float) -> Floats:

@@ -14,12 +14,16 @@ ADDED = 2 * READ + WRITTEN
 COPIED = 1.0
 
 
-def copies_of_sum(fleet: Fleet) -> Floats:
+def copies_of_sum(fleet: Fleet, beside: bool = False) -> Floats:
     """Of a canonical sum by messages, after which each worker updates all parameters: its share is added up where the
     whole sum is gathered. Where a switch's workers share memory, its own share is copied to where the others' arrive,
-    and the sum to where it is gathered. Through one shared memory an update reads the parts where they lie. (C,)."""
+    and the sum to where it is gathered; or, of sums that travel beside the passes, what the switch has for others is
+    added up before it is sent. Through one shared memory an update reads the parts where they lie. (C,)."""
     everybody, _ = shipped_vectors(fleet.virtual, fleet.workers)
-    found = (READ * everybody + WRITTEN + np.where(fleet.each_to_each, 0.0, 2 * COPIED)) / fleet.workers
+    joined = (READ * fleet.most + WRITTEN) * (1 / fleet.most - 1 / fleet.workers)
+    extra = joined if beside else 2 * COPIED / fleet.workers
+    is_composed = fleet.memory_is_shared & (fleet.nodes > 1) & (fleet.most > 1)
+    found = (READ * everybody + WRITTEN) / fleet.workers + np.where(is_composed, extra, 0.0)
     return _if_several(fleet, np.where(_sees_all(fleet), 0.0, found))
 
 

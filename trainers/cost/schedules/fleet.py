@@ -63,14 +63,6 @@ class Fleet:
         return found
 
     @property
-    def each_to_each(self) -> Bools:
-        """Whether each worker sends messages to each other one: several that share memory send for their switch."""
-        found: Bools = (
-            (self.nodes > 1) & (self.most == 1) if self.memory_is_shared else np.full(len(self.workers), True)
-        )
-        return found
-
-    @property
     def minibatches(self) -> Ints:
         """Of the worker that has most of a synchronous step's."""
         return -(-self.virtual // self.workers)

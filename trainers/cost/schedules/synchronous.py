@@ -70,11 +70,12 @@ def sync_step(spec: TrainSpec, config: SyncConfig, work: Workload, pace: Pace, f
         return synchronous(fleet, pace, spec.batch.per_worker, (found,), pace.update_s * np.ones(len(fleet.workers)))
     on_gpus, backward_s = spec.workers.gpus > 0, pace.backward_s * fleet.crowding
     if config.reduction == "canonical":
+        waits = on_gpus or config.noise_scale
         found = canonical_beside("gradients", fleet, work, backward_s)
-        if on_gpus or config.noise_scale:
+        if waits:
             found = canonical("gradients", fleet, work.num_bytes)
         missed = missed_s(fleet.moving_s(found.sent_bytes), found.total_s, found.hidden_s) / fleet.crowding
-        updates = missed + pace.update_s * updated(fleet) + pace.copy_s * copies_of_sum(fleet)
+        updates = missed + pace.update_s * updated(fleet) + pace.copy_s * copies_of_sum(fleet, beside=not waits)
     else:
         by_library = config.all_reduce == "library" or (on_gpus and not config.all_reduce)
         is_open = left_open(config, work, fleet, on_gpus) * fleet.crowding

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trainers.collectives.ordered_sum import sum_beside
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import Node, Scratch, sum_leaves
-from trainers.collectives.sum_beside import SumBeside
 from trainers.links.handle import Handle
 
 
@@ -36,7 +36,7 @@ class AverageBeside:
         def mean(mine: Tensor) -> None:
             mine.div_(weight)
 
-        exchange = SumBeside(self.collectives.rank, reduction, own, made, mean)
+        exchange = sum_beside(self.collectives.rank, reduction, own, made, mean)
         over = self.lane.begin(exchange)
 
         def finish() -> Tensor:

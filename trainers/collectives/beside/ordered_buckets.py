@@ -10,7 +10,6 @@ from trainers.collectives.bucketed import gathered
 from trainers.collectives.buckets import IN_FLIGHT, Bucket, ordered_bucket_bytes
 from trainers.collectives.protocol import Collectives
 from trainers.collectives.reduction import Reduction
-from trainers.collectives.sum_beside import SumBeside
 from trainers.links.handle import Handle
 
 
@@ -27,18 +26,18 @@ class OrderedBuckets:
         total: Tensor,
         parameters: Sequence[Bucket],
     ) -> None:
-        """parts: (P,) each, from which the sums are made; a bucket of them may be written to again after `finish`.
-        total: (P,) where these come to lie. parameters: one by one, in the order of the vector."""
+        """
+        Args:
+            collectives: Of the workers.
+            reduction: What is added.
+            parts: (P,) each, which `Collectives.parts` gave; a bucket of them may be written to again after `finish`.
+            total: (P,), which `Collectives.replicated` gave, where the sums come to lie.
+            parameters: One by one, in the order of the vector.
+        """
         self.total = total
         self.buckets = gathered(parameters, ordered_bucket_bytes(collectives.size))
-        nodes = reduction.nodes(collectives.rank)
         self.sums = {
-            span.start: SumBeside(
-                collectives.rank,
-                Reduction(reduction.num_virtual, reduction.size, span.stop - span.start, reduction.wire),
-                {node: part[span] for node, part in zip(nodes, parts, strict=True)},
-                total[span],
-            )
+            span.start: collectives.sum_beside(reduction, parts, total, span)
             for span in (bucket.span for bucket in self.buckets)
         }
         self.lanes = [collectives.lane(index) for index in range(IN_FLIGHT)]

@@ -1,0 +1,1 @@
+"""Sums and averages that are made beside the caller, on lanes."""
