@@ -6,10 +6,14 @@ SOURCES := trainers service api deploy tests benchmarks
 # Of pytest. Tests with a Ray wait as often as they compute, so that four keep two cores busy.
 PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
+# A quarter of the tests, for which `make test` does not wait: each algorithm with each of its options, and the largest
+# tables and pictures.
+VARIANTS := $(addprefix tests/equivalence/, columns compress connect local recipe spatial) tests/test_switching.py \
+	tests/service/scaling tests/service/tracking tests/benchmarks/test_plan.py
 
 export PYTHONDONTWRITEBYTECODE = # the tests start hundreds of processes, and each would compile all that it imports
 
-.PHONY: demo test test-page test-faults test-long test-all fuzz check types style docs bench bench-quick soak clean
+.PHONY: demo test test-variants test-page test-faults test-long test-all fuzz check types style docs bench bench-quick soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=")'
@@ -21,7 +25,10 @@ demo: $(READY)
 	$(BIN)/millrace run examples/digits-downpour.yaml
 
 test: $(READY)
-	$(PYTEST) -m "not slow and not long and not page"
+	$(PYTEST) -m "not slow and not long and not page" $(addprefix --ignore=,$(VARIANTS))
+
+test-variants: $(READY) # CI runs these
+	$(PYTEST) -m "not slow and not long and not page" $(VARIANTS)
 
 test-page: $(READY) # the page in Chromium, which one process drives; CI runs these
 	$(BIN)/python -m pytest -m "not slow and not long" tests/api/page

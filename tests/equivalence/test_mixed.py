@@ -100,7 +100,11 @@ def test_the_shards_get_one_gth_of_downpours_bytes(group: int) -> None:
 def test_groups_follow_the_nodes() -> None:
     algorithm = spec(5).algorithm
     assert algorithm.groups(["a", "b", "a", "b", "b"]) == [[0, 2], [1, 3, 4]]
-    assert spec(4, {"group": 2}).algorithm.groups(["a", "b", "a", "b"]) == [[0, 1], [2, 3]]
+    in_twos = spec(4, {"group": 2}).algorithm.groups
+    assert in_twos(["a"] * 4) == [[0, 1], [2, 3]]
+    assert in_twos(["a", "b", "a", "b"]) == [[0, 2], [1, 3]]
+    assert in_twos(["a", "b", "b", "b", "a", "a"]) == [[0, 4], [1, 2], [5, 3]]  # two are left over, of two nodes
+    assert in_twos(["a", "b"]) == [[0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ class MixedConfig(AlgorithmConfig):
     """The name of the algorithm in a spec."""
 
     group: int | Literal["node"] = "node"
-    """g: workers per group, which must divide `workers.count`; `node`: the workers of each node form a group."""
+    """g: workers per group, which must divide `workers.count`, of one node as far as there are so many on it; `node`:
+    the workers of each node form a group."""
 
     num_fetch: int = Field(default=1, ge=1, le=10_000)
     """Steps of a group between two fetches; in between it updates its own copy with plain SGD."""
@@ -133,9 +134,13 @@ class MixedConfig(AlgorithmConfig):
             raise self.refused("outer", why)
 
     def groups(self, nodes: Sequence[str]) -> list[list[int]]:
+        here = [[rank for rank, at in enumerate(nodes) if at == node] for node in dict.fromkeys(nodes)]
         if self.group == "node":
-            return [[rank for rank, at in enumerate(nodes) if at == node] for node in dict.fromkeys(nodes)]
-        return [list(range(first, first + self.group)) for first in range(0, len(nodes), self.group)]
+            return here
+        size, whole = self.group, [len(ranks) - len(ranks) % self.group for ranks in here]
+        groups = [ranks[at : at + size] for ranks, end in zip(here, whole, strict=True) for at in range(0, end, size)]
+        left = [rank for ranks, end in zip(here, whole, strict=True) for rank in ranks[end:]]
+        return groups + [left[at : at + size] for at in range(0, len(left), size)]
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.
