@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everyone is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], choices=[2, 3, 4], help="numbers of nodes")
-    parser.add_argument("--per-node", type=int, default=1, help="workers of each node (default 1)")
+    parser.add_argument(
+        "--per-node", type=int, default=1, choices=[1, 2, 3, 4], help="workers of each node (default 1)"
+    )
     parser.add_argument(
         "--mbit", type=float, nargs="+", default=[100.0, 1000.0, 10000.0], help="rates of the links, Mbit/s"
     )

@@ -45,8 +45,7 @@ class HierarchicalCollectives(Collectives):
         self.node = self.nodes[self.rank]
         self.routes = Routes(self.nodes)
         self.here = self.routes.on(self.node)
-        self.handled, self.partners = self.routes.handled(self.rank), self.routes.partners(self.rank)
-        self.carried = self.handled[1:]
+        self.carried, self.partners = self.routes.handled(self.rank)[1:], self.routes.partners(self.rank)
         self.sums: dict[Reduction, list[list[Node]]] = {}  # of each node
         self.sums_beside = between.sums_beside
         inside.meter = between.meter
@@ -133,9 +132,7 @@ class HierarchicalCollectives(Collectives):
     def all_gather(self, vector: Tensor, signal: int = 0) -> Handle[int]:
         """Each span goes once to each other node, into the memory that all of that node see."""
         cuts, nothing = self.shares(vector.numel()), vector[:0]
-        mates = len(self.here) - 1
-        laid_down = sum(cuts[k].stop - cuts[k].start for k in self.handled)
-        self.meter.count_vectors(mates * laid_down, vector.numel() - laid_down)
+        self.meter.count_vectors(*self.routes.laid_down_here(self.rank, cuts))
         send = [vector[cuts[self.rank]] if k in self.partners else nothing for k in range(self.size)]
         receive = [vector[cuts[k]] if k in self.carried else nothing for k in range(self.size)]
         meeting = self.inside.appoint()

@@ -48,3 +48,10 @@ class Routes:
         widths = {k: sum(cuts[j].stop - cuts[j].start for j in self.handled(k)) for k in (rank, *mates)}
         own, theirs = reduction.num_bytes(rank), sum(reduction.num_bytes(k) for k in mates)
         return own * sum(widths[k] for k in mates), theirs * widths[rank]
+
+    def laid_down_here(self, rank: int, cuts: Sequence[slice]) -> tuple[int, int]:
+        """Of a gathering, the elements that a worker lays down for each of the others of its node, and those that they
+        lay down for it."""
+        widths = [cut.stop - cut.start for cut in cuts]
+        mine = sum(widths[k] for k in self.handled(rank))
+        return (len(self.on(self.nodes[rank])) - 1) * mine, sum(widths) - mine

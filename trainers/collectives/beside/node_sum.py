@@ -44,9 +44,8 @@ class NodeSum:
             [made[cut] if k in carried else nothing for k, cut in enumerate(cuts)],
         )
         self.sum = OrderedSum(TreeSum(reduction.num_virtual, parts), made[cuts[rank]], scatter, [gather])
-        laid_down, size = sum(cuts[k].stop - cuts[k].start for k in routes.handled(rank)), made.element_size()
-        read_by, read = routes.read_here(rank, reduction, cuts)
-        self.within = read_by + size * len(self.mates) * laid_down, read + size * (reduction.numel - laid_down)
+        parts_here, sums_here = routes.read_here(rank, reduction, cuts), routes.laid_down_here(rank, cuts)
+        self.within = [a + made.element_size() * b for a, b in zip(parts_here, sums_here, strict=True)]  # bytes
         self.said, self.heard = torch.ones(1), torch.empty(reduction.size)
 
     def __call__(self, messages: Messages) -> None:
