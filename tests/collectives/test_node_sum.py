@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.collectives.test_hierarchical import LAYOUTS, run
-from tests.contracts.test_ordered_buckets import NUMEL, PARAMETERS, lay_down, leaf
+from tests.contracts.test_ordered_buckets import NUMEL, PARAMETERS, leaf, summed
 from trainers.collectives.beside.ordered_buckets import OrderedBuckets
 from trainers.collectives.buckets import Bucket
 from trainers.collectives.protocol import Collectives
@@ -35,14 +35,8 @@ def test_they_have_the_bits_of_the_whole_sum(
     two steps but those of a node, as an algorithm does that writes the next version of the parameters."""
 
     def body(collectives: Collectives) -> list[Tensor]:
-        reduction, found = Reduction(num_virtual, len(nodes), NUMEL, wire), list[Tensor]()
-        parts, total = collectives.parts(reduction), collectives.replicated("total", NUMEL)
-        buckets = OrderedBuckets(collectives, reduction, parts, total, PARAMETERS)
-        for step in range(4):
-            lay_down(reduction, collectives.rank, parts, step)
-            for bucket in reversed(buckets.buckets):
-                buckets.begin(bucket.span)
-            buckets.finish()
+        found = list[Tensor]()
+        for total in summed(collectives, Reduction(num_virtual, len(nodes), NUMEL, wire), 4):
             found.append(total.clone())
             collectives.complete().wait()
         return found

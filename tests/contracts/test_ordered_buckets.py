@@ -1,6 +1,6 @@
 """Buckets of a canonical sum: the bits of the whole one on every transport, while other calls go on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from trainers.collectives.reduction import Reduction
 from trainers.collectives.reduction_tree import depth, sum_leaves
 from trainers.errors import PeerLost
 from trainers.links.encoding import DTYPES
+from trainers.links.handle import Handle, done
 from trainers.links.names import WireName
 
 NUMEL = 400
@@ -45,21 +46,29 @@ def lay_down(reduction: Reduction, rank: int, parts: list[Tensor], step: int) ->
         part.copy_(buffers[0])
 
 
+def summed(
+    collectives: Collectives, reduction: Reduction, steps: int, during: Callable[[], Handle[int]] = lambda: done(0)
+) -> Iterator[Tensor]:
+    """The sum of each step, which the next one overwrites. during: What is done while buckets travel."""
+    parts, total = collectives.parts(reduction), collectives.replicated("total", NUMEL)
+    buckets = OrderedBuckets(collectives, reduction, parts, total, PARAMETERS)
+    for step in range(steps):
+        lay_down(reduction, collectives.rank, parts, step)
+        for bucket in reversed(buckets.buckets):
+            buckets.begin(bucket.span)
+        during().wait()
+        buckets.finish()
+        yield total
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_they_have_the_bits_of_the_whole_sum(groups: Groups, size: int, wire: WireName) -> None:
     """Of 5 virtual workers, step after step in the same memory; of one bucket some workers have nothing to add up."""
 
     def body(collectives: Collectives) -> list[Tensor]:
-        reduction, found = Reduction(5, size, NUMEL, wire), list[Tensor]()
-        parts, total = collectives.parts(reduction), collectives.replicated("total", NUMEL)
-        buckets = OrderedBuckets(collectives, reduction, parts, total, PARAMETERS)
-        for step in range(3):
-            lay_down(reduction, collectives.rank, parts, step)
-            for bucket in reversed(buckets.buckets):
-                buckets.begin(bucket.span)
-            collectives.barrier().wait()
-            buckets.finish()
+        found = list[Tensor]()
+        for total in summed(collectives, Reduction(5, size, NUMEL, wire), 3, during=collectives.barrier):
             found.append(total.clone())
             collectives.barrier().wait()  # the others may still be reading my parts
         return found
