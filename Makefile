@@ -77,6 +77,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.steps.start --report
 	$(BIN)/python -m benchmarks.steps.cores --report
 	$(BIN)/python -m benchmarks.costs --report
+	$(BIN)/python -m benchmarks.scale --report
+	$(BIN)/python -m benchmarks.predictions --minutes 120 --report
 	$(BIN)/python -m benchmarks.plan --report
 	$(BIN)/python -m benchmarks.photographs --report
 	$(BIN)/python -m benchmarks.benefits --report

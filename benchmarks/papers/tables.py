@@ -224,9 +224,7 @@ def paper_2() -> PaperTable:
         tuple(rows),
         1e-6,
         constants=("exact: Erlang's loss formula",),
-        remarks=(
-            "This is one formula against another. Against real shards with workers that sleep it is not measured yet.",
-        ),
+        remarks=("This is one formula against another; real shards with workers that sleep are at the end.",),
     )
 
 

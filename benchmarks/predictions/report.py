@@ -164,10 +164,23 @@ class Comparison:
         worst = max((answer.regret for answer in self.answers), default=0.0)
         yield "regret where it is not", f"{REGRET:.0%}", f"at most {worst:.1%}", worst <= REGRET
 
-    @property
-    def is_met(self) -> bool:
-        """All bounds."""
-        return all(met for *_, met in self.verdicts)
+    def tables(self, level: int = 2) -> list[str]:
+        """The bounds, each job, and each question, under headings of a level; there is at least one row."""
+        return [
+            as_table(("what", "bound", "found", "verdict"), [
+                (what, bound, found, "met" if met else "**missed**") for what, bound, found, met in self.verdicts
+            ]),
+            f"{'#' * level} Predicted and measured",
+            as_table(
+                ("job", "transport", "links", "measured", "its spread", "predicted", "nine of ten", "error", ""),
+                [_cells(row) for row in self.rows],
+            ),
+            f"{'#' * level} The fastest of some",
+            as_table(
+                ("links", "question", "named", "fastest", "regret"),
+                [answer.cells for answer in self.answers],
+            ),
+        ]  # fmt: skip
 
     def markdown(self) -> str:
         """All of it; there is at least one row."""
@@ -182,20 +195,8 @@ class Comparison:
             "bucket on each link. Rates are examples a second, and errors the median over the runs of a job. Where "
             "that is above the bound for nine in ten, the last column tells whether the runs differ by more than the "
             "bound, each against its own prediction.",
-            as_table(("what", "bound", "found", "verdict"), [
-                (what, bound, found, "met" if met else "**missed**") for what, bound, found, met in self.verdicts
-            ]),
-            "## Predicted and measured",
-            as_table(
-                ("job", "transport", "links", "measured", "its spread", "predicted", "nine of ten", "error", ""),
-                [_cells(row) for row in self.rows],
-            ),
-            "## The fastest of some",
-            as_table(
-                ("links", "question", "named", "fastest", "regret"),
-                [answer.cells for answer in self.answers],
-            ),
-        ]  # fmt: skip
+            *self.tables(),
+        ]
         measured = {row.case.key for row in self.rows}
         failed = [record for record in self.ledger.records("failed") if record["case"] not in measured]
         if failed:

@@ -41,7 +41,7 @@ COSTS = (
 )  # fmt: skip
 
 
-def rate_rows(report: Report) -> list[tuple[str, ...]]:
+def rate_rows(figures: Sequence[Figures]) -> list[tuple[str, ...]]:
     """A line a number of workers."""
     return [
         (
@@ -49,7 +49,7 @@ def rate_rows(report: Report) -> list[tuple[str, ...]]:
             TARGET.verdict(Spread((each.ratio,))), f"{each.start_s:.1f}",
             *map(_s, (each.death_s, each.back_s, each.leave_s)),
         )
-        for each in report.figures
+        for each in figures
     ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def markdown(report: Report) -> str:
                 *([said] if said else []),
                 as_bullets(settings),
                 f"## {TARGET.name}, {TARGET.kind} {TARGET.bound:g}",
-                as_table(RATES, rate_rows(report)),
+                as_table(RATES, rate_rows(report.figures)),
                 "## What a step costs",
                 as_table(COSTS, cost_rows(report)),
                 growth(report.figures),

@@ -1,10 +1,17 @@
 """The cost model against what the papers print, as `benchmarks.plan` reports it."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
+from benchmarks import plan
+from benchmarks.measurement import machine
 from benchmarks.papers.parameter_servers import paper_3
 from benchmarks.papers.tables import PaperTable, Row, paper_1, paper_2, paper_4
 from benchmarks.plan import markdown
+from tests.benchmarks.test_scale import FIGURES
 
 
 def test_paper_2_is_exact_and_paper_3_as_far_off_as_the_report_says() -> None:
@@ -29,3 +36,18 @@ def test_a_missed_bound_is_said() -> None:
     assert "**missed**: at most 4%, and it is 50.0%; a median of 2%, and it is 25.0%" in text
     assert "| a | 1 | 1.5 | +50.0% | c |" in text
     assert "at most 1 s: **missed**" in text
+
+
+def test_the_newest_runs_and_shards_of_such_a_processor_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "RESULTS", tmp_path)
+    assert "has measured none here" in plan.runs()[1]
+    assert "has measured none here" in plan.shards()[1]
+    for day, steps in (("2026-11-02", 2.45), ("2026-11-01", 2.0)):
+        figures = asdict(FIGURES) | {"steps_per_s": steps}
+        (tmp_path / f"{day}-scale-{machine.maker()}.json").write_text(json.dumps([figures]))
+    (tmp_path / "2026-11-03-scale-other.json").write_text("[]")
+    _, about, table = plan.shards()
+    assert "[its own report](2026-11-02-scale-" in about
+    assert "| 8 | 2.45 | 2.50 | 0.980 | met |" in table

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import plan
 from benchmarks.links import namespaces
+from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone
-from benchmarks.predictions.__main__ import INCOMPLETE, main
+from benchmarks.predictions.__main__ import main
 from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of
 from benchmarks.predictions.ledger import Ledger
 from benchmarks.predictions.measuring import Times, measure_place, rate_of
@@ -87,7 +89,7 @@ def test_predictions_are_held_against_runs_and_the_fastest_is_named(ledger: Ledg
     assert all(verdicts.values())
     measured(exact, slowest, *[100 * rate for rate in [predicted[slowest]] * 9])
     worse = Comparison(exact)
-    assert not worse.is_met
+    assert not all(met for *_, met in worse.verdicts)
     assert max(answer.regret for answer in worse.answers) > 0.03
     text = worse.markdown()
     assert "| regret where it is not | 3% |" in text
@@ -157,6 +159,15 @@ def test_a_rate_is_the_line_through_all_reports() -> None:
 
 def test_without_runs_it_says_what_is_missing(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     measured(ledger, next(cases_of(ONE)), 100.0)
-    assert main(["--ledger", str(ledger.path), "--no-runs", "--report"]) == INCOMPLETE
+    assert main(["--ledger", str(ledger.path), "--no-runs", "--report"]) == 1
     assert "measurements are missing: run the same command again" in capsys.readouterr().out
     assert "# The cost model against runs" in ledger.path.with_suffix(".md").read_text()
+
+
+def test_the_report_of_plans_has_the_newest_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(ledger, next(cases_of(ONE)), 100.0)
+    ledger.path.rename(ledger.path.with_name(f"2026-11-02-predictions-{machine.maker()}.jsonl"))
+    monkeypatch.setattr(plan, "RESULTS", ledger.path.parent)
+    text = "\n".join(plan.runs())
+    assert f"[its own report](2026-11-02-predictions-{machine.maker()}.md), on p." in text
+    assert "| sync | auto | one node | 100 |" in text
