@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -84,6 +84,11 @@ def look_at(process: ProcessId) -> ProcessState | None:
                 is_stopped = found.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
                 return ProcessState(is_stopped, times.user + times.system + waited_for_cores_s(process.pid))
     return None
+
+
+def look_at_all(processes: Sequence[ProcessId]) -> list[ProcessState | None]:
+    """Likewise of each of several."""
+    return [look_at(process) for process in processes]
 
 
 def waited_for_cores_s(pid: int) -> float:

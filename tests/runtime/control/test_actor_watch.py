@@ -1,19 +1,22 @@
 """Whom the watch ends, and what it leaves for the log. Without Ray."""
 
 import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.runtime.control.fakes import FakeLog, prepared
 from tests.runtime.runs import spec
-from trainers.elastic.heartbeat import DEAF_S, Heartbeat, HeartbeatHistory
+from trainers.elastic.heartbeat import DEAF_S, SILENCE_S, Heartbeat, HeartbeatHistory
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control import actor_watch
 from trainers.runtime.control.actor_watch import ActorWatch, WatchedActor
 from trainers.runtime.control.onlookers.usage import UsageLog
-from trainers.runtime.processes import ProcessId
+from trainers.runtime.processes import ProcessId, ProcessState
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
@@ -49,8 +52,10 @@ def test_a_long_start_names_who_does_something_and_not_who_waits_for_it() -> Non
     assert watch.what_is_awaited() is None
 
 
-def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray starts as many at a time as the machine has cores: of 256 actors the last begin minutes later."""
+@pytest.mark.parametrize("says_so", [False, True])
+def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pytest.MonkeyPatch, says_so: bool) -> None:
+    """Ray starts as many at a time as the machine has cores: of 256 actors the last begin minutes later. says_so: The
+    process has answered where it is, and no heartbeat yet; else Ray was asked for it."""
     ended: list[Any] = []
     process = ProcessId("a", 7, 1.0)
     monkeypatch.setattr(actor_watch, "do_on", lambda *arguments: ended.append(arguments))
@@ -58,16 +63,77 @@ def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pyte
     monkeypatch.setattr(actor_watch, "ask_on", lambda node, function, *arguments: process)
     watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print, UsageLog(FakeLog())), 2 * DEAF_S
     watch.clock.read = lambda: now_s  # type: ignore[method-assign]
-    one = WatchedActor("actor", "", HeartbeatHistory(0.0, 0.0), looking=None)
-    asyncio.run(watch._find(one))
+    one = WatchedActor(Starting(process), "", HeartbeatHistory(0.0, 0.0))
+    asyncio.run(soon_over(watch._ask(one, process) if says_so else watch._find(one)))
     assert one.process == process
-    monkeypatch.setattr(watch, "_look", lambda *_: asyncio.sleep(0))
-
-    async def judge() -> None:
-        watch._judge(one)
-
-    asyncio.run(judge())
+    watch._judge(one)
     assert (one.fault, ended) == (None, [])
     now_s += DEAF_S
-    asyncio.run(judge())
+    watch._judge(one)
     assert one.fault == f"did not answer for {3 * DEAF_S:.1f} s, nor use CPU time"
+
+
+async def soon_over(asked: Coroutine[Any, Any, None]) -> None:
+    """Begin it, and stop where it waits for ever."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asked, 0.5)
+
+
+class Starting:
+    """An actor that has said where it is, and nothing else."""
+
+    def __init__(self, process: ProcessId) -> None:
+        told, never = asyncio.Future[ProcessId], asyncio.Future[Heartbeat]
+        self.process, self.beat = Method(told, process), Method(never)
+
+
+class Method:
+    """Of an actor; it answers with a value, if there is one."""
+
+    def __init__(self, kind: type[asyncio.Future[Any]], *answer: Any) -> None:
+        self.kind, self.answer = kind, answer
+
+    def options(self, **_: Any) -> "Method":
+        return self
+
+    def remote(self, *_: Any) -> "asyncio.Future[Any]":
+        future = self.kind()
+        for answer in self.answer:
+            future.set_result(answer)
+        return future
+
+
+def test_a_node_is_asked_once_about_all_of_its_silent_actors_and_again_when_it_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """256 actors of a machine that is too busy to answer, and threads for a handful of questions."""
+    asked: list[tuple[str, list[int]]] = []
+    go_on = threading.Event()
+
+    def ask(node: str, function: Any, processes: list[ProcessId]) -> list[ProcessState | None]:
+        asked.append((node, [process.pid for process in processes]))
+        go_on.wait(60)
+        return [None if process.pid == 8 else ProcessState(False, float(now_s)) for process in processes]
+
+    monkeypatch.setattr(actor_watch, "ask_on", ask)
+    watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print, UsageLog(FakeLog())), 2 * SILENCE_S
+    watch.clock.read = lambda: now_s  # type: ignore[method-assign]
+    for pid, node, heard_s in ((7, "a", 0.0), (8, "a", 0.0), (9, "a", now_s), (10, "b", 0.0)):
+        history = HeartbeatHistory(heard_s, heard_s)
+        watch.watched[pid] = WatchedActor(pid, "", history, process=ProcessId(node, pid, 1.0))
+
+    async def look() -> None:
+        watch._look_at_the_silent()
+        watch._look_at_the_silent()
+        go_on.set()
+        await asyncio.gather(*watch.looking.values())
+
+    asyncio.run(look())
+    assert sorted(asked) == [("a", [7, 8]), ("b", [10])]
+    assert {pid: one.history.seen for pid, one in watch.watched.items()} == {
+        7: (now_s, now_s), 8: None, 9: None, 10: (now_s, now_s)
+    }  # fmt: skip
+    now_s += 1.0
+    asyncio.run(look())
+    assert sorted(asked[2:]) == [("a", [7, 8]), ("b", [10])]
+    assert {pid: one.history.busy_s for pid, one in watch.watched.items()} == {7: now_s, 8: 0.0, 9: 0.0, 10: now_s}

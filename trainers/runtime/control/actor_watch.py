@@ -4,6 +4,7 @@ An actor that does not answer is looked at from outside: what it does, the syste
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from trainers.runtime.actor_handles import CONTROL, WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.nodes import ask_on, do_on, process_of
-from trainers.runtime.processes import ProcessId, kill, look_at, process_numbered, this_process
+from trainers.runtime.processes import ProcessId, kill, look_at_all, process_numbered, this_process
 
 FIRST_BEAT_S = 0.1
 """Before the second question; each pause is twice as long as the one before, up to a heartbeat's."""
@@ -42,7 +43,7 @@ class WatchedActor:
     fault: str | None = None
     """Why it was ended."""
     asking: asyncio.Task[None] | None = field(default=None, repr=False)
-    looking: asyncio.Task[None] | None = field(default=None, repr=False)
+    finding: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
 class ActorWatch:
@@ -57,6 +58,7 @@ class ActorWatch:
         self.read_within_s = pool.spec.data.timeout_s
         self.apart_s = pool.spec.algorithm.traits.apart_s
         self.watched: dict[Any, WatchedActor] = {}  # by the actor's handle
+        self.looking: dict[str, asyncio.Task[None]] = {}  # by the node that is asked
         # Workers and shards of an earlier coordinator, before the pool has them.
         self.survivors: tuple[list[WorkerHandle], list[Any]] = ([], [])
 
@@ -70,6 +72,7 @@ class ActorWatch:
                 self._judge(one)
                 if one.asking is None:
                     one.asking = asyncio.create_task(self._ask(one, here))
+            self._look_at_the_silent()
             self.usage.look()
             await asyncio.sleep(pause_s)
             pause_s = min(BEAT_S, 2 * pause_s)
@@ -130,7 +133,7 @@ class ActorWatch:
         actors |= {worker.actor: (worker.name, worker) for worker in [*workers, *self.pool.workers]}
         for gone in self.watched.keys() - actors.keys():
             one = self.watched.pop(gone)
-            _cancel([one.asking, one.looking])
+            _cancel([one.asking, one.finding])
         for actor, (name, worker) in actors.items():
             if actor not in self.watched:
                 self.watched[actor] = WatchedActor(actor, name, HeartbeatHistory(now_s, now_s), worker)
@@ -140,13 +143,13 @@ class ActorWatch:
         return one.process is not None or any(other.prepared is not None for other in self.pool.workers)
 
     def _judge(self, one: WatchedActor) -> None:
-        """End an actor that hangs; look at the process of one that is silent."""
+        """End an actor that hangs; find the process of one that has not said a word."""
         now_s, process = self.clock.read(), one.process
         if one.fault is not None:
             return
         if process is None:
-            if one.history.is_silent(now_s) and one.looking is None:
-                one.looking = asyncio.create_task(self._find(one))
+            if one.history.is_silent(now_s) and one.finding is None:
+                one.finding = asyncio.create_task(self._find(one))
             return
         one.fault = one.history.fault(now_s, self.read_within_s, max(DEAF_S, self.apart_s))
         if one.fault is not None:
@@ -155,18 +158,21 @@ class ActorWatch:
             else:
                 self.pool.faults[one.actor] = one.fault
             do_on(process.node_id, kill, process)
-        elif one.history.is_silent(now_s) and one.looking is None and not self._waits_for(process.node_id):
-            one.looking = asyncio.create_task(self._look(one, process))
 
-    def _waits_for(self, node: str) -> bool:
-        """Whether a node that may be cut off is asked already: each question keeps a thread until it is back."""
-        looking = (one for one in self.watched.values() if one.looking is not None and one.process is not None)
-        return self.apart_s > 0 and any(one.process.node_id == node for one in looking if one.process)
+    def _look_at_the_silent(self) -> None:
+        """Ask each node about all processes there that are silent: one question at a time, since each keeps a thread
+        until it is back, and a node that is cut off does not answer."""
+        now_s, silent = self.clock.read(), defaultdict[str, list[tuple[WatchedActor, ProcessId]]](list)
+        for one in self.watched.values():
+            if one.process is not None and one.fault is None and one.history.is_silent(now_s):
+                silent[one.process.node_id].append((one, one.process))
+        for node in silent.keys() - self.looking.keys():
+            self.looking[node] = asyncio.create_task(self._look(node, silent[node]))
 
     async def _ask(self, one: WatchedActor, here: ProcessId) -> None:
         with suppress(ray.exceptions.RayError):
             if one.process is None:
-                one.process = await one.actor.process.options(concurrency_group=CONTROL).remote()
+                self._found(one, await one.actor.process.options(concurrency_group=CONTROL).remote())
             beat = await one.actor.beat.options(concurrency_group=CONTROL).remote(here)
             one.history.hear(self.clock.read(), beat)
             if beat.printed is not None:
@@ -175,22 +181,28 @@ class ActorWatch:
                 self.usage.hear(beat.reading)
         one.asking = None
 
-    async def _look(self, one: WatchedActor, process: ProcessId) -> None:
-        with suppress(ray.exceptions.RayError):
-            state = await asyncio.to_thread(ask_on, process.node_id, look_at, process)
-            if state is not None:
-                one.history.see(self.clock.read(), state.is_stopped, state.cpu_s)
-        one.looking = None
+    async def _look(self, node: str, silent: list[tuple[WatchedActor, ProcessId]]) -> None:
+        try:
+            with suppress(ray.exceptions.RayError):
+                states = await asyncio.to_thread(ask_on, node, look_at_all, [process for _, process in silent])
+                for (one, _), state in zip(silent, states or (), strict=False):
+                    if state is not None:
+                        one.history.see(self.clock.read(), state.is_stopped, state.cpu_s)
+        finally:
+            del self.looking[node]
 
     async def _find(self, one: WatchedActor) -> None:
         """Find out from Ray which process an actor is that has not said so: it may be stopped already."""
         with suppress(ray.exceptions.RayError):
             if (where := await asyncio.to_thread(process_of, one.actor)) is not None:
                 node, pid = where
-                one.process = one.process or await asyncio.to_thread(ask_on, node, process_numbered, node, pid)
-                # Ray starts few at a time: what it waited until there was a process is no silence of that.
-                one.history.busy_s = self.clock.read()
-        one.looking = None
+                self._found(one, await asyncio.to_thread(ask_on, node, process_numbered, node, pid))
+        one.finding = None
+
+    def _found(self, one: WatchedActor, process: ProcessId | None) -> None:
+        """Ray starts few at a time: what an actor waited until there was a process is no silence of that."""
+        one.process = one.process or process
+        one.history.busy_s = self.clock.read()
 
     def _activity(self, one: WatchedActor, now_s: float) -> tuple[str, float]:
         """What an actor does, and for how long."""
