@@ -83,7 +83,7 @@ class Network:
         self.numbers = count()
         self.updated_s = 0.0
         self.waking = 0  # the number of the newest alarm; older ones are void
-        self.known: dict[tuple[tuple[Route, int], ...], dict[Route, float]] = {}
+        self.known: dict[tuple[int, ...], tuple[float, ...]] = {}  # rates by how many transfers each route has
 
     def transfer(self, route: Route, units: float) -> Event:
         """Begin a transfer. The event happens when it is through."""
@@ -105,17 +105,18 @@ class Network:
 
     def _share(self) -> None:
         """Give the transfers their rates, and wake up when the first of them is through."""
-        state = tuple((route, len(crowd.marks)) for route, crowd in self.crowds.items() if crowd.marks)
+        state = tuple(len(crowd.marks) for crowd in self.crowds.values())
         rates = self.known.get(state)
         if rates is None:
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
-            rates = self.known[state] = fair_rates(dict(state), self.capacities)
+            found = fair_rates(dict(zip(self.crowds, state, strict=True)), self.capacities)
+            rates = self.known[state] = tuple(found.get(route, 0.0) for route in self.crowds)
         first = float("inf")
-        for route, crowd in self.crowds.items():
-            crowd.rate = rates.get(route, 0.0)
+        for crowd, rate in zip(self.crowds.values(), rates, strict=True):
+            crowd.rate = rate
             if crowd.marks:
-                first = min(first, max(0.0, crowd.marks[0][0] - crowd.flowed) / crowd.rate)
+                first = min(first, max(0.0, crowd.marks[0][0] - crowd.flowed) / rate)
         self.waking += 1
         if first < float("inf"):
             alarm = self.env.timeout(first, self.waking)
