@@ -2,11 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
 import pytest
+import ray
 
 from tests.runtime.control.fakes import FakeLog, prepared
 from tests.runtime.runs import spec
@@ -64,7 +63,7 @@ def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pyte
     watch, now_s = ActorWatch(ActorPool("job", spec(), None, None), print, UsageLog(FakeLog())), 2 * DEAF_S
     watch.clock.read = lambda: now_s  # type: ignore[method-assign]
     one = WatchedActor(Starting(process), "", HeartbeatHistory(0.0, 0.0))
-    asyncio.run(soon_over(watch._ask(one, process) if says_so else watch._find(one)))
+    asyncio.run(watch._ask(one, process) if says_so else watch._find(one))
     assert one.process == process
     watch._judge(one)
     assert (one.fault, ended) == (None, [])
@@ -73,34 +72,26 @@ def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pyte
     assert one.fault == f"did not answer for {3 * DEAF_S:.1f} s, nor use CPU time"
 
 
-async def soon_over(asked: Coroutine[Any, Any, None]) -> None:
-    """Begin it, and stop where it waits for ever."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(asked, 0.5)
-
-
 class Starting:
-    """An actor that has said where it is, and nothing else."""
+    """An actor that says where it is, and cannot be reached again."""
 
     def __init__(self, process: ProcessId) -> None:
-        told, never = asyncio.Future[ProcessId], asyncio.Future[Heartbeat]
-        self.process, self.beat = Method(told, process), Method(never)
+        self.process, self.beat = Method(process), Method(ray.exceptions.RayError("unavailable"))
 
 
 class Method:
-    """Of an actor; it answers with a value, if there is one."""
+    """Of an actor, with what it answers."""
 
-    def __init__(self, kind: type[asyncio.Future[Any]], *answer: Any) -> None:
-        self.kind, self.answer = kind, answer
+    def __init__(self, answer: ProcessId | Exception) -> None:
+        self.answer = answer
 
     def options(self, **_: Any) -> "Method":
         return self
 
-    def remote(self, *_: Any) -> "asyncio.Future[Any]":
-        future = self.kind()
-        for answer in self.answer:
-            future.set_result(answer)
-        return future
+    async def remote(self, *_: Any) -> ProcessId:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
 def test_a_node_is_asked_once_about_all_of_its_silent_actors_and_again_when_it_has_answered(
