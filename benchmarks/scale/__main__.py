@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     sleepers, console = Sleepers(options.think, options.serve), Console()
-    before, found = machine.load(), list[Figures]()
+    before, found, status = machine.load(), list[Figures](), 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console) as progress:
@@ -41,14 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress.advance(task)
     except MeasurementError as error:
         console.print(str(error), style="red", markup=False)
-        return 1
-    text = markdown(Report(sleepers, found, options.seconds, (before, machine.load())))
-    console.print(text, markup=False)
-    if options.report:
-        path = report_path("scale")
-        path.write_text(text)
-        path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
-    return 0
+        status = 1
+    if found:
+        text = markdown(Report(sleepers, found, options.seconds, (before, machine.load())))
+        console.print(text, markup=False)
+        if options.report:
+            path = report_path("scale")
+            path.write_text(text)
+            path.with_suffix(".json").write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
+    return status
 
 
 if __name__ == "__main__":

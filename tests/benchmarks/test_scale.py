@@ -1,10 +1,13 @@
 """Sleeping workers under real shards: a small run counts every step once, and the report judges known figures."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.measurement.processes import MeasurementError
+from benchmarks.scale import __main__ as command
 from benchmarks.scale.report import Report, growth, markdown
 from benchmarks.scale.rig import Figures, cycle_s, slope
 from benchmarks.scale.sleepers import CODE, Sleepers
@@ -58,3 +61,19 @@ def test_a_small_run_makes_every_step_once(tmp_path: Path) -> None:
     assert [(a["trained"], a["lost"], a["duplicated"]) for a in audits] == [(30, 0, 0)] * 2
     steps = [event.data for event in events if event.type == "step"]
     assert sum(steps[-1]["staleness"].values()) == 60
+
+
+def test_what_was_measured_is_reported_although_more_workers_could_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(workers: int, *_: object, **__: object) -> Figures:
+        if workers > 8:
+            raise MeasurementError("the run ended")
+        return FIGURES
+
+    monkeypatch.setattr(command, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(command, "report_path", lambda name: tmp_path / f"{name}.md")
+    assert command.main(["--report"]) == 1
+    assert "| 8 | 2.45 | 2.50 | 0.980 | met |" in (tmp_path / "scale.md").read_text()
+    assert [each["workers"] for each in json.loads((tmp_path / "scale.json").read_text())] == [8]
