@@ -27,6 +27,8 @@ class FailurePolicy:
     on_node: dict[str, int] = field(default_factory=dict)
     """By node: how many workers the run had started when its last counted death there happened. Processes that are
     older than that were there together with the one that died."""
+    shards: set[str] = field(default_factory=set)
+    """That were lost since: what is lost again is not what was there together with the first."""
 
     def progressed(self, examples: int) -> None:
         """So many examples are trained."""
@@ -34,13 +36,16 @@ class FailurePolicy:
             self.furthest = examples
             self.causes.clear()
             self.on_node.clear()
+            self.shards.clear()
             self.attempts = 0
 
     def learned(self, cause: str, better: str) -> None:
         """More is known of why one was lost."""
         self.causes = [better if one == cause else one for one in self.causes]
 
-    def failed(self, cause: str, node: str | None = None, age: int = 0, num_started: int = 0) -> GiveUp | None:
+    def failed(
+        self, cause: str, node: str | None = None, age: int = 0, num_started: int = 0, shard: str = ""
+    ) -> GiveUp | None:
         """A worker or a shard was lost. None: replace it.
 
         Args:
@@ -48,10 +53,13 @@ class FailurePolicy:
             node: Where it was.
             age: How many workers had been started before this process was; of a worker, its number.
             num_started: How many have been started by now.
+            shard: Its name, if it was one: the process that takes its place has the same.
         """
+        is_again = bool(shard) and shard in self.shards
+        self.shards.update([shard] if shard else [])
         self.causes.append(cause)
         if node is not None:
-            if age < self.on_node.get(node, 0):
+            if age < self.on_node.get(node, 0) and not is_again:
                 return None
             self.on_node[node] = num_started
         self.attempts += 1

@@ -162,9 +162,8 @@ class Training:
         why = pool.why_gone(pool.shards[index])
         self._log_fault(f"{pool.job_id}/shard/{index}", why)
         self._ask_why(pool.shards[index], f"shard {index}", why)
-        decision = self.failures.failed(
-            f"shard {index} {why}", pool.shard_nodes[index], pool.shard_ages[index], pool.num_started
-        )
+        name, age = f"shard {index}", pool.shard_ages[index] - 1  # as old as the worker that was started last before it
+        decision = self.failures.failed(f"{name} {why}", pool.shard_nodes[index], age, pool.num_started, name)
         self._fail_if_hopeless(decision)
 
     # -- what follows ----------------------------------------------------------------------------------------------
