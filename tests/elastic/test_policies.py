@@ -58,14 +58,14 @@ def test_all_that_were_on_a_node_together_die_once() -> None:
 
 
 def test_the_shards_of_a_node_die_once_with_it_and_one_that_dies_again_and_again_is_counted() -> None:
-    """Three shards were started when four workers had been, so they are as old as the last of these."""
+    """Three shards were started when four workers had been, as many as when the node goes."""
     policy = FailurePolicy()
     for index in range(3):
-        assert policy.failed(f"shard {index} died", "a", 3, 4, f"shard {index}") is None
+        assert policy.failed(f"shard {index} died", "a", 4, 4, f"shard {index}") is None
     assert policy.failed("worker/1 died", "a", 1, 4) is None
     assert policy.attempts == 1
-    assert policy.failed("shard 1 died", "b", 3, 4, "shard 1") is None
-    assert policy.failed("shard 1 died", "b", 3, 4, "shard 1") is not None
+    assert policy.failed("shard 1 died", "b", 4, 4, "shard 1") is None
+    assert policy.failed("shard 1 died", "b", 4, 4, "shard 1") is not None
 
 
 def test_progress_forgives() -> None:

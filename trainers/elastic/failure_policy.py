@@ -55,8 +55,11 @@ class FailurePolicy:
             num_started: How many have been started by now.
             shard: Its name, if it was one: the process that takes its place has the same.
         """
-        is_again = bool(shard) and shard in self.shards
-        self.shards.update([shard] if shard else [])
+        is_again = False
+        if shard:
+            age -= 1  # it is as old as the worker that was started last before it
+            is_again = shard in self.shards
+            self.shards.add(shard)
         self.causes.append(cause)
         if node is not None:
             if age < self.on_node.get(node, 0) and not is_again:

@@ -162,7 +162,7 @@ class Training:
         why = pool.why_gone(pool.shards[index])
         self._log_fault(f"{pool.job_id}/shard/{index}", why)
         self._ask_why(pool.shards[index], f"shard {index}", why)
-        name, age = f"shard {index}", pool.shard_ages[index] - 1  # as old as the worker that was started last before it
+        name, age = f"shard {index}", pool.shard_ages[index]
         decision = self.failures.failed(f"{name} {why}", pool.shard_nodes[index], age, pool.num_started, name)
         self._fail_if_hopeless(decision)
 
