@@ -109,11 +109,11 @@ def markdown(tables: Sequence[PaperTable], seconds: float, simulated_s: float) -
 def runs() -> list[str]:
     """The newest runs that `benchmarks.predictions` has measured on such a processor, against the model of now."""
     path = newest("predictions", ".jsonl")
-    if path is None:
+    comparison = None if path is None else Comparison(Ledger(path))
+    if path is None or comparison is None or not comparison.rows:
         return ["## Runs on throttled links", "`python -m benchmarks.predictions` has measured none here."]
-    ledger = Ledger(path)
-    about = f"From [its own report]({path.with_suffix('.md').name}), on {ledger.machine['processor']}."
-    return ["## Runs on throttled links", about, *Comparison(ledger).tables(level=3)]
+    about = f"From [its own report]({path.with_suffix('.md').name}), on {comparison.ledger.machine['processor']}."
+    return ["## Runs on throttled links", about, *comparison.tables(level=3)]
 
 
 def shards() -> list[str]:

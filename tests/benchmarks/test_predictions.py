@@ -165,9 +165,10 @@ def test_without_runs_it_says_what_is_missing(ledger: Ledger, capsys: pytest.Cap
 
 
 def test_the_report_of_plans_has_the_newest_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(ledger, next(cases_of(ONE)), 100.0)
-    ledger.path.rename(ledger.path.with_name(f"2026-11-02-predictions-{machine.maker()}.jsonl"))
-    monkeypatch.setattr(plan, "RESULTS", ledger.path.parent)
+    named = Ledger(ledger.path.rename(ledger.path.with_name(f"2026-11-02-predictions-{machine.maker()}.jsonl")))
+    monkeypatch.setattr(plan, "RESULTS", named.path.parent)
+    assert "has measured none here" in plan.runs()[1]  # it was interrupted before the first run
+    measured(named, next(cases_of(ONE)), 100.0)
     text = "\n".join(plan.runs())
     assert f"[its own report](2026-11-02-predictions-{machine.maker()}.md), on p." in text
     assert "| sync | auto | one node | 100 |" in text
