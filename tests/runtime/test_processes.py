@@ -13,7 +13,15 @@ import psutil
 import pytest
 
 from tests.runtime.runs import soon
-from trainers.runtime.processes import ProcessId, kill, kill_if_stopped, look_at, this_process, waited_for_cores_s
+from trainers.runtime.processes import (
+    ProcessId,
+    kill,
+    kill_if_stopped,
+    look_at,
+    process_numbered,
+    this_process,
+    waited_for_cores_s,
+)
 
 
 @pytest.fixture
@@ -24,7 +32,9 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def of(process: subprocess.Popen[bytes]) -> ProcessId:
-    return ProcessId("here", process.pid, psutil.Process(process.pid).create_time())
+    found = process_numbered("here", process.pid)
+    assert found is not None
+    return found
 
 
 def test_this_one_runs_and_uses_cpu_time() -> None:
@@ -49,10 +59,23 @@ def test_one_that_is_stopped_is_killed_and_one_that_runs_is_not(child: subproces
 
 
 def test_a_later_process_with_the_same_number_is_another(child: subprocess.Popen[bytes]) -> None:
-    earlier = replace(of(child), born_s=1.0)
+    earlier = replace(of(child), born=1.0)
     assert look_at(earlier) is None
     kill(earlier)
     assert child.poll() is None
+
+
+def test_one_is_known_again_after_the_clock_was_set(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells when it was booted by the clock as it is now."""
+    process, booted_s = of(child), psutil.boot_time()
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: booted_s + 1)
+    assert psutil.boot_time() == booted_s + 1
+    assert look_at(process) is not None
+    child.send_signal(signal.SIGSTOP)
+    soon(lambda: kill_if_stopped(process))
+    assert child.wait(30) == -signal.SIGKILL
 
 
 def test_one_that_waits_for_a_core_counts_as_one_that_computes() -> None:

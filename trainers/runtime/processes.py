@@ -23,7 +23,8 @@ class ProcessId:
 
     node_id: str
     pid: int
-    born_s: float
+    born: float
+    """As `born` says."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +65,25 @@ def _lead_a_session_if_asked() -> None:
 
 def this_process(node_id: str) -> ProcessId:
     """The process that calls."""
-    return ProcessId(node_id, os.getpid(), psutil.Process().create_time())
+    return ProcessId(node_id, os.getpid(), born(os.getpid()) or 0.0)
 
 
 def process_numbered(node_id: str, pid: int) -> ProcessId | None:
     """The process of this node that has a number now; None if there is none."""
-    with suppress(psutil.Error):
-        return ProcessId(node_id, pid, psutil.Process(pid).create_time())
-    return None
+    birth = born(pid)
+    return None if birth is None else ProcessId(node_id, pid, birth)
 
 
 def look_at(process: ProcessId) -> ProcessState | None:
     """What the system says of a process on this node; None if it is gone."""
+    if born(process.pid) != process.born:
+        return None
     with suppress(psutil.Error):
         found = psutil.Process(process.pid)
-        if found.create_time() == process.born_s:
-            with found.oneshot():
-                times = found.cpu_times()
-                is_stopped = found.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-                return ProcessState(is_stopped, times.user + times.system + waited_for_cores_s(process.pid))
+        with found.oneshot():
+            times = found.cpu_times()
+            is_stopped = found.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+            return ProcessState(is_stopped, times.user + times.system + waited_for_cores_s(process.pid))
     return None
 
 
@@ -103,10 +104,9 @@ def waited_for_cores_s(pid: int) -> float:
 
 def kill(process: ProcessId) -> None:
     """Kill a process on this node by signal, if it is still there: one that hangs or is stopped hears nothing else."""
-    with suppress(psutil.Error):
-        found = psutil.Process(process.pid)
-        if found.create_time() == process.born_s:
-            found.send_signal(signal.SIGKILL)
+    if born(process.pid) == process.born:
+        with suppress(psutil.Error):
+            psutil.Process(process.pid).send_signal(signal.SIGKILL)
 
 
 def kill_if_stopped(process: ProcessId) -> bool:
@@ -132,6 +132,16 @@ def start_ticks(pid: int) -> int | None:
     """When a process of this machine began, in the kernel's ticks; None if it has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[19])
+
+
+def born(pid: int) -> float | None:
+    """When a process of this machine began; None if it has ended. In the kernel's ticks since the machine was booted:
+    by the calendar, as psutil tells it, a process is another one once somebody has set the clock."""
+    if os.path.isdir("/proc"):
+        return start_ticks(pid)
+    with suppress(psutil.Error):
+        return psutil.Process(pid).create_time()
+    return None
 
 
 def descendants(pid: int) -> list[tuple[int, int]]:
