@@ -48,10 +48,10 @@ def test_this_one_runs_and_uses_cpu_time() -> None:
 
 def test_one_that_is_stopped_is_killed_and_one_that_runs_is_not(child: subprocess.Popen[bytes]) -> None:
     process = of(child)
-    assert not kill_if_stopped(process)
+    assert kill_if_stopped(process)
     assert child.poll() is None
     child.send_signal(signal.SIGSTOP)
-    soon(lambda: kill_if_stopped(process))
+    soon(lambda: not kill_if_stopped(process))
     assert child.wait(30) == -signal.SIGKILL
     assert look_at(process) is None
     assert not kill_if_stopped(process)
@@ -74,7 +74,7 @@ def test_one_is_known_again_after_the_clock_was_set(
     assert psutil.boot_time() == booted_s + 1
     assert look_at(process) is not None
     child.send_signal(signal.SIGSTOP)
-    soon(lambda: kill_if_stopped(process))
+    soon(lambda: not kill_if_stopped(process))
     assert child.wait(30) == -signal.SIGKILL
 
 

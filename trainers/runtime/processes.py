@@ -110,12 +110,12 @@ def kill(process: ProcessId) -> None:
 
 
 def kill_if_stopped(process: ProcessId) -> bool:
-    """Kill a process on this node if it is stopped. Whether it was."""
+    """Kill a process on this node if it is stopped. Whether there is one that runs."""
     state = look_at(process)
-    is_stopped = state is not None and state.is_stopped
-    if is_stopped:
+    if state is not None and state.is_stopped:
         kill(process)
-    return is_stopped
+        return False
+    return state is not None
 
 
 def _stat(pid: int) -> list[str] | None:

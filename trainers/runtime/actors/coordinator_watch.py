@@ -16,6 +16,8 @@ from trainers.runtime.processes import ProcessId, kill_if_stopped
 
 LOOK_S = 2.0
 """Between two looks whether the coordinator was heard."""
+RARELY_S = 8 * LOOK_S
+"""The same, at most, after it was found running again and again: hundreds of actors that look are a load themselves."""
 SILENCE_S = 4 * BEAT_S
 """After such a silence an actor looks at the coordinator's process."""
 MISSES = 5
@@ -40,12 +42,15 @@ class CoordinatorWatch:
 
     def run(self) -> None:
         """Returns when there is no coordinator any more, nor will there be."""
+        pause_s = LOOK_S
         while self.misses < MISSES:
-            time.sleep(LOOK_S)
-            if self.clock.read() - self.heard_s < SILENCE_S or self.is_there():
-                self.misses = 0
+            time.sleep(pause_s)
+            if self.clock.read() - self.heard_s < SILENCE_S:
+                self.misses, pause_s = 0, LOOK_S
+            elif self.is_there():
+                self.misses, pause_s = 0, min(2 * pause_s, RARELY_S)
             else:
-                self.misses += 1
+                self.misses, pause_s = self.misses + 1, LOOK_S
 
     def is_there(self) -> bool:
         """Whether there is a coordinator, or will be: Ray knows one that it is starting again. Kills it if it is
@@ -57,6 +62,6 @@ class CoordinatorWatch:
         except Exception:  # Ray itself does not answer: that says nothing about the coordinator
             return True
         with suppress(Exception):  # likewise
-            if self.process is not None and ask_on(self.process.node_id, kill_if_stopped, self.process):
-                self.process = None  # the next one will speak
+            if self.process is not None and ask_on(self.process.node_id, kill_if_stopped, self.process) is False:
+                self.process = None  # it is gone, and the next one will speak: nothing is to be asked of its node now
         return True
