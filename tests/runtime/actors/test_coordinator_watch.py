@@ -1,5 +1,6 @@
 """What an actor does that hears nothing from its coordinator: it looks, and ends only when there is none any more."""
 
+import time
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_coordinator_that_is_found_running_is_looked_at_ever_less_often(
 
     monkeypatch.setattr(ray, "get_actor", Rays(*[None] * 8, ValueError()).get_actor)
     monkeypatch.setattr(coordinator_watch, "LOOK_S", 2.0)
-    monkeypatch.setattr(coordinator_watch.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     node.runs = True
     watch.hear(ProcessId("a", 7, 1.0))
     watch.run()
