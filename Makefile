@@ -89,7 +89,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.page --report
 
 soak: $(READY)
-	$(BIN)/python -m tests.faults.soak 600 20
+	$(BIN)/python -m tests.faults.soak --seconds 600 --every 20
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
