@@ -56,6 +56,8 @@ def fuzz(service: Service, provider: Provider, folder: Path, *options: str, with
 
     It comes with a token of the provider, which no request can end: with one of the service it would shut itself out.
     """
+    # Schemathesis gives the schema 10 s, too, which is made when it is first asked for.
+    service.http.get("/openapi.json", timeout=ANSWERS_WITHIN_S).raise_for_status()
     token = provider.token(groups=["ml-admins"], exp=int(time.time() + within_s + 60))
     options += ("--header", f"Authorization: Bearer {token}")
     command = [ST, "--config-file", str(CONFIG), "run", f"{service.url}/openapi.json", "--no-color"]
