@@ -34,6 +34,7 @@ from tests.runtime.raylets import STATISTICS, same_bits, spec
 from tests.runtime.runs import Watched, left_behind, soon, start
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.nodes import process_of
+from trainers.spec import TrainSpec
 
 WORKERS = 4
 STEP_S = 0.09
@@ -46,7 +47,6 @@ WINDOW_S = 4.0
 
 APART = {"workers": {"count": WORKERS}, "clip": None, "ema": None}
 """Of runs whose workers update parameters by themselves."""
-IN_ROWS = "tests.faults.code.faulty:in_rows"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "sync": {},
     "sync through shards": {"algorithm": {"name": "sync", "form": "parameter_server"}},
@@ -83,11 +83,10 @@ class Soak:
         fields["checkpoint"] = {"every_epochs": 5}  # where a node comes late, a fault may strike the last worker
         fields |= ALGORITHMS[algorithm]
         self.train = spec(self.plan, pause_s=PAUSE_S, **fields)
+        del self.train.model.kwargs["slow_after"]  # it has a goodput
         self.clean = spec(folder / "none", pause_s=0.0, **fields)
-        for one in (self.train, self.clean):
-            del one.model.kwargs["slow_after"]  # it has a goodput
-            if algorithm == "spatial":
-                one.model.name = IN_ROWS
+        if algorithm == "spatial":
+            self.train, self.clean = in_rows(self.train), in_rows(self.clean)
         self.strikes_from_outside = algorithm in TRACED
         self.done: list[str] = []
 
@@ -137,6 +136,13 @@ class Soak:
     def _node_gone(self, _: Watched) -> None:
         self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
         self.nodes.append(self.cluster.add_node(num_cpus=3))
+
+
+def in_rows(train: TrainSpec) -> TrainSpec:
+    """The same of a model whose rows can be divided."""
+    kwargs = {name: train.model.kwargs[name] for name in ("plan", "pause_s")}
+    model = train.model.model_copy(update={"name": "tests.faults.code.faulty:in_rows", "kwargs": kwargs})
+    return train.model_copy(update={"model": model})
 
 
 def soak(folder: Path, seconds: float, every_s: float, seed: int, algorithm: str) -> dict[str, Any]:

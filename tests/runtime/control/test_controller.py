@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.runtime.control.fake_actors import died, ended_by_ray
 from tests.runtime.control.fakes import EXAMPLES, FakeRun, ended, play, small, train_everything
@@ -143,6 +144,24 @@ def test_a_worker_whose_gpu_is_full_is_told_with_what_to_change(tmp_path: Path) 
         lines = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
         assert lines[0] == "frames"
         assert lines[1].startswith("job/worker/1 lacked memory: take a smaller batch.per_worker")
+
+    play(tmp_path, scenario)
+
+
+def test_what_a_worker_raised_is_told_without_colours(tmp_path: Path) -> None:
+    """Ray writes its name for the process in cyan; the log is read in browsers and files as well."""
+    frames = 'Traceback (most recent call last):\n  File "model.py", line 7, in forward\nRuntimeError: struck\n'
+    error = ray.exceptions.RayTaskError("train", frames, RuntimeError("struck"), proctitle="ray::Worker.train")
+    assert "\x1b[36m" in str(error)
+
+    async def scenario(run: FakeRun) -> None:
+        await run.begins()
+        run.actor(1).training.set_exception(error)
+        await run.settle()
+        (line,) = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
+        assert "\x1b" not in line
+        assert line.startswith("ray::Worker.train (pid=")
+        assert line.endswith('File "model.py", line 7, in forward\nRuntimeError: struck')
 
     play(tmp_path, scenario)
 

@@ -1,5 +1,6 @@
 """How a run ends: decided from what happened, without touching anything."""
 
+import re
 import traceback
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ STOPPED_EARLY = "StoppedEarly"
 """The reason of a run that ended because it got no better."""
 LONGEST_FRAMES = 4000
 """Characters of a traceback that go into the log: its end."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""With which Ray writes the process into a traceback; a log is read in browsers and files as well."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def succeeded(epochs: float, why: str | None, is_complete: bool = True) -> RunEn
     return RunEnd(State.SUCCEEDED, "Succeeded", f"trained {epochs:g} epochs")
 
 
-def cause_of(error: Exception) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
     """What an actor raised, rather than what Ray made of it."""
     cause: BaseException = getattr(error, "cause", None) or error
     return cause
@@ -91,8 +94,14 @@ def explanation(error: Exception) -> str | None:
         return str(cause)  # with the last frames of the user's own code
     if isinstance(cause, MillraceError):
         return None
+    return frames_of(error)
+
+
+def frames_of(error: BaseException) -> str:
+    """An error with the frames in which it was raised: the last of them, for the log."""
     is_remote = isinstance(error, ray.exceptions.RayTaskError)
-    return (str(error) if is_remote else "".join(traceback.format_exception(cause)))[-LONGEST_FRAMES:]
+    told = COLOURS.sub("", str(error)) if is_remote else "".join(traceback.format_exception(cause_of(error)))
+    return told[-LONGEST_FRAMES:]
 
 
 def last_word(end: RunEnd, starts_again: bool, was_told_to_stop: bool) -> RunEnd:

@@ -12,7 +12,6 @@ from trainers.elastic.lease_table import Lease
 from trainers.errors import Diverged, WorkerDied
 from trainers.events import State, who_trains
 from trainers.runtime.actor_handles import WorkerHandle
-from trainers.runtime.control.ending import LONGEST_FRAMES
 from trainers.runtime.control.generations import GenerationPlanner
 from trainers.runtime.control.parts import RunParts
 from trainers.runtime.control.run_events import (
@@ -122,7 +121,7 @@ class Training:
         """
         worker, log = event.worker, self.parts.log
         if event.why.startswith("broke"):
-            log.line("error", event.frames[-LONGEST_FRAMES:])
+            log.line("error", event.frames)
         self._log_fault(worker.name, event.why)
         if self.parts.config.is_trial:
             raise WorkerDied(f"{worker.name} {event.why}, and a trial's processes are not replaced")

@@ -13,6 +13,7 @@ from typing import Any
 from trainers.elastic.latest_version import latest_of
 from trainers.errors import MillraceError
 from trainers.runtime.actor_handles import WorkerHandle
+from trainers.runtime.control.ending import frames_of
 from trainers.runtime.control.run_events import EventQueue, GenerationEnded, WorkerLost
 from trainers.runtime.gone import GONE, how
 from trainers.training.messages import GenerationEnd, GenerationStart
@@ -172,7 +173,7 @@ class WorkerGroup:
                 if error is None:
                     endings.append(call.result())
                 elif (fault := _fault(error)) is not None:
-                    self._lose(calls[call], calls[call].fault or fault, str(error))
+                    self._lose(calls[call], calls[call].fault or fault, frames_of(error))
                 else:
                     await _close([calls[other] for other in pending], generation)
                     raise error
