@@ -160,7 +160,7 @@ def test_what_a_worker_raised_is_told_without_colours(tmp_path: Path) -> None:
         await run.settle()
         (line,) = [one["message"] for one in run.log.of("log") if one["level"] == "error"]
         assert "\x1b" not in line
-        assert line.startswith("ray::Worker.train (pid=")
+        assert line.startswith("ray::Worker.train() (pid=")
         assert line.endswith('File "model.py", line 7, in forward\nRuntimeError: struck')
 
     play(tmp_path, scenario)
