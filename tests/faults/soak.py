@@ -58,7 +58,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "diloco": {"algorithm": {"name": "diloco", "average_every": 4}, "optimizer": "adamw", "ema": None},
     "admm": {"algorithm": "admm", "clip": None, "ema": None},
     "hybrid": {"algorithm": "hybrid", "data": DATA, "clip": {"norm": 0.5}},
-    "spatial": {"algorithm": "spatial", "data": DATA, "clip": {"norm": 0.5}},
+    "spatial": {
+        "algorithm": "spatial",
+        "data": DATA,
+        "clip": {"norm": 0.5},
+        "workers": {"count": WORKERS, "virtual": 5, "max": WORKERS},  # 8 rows are enough for four
+    },
 }
 """Their fields of the spec."""
 TRACED = ("hybrid", "spatial")
