@@ -1,5 +1,5 @@
 """`python -m tests.faults.soak`: a run on several raylets, and a fault at random again and again: a worker killed,
-stopped, broken, its node gone, the coordinator killed.
+stopped, broken, its node gone, the coordinator killed, a shard killed.
 
 Ends well when the run has succeeded, every example of every epoch was trained once, and the parameters have the bits of
 an undisturbed run, where the algorithm promises that. Prints one JSON object. A process of its own, because a process
@@ -98,6 +98,8 @@ class Soak:
     def strike(self, watched: Watched) -> None:
         """One fault, whichever it is."""
         faults: list[Callable[[Watched], None]] = [self._kill, self._stop, self._raise, self._headless, self._node_gone]
+        if self.train.algorithm.traits.uses_parameter_server:
+            faults.append(self._shard)
         fault = self.draw.choice(faults)
         self.done.append(fault.__name__.strip("_"))
         print(f"fault {len(self.done)}: {self.done[-1]}", file=sys.stderr, flush=True)
@@ -109,15 +111,15 @@ class Soak:
     def _stop(self, _: Watched) -> None:
         self._signal(signal.SIGSTOP) if self.strikes_from_outside else strike(self.plan, "stop")
 
-    def _signal(self, what: signal.Signals) -> None:
-        """To a worker that Ray knows to live."""
+    def _signal(self, what: signal.Signals, whom: str = "worker") -> None:
+        """To a worker, or shard, that Ray knows to live."""
         pids: list[int] = []
 
         def is_there() -> bool:
             known = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
-            workers = sorted(name for name in known if "/worker/" in name)
+            named = sorted(name for name in known if f"/{whom}/" in name)
             with suppress(ValueError):  # the last one has ended meanwhile
-                found = process_of(ray.get_actor(self.draw.choice(workers), NAMESPACE)) if workers else None
+                found = process_of(ray.get_actor(self.draw.choice(named), NAMESPACE)) if named else None
                 pids.extend(() if found is None else found[1:])
             return bool(pids)
 
@@ -126,6 +128,9 @@ class Soak:
 
     def _raise(self, _: Watched) -> None:
         self._signal(signal.SIGTERM) if self.strikes_from_outside else strike(self.plan, "raise")
+
+    def _shard(self, _: Watched) -> None:
+        self._signal(signal.SIGKILL, "shard")
 
     def _headless(self, watched: Watched) -> None:
         pids: list[int] = []
