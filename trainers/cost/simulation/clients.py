@@ -175,12 +175,12 @@ def _client(
         if clients.hidden:
             along = (clients.fetch_s * fetches + clients.push_s * pushes) * clients.hidden
             yield env.all_of([env.timeout(computing), shards.transfer(own, along)])
+            computing = env.now - began
+            yield env.timeout(clients.fixed_s)
         else:
-            yield env.timeout(computing)
-        record(own, "computing", began)
-        began = env.now
-        yield env.timeout(clients.fixed_s)
-        record(own, "data, updates, sums", began)
+            yield env.timeout(computing + clients.fixed_s)
+        record(own, "computing", began, began + computing)
+        record(own, "data, updates, sums", began + computing)
         if pushes:
             if clients.fetches_first:
                 seen = yield from fetch(clock + 1 - clients.num_push)

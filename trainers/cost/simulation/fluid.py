@@ -91,7 +91,9 @@ class Network:
         if units <= 0:
             return done.succeed()
         self._flow()
-        crowd = self.crowds.setdefault(route, _Crowd())
+        crowd = self.crowds.get(route)
+        if crowd is None:
+            crowd = self.crowds[route] = _Crowd()
         heapq.heappush(crowd.marks, (crowd.flowed + units, next(self.numbers), done))
         self._share()
         return done
@@ -105,7 +107,7 @@ class Network:
 
     def _share(self) -> None:
         """Give the transfers their rates, and wake up when the first of them is through."""
-        state = tuple(len(crowd.marks) for crowd in self.crowds.values())
+        state = tuple([len(crowd.marks) for crowd in self.crowds.values()])  # a list is quicker than a generator
         rates = self.known.get(state)
         if rates is None:
             if len(self.known) >= MOST_KNOWN:
@@ -115,11 +117,11 @@ class Network:
         first = float("inf")
         for crowd, rate in zip(self.crowds.values(), rates, strict=True):
             crowd.rate = rate
-            if crowd.marks:
-                first = min(first, max(0.0, crowd.marks[0][0] - crowd.flowed) / rate)
+            if crowd.marks and (left_s := (crowd.marks[0][0] - crowd.flowed) / rate) < first:
+                first = left_s
         self.waking += 1
         if first < float("inf"):
-            alarm = self.env.timeout(first, self.waking)
+            alarm = self.env.timeout(max(0.0, first), self.waking)
             assert alarm.callbacks is not None
             alarm.callbacks.append(self._wake)
 
@@ -133,5 +135,6 @@ class Network:
 
     def _through(self) -> Iterable[Event]:
         for crowd in self.crowds.values():
-            while crowd.marks and crowd.marks[0][0] <= crowd.flowed + DONE * max(1.0, crowd.flowed):
+            reached = crowd.flowed + DONE * max(1.0, crowd.flowed)
+            while crowd.marks and crowd.marks[0][0] <= reached:
                 yield heapq.heappop(crowd.marks)[2]

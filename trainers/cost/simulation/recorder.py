@@ -29,10 +29,12 @@ class Recorder:
         self.of_clients = {client: Spans(maxlen=KEPT) for client in chosen(clients)}
         self.of_shards = [Spans(maxlen=KEPT_OF_A_SHARD) for _ in range(self.num_shards)]
 
-    def add(self, client: int, what: str, since_s: float) -> None:
-        """What a client has done until now."""
-        if (spans := self.of_clients.get(client)) is not None and self.env.now > since_s:
-            spans.append((what, since_s, self.env.now))
+    def add(self, client: int, what: str, since_s: float, until_s: float | None = None) -> None:
+        """What a client has done until now, or some moment before."""
+        if (spans := self.of_clients.get(client)) is not None:
+            until_s = self.env.now if until_s is None else until_s
+            if until_s > since_s:
+                spans.append((what, since_s, until_s))
 
     def add_shard(self, shard: int, what: str, since_s: float) -> None:
         """Likewise a shard."""
