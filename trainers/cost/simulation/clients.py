@@ -171,16 +171,16 @@ def _client(
         fetches, pushes = clock % clients.num_fetch == 0, (clock + 1) % clients.num_push == 0
         if fetches and not (clients.fetches_first and clock):
             seen = yield from fetch(clock)
-        began = env.now
+        began, computed_s = env.now, computing
         if clients.hidden:
             along = (clients.fetch_s * fetches + clients.push_s * pushes) * clients.hidden
             yield env.all_of([env.timeout(computing), shards.transfer(own, along)])
-            computing = env.now - began
+            computed_s = env.now - began
             yield env.timeout(clients.fixed_s)
         else:
             yield env.timeout(computing + clients.fixed_s)
-        record(own, "computing", began, began + computing)
-        record(own, "data, updates, sums", began + computing)
+        record(own, "computing", began, began + computed_s)
+        record(own, "data, updates, sums", began + computed_s)
         if pushes:
             if clients.fetches_first:
                 seen = yield from fetch(clock + 1 - clients.num_push)
