@@ -105,32 +105,33 @@ class Soak:
         print(f"fault {len(self.done)}: {self.done[-1]}", file=sys.stderr, flush=True)
         fault(watched)
 
-    def _kill(self, _: Watched) -> None:
-        self._signal(signal.SIGKILL) if self.strikes_from_outside else strike(self.plan, "kill")
+    def _kill(self, watched: Watched) -> None:
+        self._signal(watched, signal.SIGKILL) if self.strikes_from_outside else strike(self.plan, "kill")
 
-    def _stop(self, _: Watched) -> None:
-        self._signal(signal.SIGSTOP) if self.strikes_from_outside else strike(self.plan, "stop")
+    def _stop(self, watched: Watched) -> None:
+        self._signal(watched, signal.SIGSTOP) if self.strikes_from_outside else strike(self.plan, "stop")
 
-    def _signal(self, what: signal.Signals, whom: str = "worker") -> None:
-        """To a worker, or shard, that Ray knows to live."""
+    def _raise(self, watched: Watched) -> None:
+        self._signal(watched, signal.SIGTERM) if self.strikes_from_outside else strike(self.plan, "raise")
+
+    def _shard(self, watched: Watched) -> None:
+        self._signal(watched, signal.SIGKILL, ("shard", "standby"))  # a standby may have become the shard
+
+    def _signal(self, watched: Watched, what: signal.Signals, kinds: tuple[str, ...] = ("worker",)) -> None:
+        """To an actor of one of these kinds that Ray knows to live, unless the run ends before there is any."""
         pids: list[int] = []
 
         def is_there() -> bool:
             known = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
-            named = sorted(name for name in known if f"/{whom}/" in name)
+            named = sorted(name for name in known if name.split("/")[1] in kinds)
             with suppress(ValueError):  # the last one has ended meanwhile
                 found = process_of(ray.get_actor(self.draw.choice(named), NAMESPACE)) if named else None
                 pids.extend(() if found is None else found[1:])
-            return bool(pids)
+            return bool(pids) or follow(watched)
 
         soon(is_there, SILENCE_S)
-        os.kill(pids[0], what)
-
-    def _raise(self, _: Watched) -> None:
-        self._signal(signal.SIGTERM) if self.strikes_from_outside else strike(self.plan, "raise")
-
-    def _shard(self, _: Watched) -> None:
-        self._signal(signal.SIGKILL, "shard")
+        for pid in pids:
+            os.kill(pid, what)
 
     def _headless(self, watched: Watched) -> None:
         pids: list[int] = []
