@@ -123,7 +123,7 @@ class Soak:
 
         def is_there() -> bool:
             known = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
-            named = sorted(name for name in known if name.split("/")[1] in kinds)
+            named = sorted(name for name in known if any(f"/{kind}/" in name for kind in kinds))
             with suppress(ValueError):  # the last one has ended meanwhile
                 found = process_of(ray.get_actor(self.draw.choice(named), NAMESPACE)) if named else None
                 pids.extend(() if found is None else found[1:])
