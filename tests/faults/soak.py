@@ -30,7 +30,7 @@ from ray.cluster_utils import Cluster
 import trainers
 from benchmarks.measurement.processes import free_port
 from tests.faults.test_workers import DATA, EXAMPLES, hurry, strike
-from tests.runtime.raylets import STATISTICS, same_bits, spec
+from tests.runtime.raylets import STATISTICS, be_patient, same_bits, spec
 from tests.runtime.runs import Watched, left_behind, soon, start
 from trainers.runtime.cluster import NAMESPACE
 from trainers.runtime.nodes import process_of
@@ -79,6 +79,7 @@ class Soak:
         self.folder, self.plan = folder, folder / "plan"
         self.draw = random.Random(seed)
         os.environ["RAY_AUTH_MODE"] = "disabled"  # else nodes that come later ask the others for a token, in vain
+        be_patient()
         head = {"num_cpus": 1, "include_dashboard": False, "dashboard_port": free_port()}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.cluster.add_node(num_cpus=3), self.cluster.add_node(num_cpus=3)]

@@ -11,10 +11,12 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from ray._private import services
 from ray._private.state import state
 from ray.cluster_utils import Cluster
 
@@ -22,7 +24,7 @@ import trainers
 from benchmarks.measurement.processes import free_port
 from tests.faults import test_workers
 from tests.faults.test_workers import EXAMPLES, coordinator, fault, has_trained, hurry, resized, strike
-from tests.runtime.runs import Watched, start
+from tests.runtime.runs import Watched, soon, start
 from trainers import TrainSpec
 from trainers.models.weights import load_weights
 
@@ -41,10 +43,30 @@ def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
     return test_workers.spec(plan, code=None, model=model, **fields)
 
 
+def be_patient() -> None:
+    """Give a node that is added here longer than Ray's half minute until its head knows it: on a busy machine that was
+    too short."""
+    get_node = services.get_node
+
+    def got_node(*node: str) -> Any:
+        found = list[Any]()
+
+        def is_known() -> bool:
+            with suppress(RuntimeError):
+                found.append(get_node(*node))
+            return bool(found)
+
+        soon(is_known)
+        return found[0]
+
+    services.get_node = got_node
+
+
 class Raylets:
     """A head without CPUs, and nodes with two workers each."""
 
     def __init__(self, count: int) -> None:
+        be_patient()
         head = {"num_cpus": 0, "include_dashboard": False, "dashboard_port": free_port()}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.cluster.add_node(num_cpus=CPUS) for _ in range(count)]

@@ -12,6 +12,7 @@ from ray.cluster_utils import Cluster
 
 import trainers
 from benchmarks.measurement.processes import free_port
+from tests.runtime.raylets import be_patient
 from tests.runtime.runs import finished, spec
 
 NODES = (1, 2, 2)  # logical CPUs
@@ -24,6 +25,7 @@ RUNS = {
 
 def main(folder: Path) -> None:
     logging.disable(logging.WARNING)
+    be_patient()
     head = {"num_cpus": NODES[0], "include_dashboard": False, "dashboard_port": free_port()}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
