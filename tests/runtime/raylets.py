@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +25,7 @@ import trainers
 from benchmarks.measurement.processes import free_port
 from tests.faults import test_workers
 from tests.faults.test_workers import EXAMPLES, coordinator, fault, has_trained, hurry, resized, strike
-from tests.runtime.runs import Watched, soon, start
+from tests.runtime.runs import WITHIN_S, Watched, start
 from trainers import TrainSpec
 from trainers.models.weights import load_weights
 
@@ -45,19 +46,16 @@ def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
 
 def be_patient() -> None:
     """Give a node that is added here longer than Ray's half minute until its head knows it: on a busy machine that was
-    too short."""
+    too short. Ray makes a client for each question, so it is asked as seldom as Ray itself does."""
     get_node = services.get_node
 
     def got_node(*node: str) -> Any:
-        found = list[Any]()
-
-        def is_known() -> bool:
+        deadline = time.monotonic() + WITHIN_S
+        while time.monotonic() < deadline:
             with suppress(RuntimeError):
-                found.append(get_node(*node))
-            return bool(found)
-
-        soon(is_known)
-        return found[0]
+                return get_node(*node)
+            time.sleep(1)
+        return get_node(*node)
 
     services.get_node = got_node
 
