@@ -107,13 +107,20 @@ class Soak:
         fault(watched)
 
     def _kill(self, watched: Watched) -> None:
-        self._signal(watched, signal.SIGKILL) if self.strikes_from_outside else strike(self.plan, "kill")
+        self._strike_a_worker(watched, "kill", signal.SIGKILL)
 
     def _stop(self, watched: Watched) -> None:
-        self._signal(watched, signal.SIGSTOP) if self.strikes_from_outside else strike(self.plan, "stop")
+        self._strike_a_worker(watched, "stop", signal.SIGSTOP)
 
     def _raise(self, watched: Watched) -> None:
-        self._signal(watched, signal.SIGTERM) if self.strikes_from_outside else strike(self.plan, "raise")
+        self._strike_a_worker(watched, "raise", signal.SIGTERM)
+
+    def _strike_a_worker(self, watched: Watched, what: str, instead: signal.Signals) -> None:
+        """At its next minibatch, or by a signal where nobody looks at each."""
+        if self.strikes_from_outside:
+            self._signal(watched, instead)
+        else:
+            strike(self.plan, what)
 
     def _shard(self, watched: Watched) -> None:
         self._signal(watched, signal.SIGKILL, ("shard", "standby"))  # a standby may have become the shard
@@ -132,7 +139,8 @@ class Soak:
 
         soon(is_there, SILENCE_S)
         for pid in pids:
-            os.kill(pid, what)
+            with suppress(ProcessLookupError):
+                os.kill(pid, what)
 
     def _headless(self, watched: Watched) -> None:
         pids: list[int] = []
