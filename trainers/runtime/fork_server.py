@@ -167,19 +167,29 @@ def start(arguments: list[str]) -> None:
 
 
 def _forked(arguments: list[str], more: list[str], haste_s: float | None, is_light: bool = False) -> bool:
-    """Whether a server has forked the worker; not one that takes longer than `haste_s` to say that it is ready."""
+    """Whether a server has forked the worker; not one that takes longer than `haste_s` to say that it is ready.
+
+    A server that ends meanwhile is replaced, once: one that was killed takes connections for as long as the kernel
+    needs to clear it away, which is 20 to 70 ms on an AMD EPYC. One that cannot work ends them too, and so does the
+    next.
+    """
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
             _ask(line, [dict(os.environ), more], (), haste_s)
 
-    try:
-        server = _address(is_light)
-        with _connected(_drivers(server, more), start_drivers) as line:
-            _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
-            return line.recv(1) == FORKED
-    except (OSError, KeyError):
-        return False
+    for _ in range(2):
+        try:
+            server = _address(is_light)
+            with _connected(_drivers(server, more), start_drivers) as line:
+                _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
+                if line.recv(1) == FORKED:
+                    return True
+        except ConnectionError:
+            continue
+        except (OSError, KeyError):
+            break
+    return False
 
 
 def _ask(line: socket.socket, what: object, outputs: tuple[int, ...], haste_s: float | None) -> None:
@@ -210,7 +220,7 @@ def _connected(address: str, start: Callable[[], None]) -> socket.socket:
             started = True
             start()
         poll.poll(1000 * POLL_S)
-    raise ConnectionError("no fork server")
+    raise TimeoutError("no fork server")
 
 
 def _start_server() -> None:
@@ -277,6 +287,8 @@ def serve() -> list[str] | None:
     variables, more = driver.what
     _live_in(_servers_own(variables))  # what Ray reads, below
     server = _listening(_drivers(_address(is_light), more))
+    if server is None:  # several asked at the same moment
+        return None
     is_able = _import([*LIGHT_RAY, *(() if is_light else HEAVY_RAY), *(MORE[option] for option in more)])
     worker = _asked(server, IDLE_S, is_able)
     return None if worker is None else _become(worker)
