@@ -196,13 +196,13 @@ def _trackers(settings: Settings, state_dir: Path) -> "Iterator[list[Tracking]]"
 def open_mirror(options: ServeOptions) -> "Mirror | None":
     """What keeps copies of runs, if there is a storage for them. Raises CannotServe."""
     from api import CannotServe
-    from service import Mirror, Storage, StorageRefused
+    from service import Mirror, Storage, StorageRefused, StorageUnreachable
 
     if not options.storage:
         return None
     try:
         return Mirror(Storage.open(options.storage), options.state_dir / "runs")
-    except StorageRefused as error:
+    except (StorageRefused, StorageUnreachable) as error:
         raise CannotServe(f"--storage: {error}") from None
 
 

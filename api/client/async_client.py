@@ -120,6 +120,10 @@ class AsyncClient(AsyncProjectMethods, AsyncSignInMethods):
         default. Safe to repeat with the same key."""
         return await self._do(calls.fork(job_id, changes or {}, checkpoint, key))
 
+    async def check_fork(self, job_id: str, changes: dict[str, Any], checkpoint: str | None = None) -> service.JobSpec:
+        """The spec of a fork as it would run, without running it. Raises Refused with every field that is wrong."""
+        return await self._do(calls.check_fork(job_id, changes, checkpoint))
+
     async def checkpoints(self, job_id: str) -> AsyncIterator[service.CheckpointView]:
         """The checkpoints that a job has kept, oldest first."""
         for one in await self._do(calls.checkpoints(job_id)):

@@ -121,7 +121,17 @@ def tell_job(job_id: str, verb: str) -> Call[service.JobView]:
 def fork(job_id: str, changes: dict[str, Any], checkpoint: str | None, key: str | None) -> Call[service.JobView]:
     """POST /v1/jobs/{id}/fork."""
     call = post(f"/v1/jobs/{job_id}/fork", changes, key, one(service.JobView))
-    return replace(call, options=call.options | {"params": {} if checkpoint is None else {"checkpoint": checkpoint}})
+    return replace(call, options=call.options | {"params": _from(checkpoint)})
+
+
+def check_fork(job_id: str, changes: dict[str, Any], checkpoint: str | None) -> Call[service.JobSpec]:
+    """POST /v1/jobs/{id}/fork?dry_run=true."""
+    options = {"json": changes, "params": {"dry_run": True} | _from(checkpoint)}
+    return Call("POST", f"/v1/jobs/{job_id}/fork", one(service.JobSpec), options, True)
+
+
+def _from(checkpoint: str | None) -> dict[str, Any]:
+    return {} if checkpoint is None else {"checkpoint": checkpoint}
 
 
 def checkpoints(job_id: str) -> Call[list[service.CheckpointView]]:

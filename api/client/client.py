@@ -126,6 +126,10 @@ class Client(ProjectMethods, SignInMethods):
         default. Safe to repeat with the same key."""
         return self._do(calls.fork(job_id, changes or {}, checkpoint, key))
 
+    def check_fork(self, job_id: str, changes: dict[str, Any], checkpoint: str | None = None) -> service.JobSpec:
+        """The spec of a fork as it would run, without running it. Raises Refused with every field that is wrong."""
+        return self._do(calls.check_fork(job_id, changes, checkpoint))
+
     def checkpoints(self, job_id: str) -> Iterator[service.CheckpointView]:
         """The checkpoints that a job has kept, oldest first."""
         yield from self._do(calls.checkpoints(job_id))

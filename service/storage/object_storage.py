@@ -34,7 +34,12 @@ class Storage:
 
     @classmethod
     def open(cls, url: str) -> "Storage":
-        """The storage at a URL; does not connect yet. Raises StorageRefused for an unusable URL."""
+        """The storage at a URL. Most libraries connect when it is first used, those of FTP and SFTP at once.
+
+        Raises:
+            StorageRefused: The URL is of no use.
+            StorageUnreachable: Its library has connected at once, in vain.
+        """
         protocol, _, path = url.partition("://")
         is_complete = path.strip("/") if protocol not in LOCAL else path.startswith("/") and path.strip("/")
         if "::" in url or not (is_complete or protocol == "memory"):
@@ -51,6 +56,8 @@ class Storage:
             raise StorageRefused(f"{protocol}:// needs a package that is not installed: {remedy}") from None
         except (TypeError, ValueError) as error:
             raise StorageRefused(f"{shown(url)} cannot be used: {error}") from None
+        except Exception as error:  # whatever a library raises
+            raise StorageUnreachable(_unreached(url, error)) from error
         return cls(fs, root.rstrip("/"), shown(url).rstrip("/"))
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -154,8 +161,7 @@ class Storage:
         except FileNotFoundError:
             raise
         except Exception as error:
-            cause = str(error) or type(error).__name__
-            raise StorageUnreachable(f"{self.url} cannot be reached: {cause}") from error
+            raise StorageUnreachable(_unreached(self.url, error)) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -171,6 +177,10 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host).geturl() if host != parts.netloc else url
+
+
+def _unreached(url: str, error: Exception) -> str:
+    return f"{shown(url)} cannot be reached: {str(error) or type(error).__name__}"
 
 
 def _discard(file: Any) -> None:

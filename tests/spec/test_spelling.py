@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, create_model
 
+from trainers import TrainSpec
 from trainers.spelling import WORDS, sentence
 
 Strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), needed=int)
@@ -53,3 +54,18 @@ def test_what_is_long_is_not_repeated() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(int).validate_python("x" * 100)
     assert sentence(refused.value.errors()[0]) == "it has to be a whole number"
+
+
+def test_a_spec_that_is_written_in_python_has_the_same_sentences() -> None:
+    """Of `train()`, say: what pydantic itself prints names neither the field that was meant nor what to write."""
+    with pytest.raises(ValidationError) as caught:
+        TrainSpec(**{"epoch": 3, "algorithm": {"name": "hybrid", "connect": {"rnk": 1}}, "seed": -1})
+    found = {".".join(map(str, item["loc"])): item["msg"] for item in caught.value.errors()}
+    assert found == {
+        "epoch": "there is no such field; did you mean epochs?",
+        "algorithm.connect.rnk": "there is no such field; did you mean rank?",
+        "seed": "it has to be greater than or equal to 0, and is -1",
+    }
+    many = {f"field{number}": 1 for number in range(1000)}
+    with pytest.raises(ValidationError, match="and 950 more errors"):
+        TrainSpec(**many)

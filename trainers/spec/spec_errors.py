@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainers.errors import FieldError
 from trainers.spelling import sentence
@@ -29,6 +30,22 @@ def field_errors(error: ValidationError, model: type[BaseModel]) -> list[FieldEr
     if len(found) > MOST_ERRORS:
         errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
     return errors
+
+
+def in_words(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """The same errors with our sentences, for whoever writes a spec in Python and sees what pydantic prints."""
+    written = [item["input"] for item in error.errors(include_url=False)]
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("spec", "{said}", {"said": one.message}),
+            loc=tuple(one.pointer.split("/")[1:]),
+            input=value,
+        )
+        for one, value in zip(
+            field_errors(error, model), written, strict=False
+        )  # where there are many, some are counted
+    ]
+    return ValidationError.from_exception_data(error.title, details)
 
 
 def _field_error(item: Any, model: type[BaseModel]) -> FieldError:

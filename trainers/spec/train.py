@@ -5,7 +5,7 @@ A spec is read from YAML, JSON or Python. Wherever a section has a `name` (`algo
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
@@ -57,7 +57,7 @@ from trainers.spec.habits import (
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
 from trainers.spec.parameter_server import ParameterServerSpec
 from trainers.spec.paths import with_paths
-from trainers.spec.spec_errors import field_errors
+from trainers.spec.spec_errors import field_errors, in_words
 from trainers.spec.workers import WorkersSpec
 from trainers.tasks.config import TaskSpec
 
@@ -81,6 +81,17 @@ def usual_model(before: dict[str, Any]) -> str:
 
 class TrainSpec(Section):
     """One training run: algorithm, model, data, workers, and how the learning rate moves."""
+
+    if not TYPE_CHECKING:  # which knows the fields
+
+        def __init__(self, /, **fields: Any) -> None:
+            """Raises a ValidationError that says of each field what to change."""
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise in_words(error, type(self)) from None
+
+        __init__.__pydantic_base_init__ = True  # so that a spec that is read from a file is not made by it
 
     code: str | None = None
     """A folder with modules of your own for `module:function`. It is sent to the workers and appended to their import

@@ -1,5 +1,6 @@
 """The command line's part about running a service: tokens, webhooks, the doctor."""
 
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 from api.cli.context import CliContext
 from api.cli.options import AddressOption, Output, OutputOption, RoleName, ServerOption
 
+StateDir = Annotated[Path, typer.Option(help="Where the service keeps its state.")]
 MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]
 
 
@@ -22,7 +24,6 @@ def add_admin(app: typer.Typer, context: CliContext) -> None:
 
 
 def _add_tokens(app: typer.Typer, context: CliContext) -> None:
-    StateDir = Annotated[Path, typer.Option(help="Where the service keeps its state.")]
     group = typer.Typer(help="Who may come in: make, list and revoke tokens of the service on this machine.")
     app.add_typer(group, name="token", no_args_is_help=True)
 
@@ -150,6 +151,10 @@ def _add_doctor(app: typer.Typer, context: CliContext) -> None:
     def doctor(
         *,
         quick: Annotated[bool, typer.Option("--quick", help="Leave Ray alone, which takes some seconds.")] = False,
+        state_dir: StateDir = context.state_dir,
+        storage: Annotated[
+            str, typer.Option(metavar="URL", help="Where copies of runs are kept, as `serve` was told.")
+        ] = context.storage,
         address: AddressOption = None,
         server: ServerOption = None,
         output: OutputOption = Output.text,
@@ -157,5 +162,6 @@ def _add_doctor(app: typer.Typer, context: CliContext) -> None:
         """Check Ray, the service, the store, storage, GPUs and data, and say how to mend each."""
         from api.cli.actions.doctor import findings, print_findings
 
-        found = list(findings(context, server, address, quick))
+        installed = replace(context, state_dir=state_dir.absolute(), storage=storage)
+        found = list(findings(installed, server, address, quick))
         raise typer.Exit(print_findings(found, output is Output.json))

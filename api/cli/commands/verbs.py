@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from api.cli.context import CliContext
-from api.cli.options import JobId, KeyOption, Output, OutputOption, ServerOption, Sets, is_sweep
+from api.cli.options import DryRunOption, JobId, KeyOption, Output, OutputOption, ServerOption, Sets, is_sweep
 
 
 def add_verbs(app: typer.Typer, context: CliContext) -> None:
@@ -69,13 +69,14 @@ def _add_fork(app: typer.Typer, context: CliContext) -> None:
         sets: Sets = None,
         checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="Begin there. [the newest]")] = None,
         key: KeyOption = None,
+        dry_run: DryRunOption = False,
         watch: Annotated[bool, typer.Option("--watch", help="Follow the new job.")] = False,
         server: ServerOption = None,
         output: OutputOption = Output.text,
     ) -> None:
         """Begin a new job from a checkpoint of another, with changes to its spec."""
         from api.cli.actions.jobs import print_job, watch_job
-        from api.cli.actions.specs import as_exit
+        from api.cli.actions.specs import as_exit, print_checked
         from api.cli.connection import connected
         from service import SpecInvalid, as_patch
 
@@ -84,6 +85,9 @@ def _add_fork(app: typer.Typer, context: CliContext) -> None:
         except SpecInvalid as error:
             raise as_exit(error) from None
         with connected(context, server) as client:
+            if dry_run:
+                print_checked(client.check_fork(job, changes, checkpoint), output is Output.json)
+                return
             view = client.fork(job, changes, checkpoint, key)
             if watch:
                 raise typer.Exit(watch_job(client, view.id, output is Output.json))

@@ -236,6 +236,14 @@ def test_the_doctor_finds_what_is_wrong(cli: Cli, serve: Callable[..., Service],
     assert set(failed) == {"store", "settings", "service", "runs"}
     assert failed["settings"].remedy == f"chmod 600 {tmp_path / 'config.toml'}"
     assert all(one.remedy for one in failed.values())
+    elsewhere = cli(
+        "doctor", "--quick", "--state-dir", str(tmp_path / "other"), "--storage", "ftp://127.0.0.1:9/y", "-o", "json"
+    )
+    found = [Finding.model_validate(one) for one in json.loads(elsewhere.stdout)["findings"]]
+    store, storage = (next(one for one in found if one.part == part) for part in ("store", "storage"))
+    assert store.message == f"there is none yet; `millrace serve` makes {tmp_path / 'other' / 'millrace.db'}"
+    assert storage.health is Health.failed
+    assert "127.0.0.1:9/y cannot be reached" in storage.message
 
 
 @pytest.mark.parametrize(

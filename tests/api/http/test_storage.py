@@ -61,8 +61,13 @@ def test_a_job_whose_files_are_gone_is_handed_out_or_says_why_not(service: Servi
     assert service.http.get(where).status_code == 502
 
 
-def test_a_storage_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    options = ServeOptions("127.0.0.1", 0, tmp_path, None, None, storage="nothing://there")
-    with pytest.raises(CannotServe, match=r"--storage: .*nothing"):
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [("nothing://there", "nothing"), ("ftp://nobody:secret@127.0.0.1:9/runs", r"//127.0.0.1:9/runs cannot be reached")],
+)
+def test_a_storage_that_cannot_be_is_refused_before_anything_starts(url: str, told: str, tmp_path: Path) -> None:
+    """An FTP library connects as soon as it is loaded."""
+    options = ServeOptions("127.0.0.1", 0, tmp_path, None, None, storage=url)
+    with pytest.raises(CannotServe, match=rf"--storage: .*{told}"):
         open_mirror(options)
     assert open_mirror(ServeOptions("127.0.0.1", 0, tmp_path, None, None)) is None

@@ -106,6 +106,7 @@ def test_fork(service: Service, trained: str) -> None:
     assert refused(service.http.post(path, json=[1]), 422) == [""]
     assert refused(service.http.post(f"{path}?checkpoint=3000"), 404) == []
     assert refused(service.http.post(f"{path}?checkpoint=../.."), 422) == ["/query/checkpoint"]
+    assert service.client.check_fork(trained, {"epochs": 2}, "1000").epochs == 2  # the newest has 2 behind it already
     assert service.client.fork(trained, {"name": "other"}, "000000001000").name == "other"
 
 
@@ -228,6 +229,10 @@ def test_on_the_command_line(service: Service, trained: str, tmp_path: Path) -> 
         return result.stdout if status == 0 else result.stderr
 
     assert told("checkpoints", trained).splitlines()[0].startswith("000000001000  epoch 1")
+    tried = json.loads(told("fork", trained, "--set", "optimizer.lr=0.5", "--dry-run", "-o", "json"))
+    assert tried["optimizer"]["lr"] == 0.5
+    assert [job.id for job in service.client.list()] == [trained]
+    assert "/epochs" in told("fork", trained, "--set", "epochs=1", "--checkpoint", "1000", "--dry-run", status=2)
     forked = json.loads(told("fork", trained, "--set", "optimizer.lr=0.5", "--checkpoint", "1000", "-o", "json"))
     assert (forked["spec"]["optimizer"]["lr"], forked["spec"]["optimizer"]["name"]) == (0.5, "momentum")
     assert "/epochs" in told("fork", trained, "--set", "epochs=1", status=2)
