@@ -165,12 +165,12 @@ def test_whoever_computes_on_all_cores_misses_what_moves_vectors() -> None:
 
 
 def test_what_a_worker_takes_for_its_rows_is_as_it_was_timed() -> None:
-    """Of the passes 2/3 are of divided layers; on two workers each takes 0.4 of the passes and not a third, on four
-    0.25: as 0.1 + 0.6/W, and on eight 0.175."""
+    """Of the passes 2/3 are of divided layers; rows of one worker take 0.7 of the passes, since they are copied as well,
+    those of two 0.4 each and not a third, of four 0.25: as 0.1 + 0.6/W, and of eight 0.175."""
     spec = TrainSpec.model_validate({"algorithm": "spatial", "workers": 2})
-    timed = HEAD.model_copy(update={"rows": {1: 2 / 3, 2: 0.4, 4: 0.25}})
+    timed = HEAD.model_copy(update={"rows": {1: 0.7, 2: 0.4, 4: 0.25}})
     pace, quick = Pace(10.0, 20.0, 0.0), cluster(inside=1e15, between=1e15)
-    for workers, counted, own in ((1, 2 / 3, 2 / 3), (2, 1 / 3, 0.4), (4, 1 / 6, 0.25), (8, 1 / 12, 0.175)):
+    for workers, counted, own in ((1, 2 / 3, 0.7), (2, 1 / 3, 0.4), (4, 1 / 6, 0.25), (8, 1 / 12, 0.175)):
         for work, share in ((HEAD, counted), (timed, own)):
             found = step_of(spec, work, pace, fleet(workers, on=quick, virtual=8))
             assert found.computing_s == pytest.approx(8 * 30 * (share + 1 / 3))

@@ -66,12 +66,13 @@ def spatial_step(spec: TrainSpec, config: SpatialConfig, work: Workload, pace: P
 
 def _own_share(work: Workload, w: Floats) -> Floats:
     """Of the passes, what the divided layers take on one of so many workers: as timed, in between and beyond on the
-    lines through these points over 1/W; or 1/W of what they take on one. (C,)."""
+    lines through these points over 1/W; or 1/W of what they take on one. Timed, all rows take longer than these layers
+    in the passes, since they are copied to have their padding around them, as in a run. (C,)."""
     if len(work.rows) < 2 or 1 not in work.rows:
         return work.row_share / w
     counts = sorted(work.rows)
     x, y = np.array([1 / k for k in reversed(counts)]), np.array([work.rows[k] for k in reversed(counts)])
-    y = np.maximum.accumulate(y * work.row_share / work.rows[1])  # by how much it is shorter than of all rows
+    y = np.maximum.accumulate(y)
     slope = (y[1] - y[0]) / (x[1] - x[0])
     beyond = np.maximum(y[0] - slope * (x[0] - 1 / w), 0.0)
     found: Floats = np.where(1 / w < x[0], beyond, np.interp(1 / w, x, y))
