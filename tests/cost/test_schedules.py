@@ -165,8 +165,8 @@ def test_whoever_computes_on_all_cores_misses_what_moves_vectors() -> None:
 
 
 def test_what_a_worker_takes_for_its_rows_is_as_it_was_timed() -> None:
-    """Of the passes 2/3 are of divided layers; rows of one worker take 0.7 of the passes, since they are copied as well,
-    those of two 0.4 each and not a third, of four 0.25: as 0.1 + 0.6/W, and of eight 0.175."""
+    """Of the passes 2/3 are of divided layers; rows of one worker take 0.7, since they are copied as well, those of two
+    0.4 each and not a third, of four 0.25: as 0.1 + 0.6/W, and of eight 0.175."""
     spec = TrainSpec.model_validate({"algorithm": "spatial", "workers": 2})
     timed = HEAD.model_copy(update={"rows": {1: 0.7, 2: 0.4, 4: 0.25}})
     pace, quick = Pace(10.0, 20.0, 0.0), cluster(inside=1e15, between=1e15)

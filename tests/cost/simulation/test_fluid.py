@@ -1,7 +1,12 @@
 """Links that transfers share fairly, against examples worked by hand."""
 
+import random
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
 import pytest
-from simpy import Environment
+from simpy import Environment, Event
 
 from trainers.cost.simulation.fluid import Network, Route, fair_rates
 
@@ -33,3 +38,41 @@ def test_who_comes_later_slows_the_first_and_goes_on_alone() -> None:
     env.process(send("second", 5.0))
     env.run()
     assert ends == pytest.approx({"first": 15.0, "second": 20.0})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_transfers_at_random_end_when_their_rates_say(seed: int) -> None:
+    """On three routes over two links, each against a plain account of what has flowed from one change to the next."""
+    rng, env, ends = random.Random(seed), Environment(), dict[int, float]()
+    capacities = {"a": 1.0, "b": 0.5}
+    network = Network(env, capacities)
+    sent = [
+        (rng.uniform(0, 40), rng.choice([A, BOTH, Route(("b",), most=0.2)]), rng.expovariate(1.0)) for _ in range(60)
+    ]
+
+    def send(number: int, at: float, route: Route, units: float) -> Generator[Event, Any, None]:
+        yield env.timeout(at)
+        yield network.transfer(route, units)
+        ends[number] = env.now
+
+    for number, one in enumerate(sent):
+        env.process(send(number, *one))
+    env.run()
+    assert [ends[number] for number in range(60)] == pytest.approx(account(sent, capacities))
+
+
+def account(sent: list[tuple[float, Route, float]], capacities: dict[str, float]) -> list[float]:
+    """When each is through."""
+    left, ends, now = {number: units for number, (_, _, units) in enumerate(sent)}, [0.0] * len(sent), 0.0
+    while left:
+        under_way = [number for number in left if sent[number][0] <= now]
+        rates = fair_rates(Counter(sent[number][1] for number in under_way), capacities)
+        moments = [at for at, _, _ in sent if at > now]
+        moments += [now + left[number] / rates[sent[number][1]] for number in under_way]
+        passed, now = min(moments) - now, min(moments)
+        for number in under_way:
+            left[number] -= rates[sent[number][1]] * passed
+            if left[number] < 1e-9:
+                ends[number] = now
+                del left[number]
+    return ends

@@ -80,6 +80,7 @@ def run(clients: Clients, pace: Pace, steps: int, rng: np.random.Generator) -> R
     ).tolist()  # who begins together without a spread stays together for ever
     workers = [env.process(_client(env, clients, shards, drawn[:, k], k, ran, phases[k])) for k in range(count)]
     env.run(until=env.any_of(workers))
+    shards.stop()
     done = max(1, len(ran.ends_s))
     ran.waiting_s = shards.waited_s / done
     ran.timeline = recorder.timeline(env.now * count / done, max(clients.num_fetch, clients.num_push))
@@ -112,8 +113,9 @@ class _Shards:
 
     def transfer(self, client: int, busy_s: float) -> Event:
         """Begin one. busy_s: Of the fullest shard."""
-        parts = [self._to(shard, client, busy_s * share) for shard, share in enumerate(self.clients.shards)]
-        return parts[0] if len(parts) == 1 else self.env.all_of(parts)
+        if len(self.networks) == 1:
+            return self._to(0, client, busy_s)
+        return self.env.all_of(self._to(k, client, busy_s * share) for k, share in enumerate(self.clients.shards))
 
     def _to(self, shard: int, client: int, busy_s: float) -> Event:
         if self.clients.is_beside(client, shard):
@@ -126,14 +128,26 @@ class _Shards:
 
     def _serves(self, shard: int, more: int) -> None:
         number, since_s = self.served[shard]
-        if number:
-            self.recorder.add_shard(shard, "serves one" if number == 1 else "serves several", since_s)
+        if min(number, 2) == min(number + more, 2):  # several, as before
+            self.served[shard] = number + more, since_s
+            return
+        self._has_served(shard)
         self.served[shard] = number + more, self.env.now
 
-    def may_fetch(self, client: int, clock: int) -> Generator[Event, Any, None]:
-        """Wait until the slowest client is at most `max_staleness` steps behind."""
-        began, bound = self.env.now, self.clients.max_staleness
-        while bound is not None and clock - self.slowest > bound:
+    def _has_served(self, shard: int) -> None:
+        number, since_s = self.served[shard]
+        if number:
+            self.recorder.add_shard(shard, "serves one" if number == 1 else "serves several", since_s)
+
+    def stop(self) -> None:
+        """Tell the recorder what the shards do at the end."""
+        for shard in range(self.recorder.num_shards):
+            self._has_served(shard)
+
+    def may_fetch(self, client: int, clock: int, bound: int) -> Generator[Event, Any, None]:
+        """Wait until the slowest client is at most so many steps behind."""
+        began = self.env.now
+        while clock - self.slowest > bound:
             yield self.moved
         self.recorder.add(client, WAITS, began)
         self.waited_s += self.env.now - began
@@ -158,7 +172,8 @@ def _client(
 
     def fetch(clock: int) -> Generator[Event, Any, int]:
         yield pushing  # its own pushes are applied before
-        yield from shards.may_fetch(own, clock)
+        if clients.max_staleness is not None:
+            yield from shards.may_fetch(own, clock, clients.max_staleness)
         yield from shards.visit(own, clients.fetch_s * shown, "fetch")
         return shards.version
 

@@ -7,7 +7,7 @@ much as there are different routes, however many transfers there are.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -15,6 +15,7 @@ from simpy import Environment, Event
 
 DONE = 1e-12
 """Of a mark: so much nearer counts as reached, for rounding."""
+INFINITY = float("inf")
 MOST_KNOWN = 10_000
 """States of the network whose rates are kept."""
 
@@ -68,8 +69,20 @@ class _Crowd:
     flowed: float = 0.0
     """For each of them, since the beginning."""
     rate: float = 0.0
-    marks: list[tuple[float, int, Event]] = field(default_factory=list)
+    marks: list[tuple[float, int, "Through"]] = field(default_factory=list)
     """A heap: at which `flowed` each is through."""
+
+
+class Through(Event):
+    """The end of a transfer, of which those who wait for it hear at once: the environment's queue, which would bring it
+    back at the same moment, is most of what an event costs."""
+
+    def happen(self) -> None:
+        """Call back whoever waits."""
+        self._ok, self._value = True, None
+        callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]  # as SimPy does
+        for callback in callbacks:
+            callback(self)
 
 
 class Network:
@@ -82,59 +95,69 @@ class Network:
         self.crowds: dict[Route, _Crowd] = {}
         self.numbers = count()
         self.updated_s = 0.0
-        self.waking = 0  # the number of the newest alarm; older ones are void
-        self.known: dict[tuple[int, ...], tuple[float, ...]] = {}  # rates by how many transfers each route has
+        self.wakes_s = INFINITY  # the earliest alarm; it may come too early, since transfers that begin slow the others
+        self.is_waking = False  # whether rates follow anyway, once all who wait have gone on
+        self.known: dict[tuple[int, ...], list[tuple[_Crowd, float]]] = {}  # rates by the transfers on each route
 
     def transfer(self, route: Route, units: float) -> Event:
         """Begin a transfer. The event happens when it is through."""
-        done = self.env.event()
         if units <= 0:
-            return done.succeed()
+            return self.env.event().succeed()
+        done = Through(self.env)
         self._flow()
         crowd = self.crowds.get(route)
         if crowd is None:
             crowd = self.crowds[route] = _Crowd()
         heapq.heappush(crowd.marks, (crowd.flowed + units, next(self.numbers), done))
-        self._share()
+        if not self.is_waking:
+            self._share()
         return done
 
     def _flow(self) -> None:
         """Bring what has flowed up to now."""
-        passed = self.env.now - self.updated_s
-        self.updated_s = self.env.now
+        now_s = self.env.now
+        passed = now_s - self.updated_s
+        self.updated_s = now_s
         for crowd in self.crowds.values():
             crowd.flowed += crowd.rate * passed
 
     def _share(self) -> None:
-        """Give the transfers their rates, and wake up when the first of them is through."""
+        """Give the transfers their rates, and wake up at the latest when the first of them is through."""
         state = tuple([len(crowd.marks) for crowd in self.crowds.values()])  # a list is quicker than a generator
         rates = self.known.get(state)
         if rates is None:
-            if len(self.known) >= MOST_KNOWN:
-                self.known.clear()
-            found = fair_rates(dict(zip(self.crowds, state, strict=True)), self.capacities)
-            rates = self.known[state] = tuple(found.get(route, 0.0) for route in self.crowds)
-        first = float("inf")
-        for crowd, rate in zip(self.crowds.values(), rates, strict=True):
+            rates = self._rates(state)
+        first = INFINITY
+        for crowd, rate in rates:
             crowd.rate = rate
             if crowd.marks and (left_s := (crowd.marks[0][0] - crowd.flowed) / rate) < first:
                 first = left_s
-        self.waking += 1
-        if first < float("inf"):
-            alarm = self.env.timeout(max(0.0, first), self.waking)
+        at_s = self.updated_s + first
+        if at_s < self.wakes_s:
+            self.wakes_s = at_s
+            alarm = self.env.timeout(first, at_s)
             assert alarm.callbacks is not None
             alarm.callbacks.append(self._wake)
 
-    def _wake(self, alarm: Event) -> None:
-        if alarm.value != self.waking:
-            return
-        self._flow()
-        for event in self._through():
-            event.succeed()
-        self._share()
+    def _rates(self, state: tuple[int, ...]) -> list[tuple[_Crowd, float]]:
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        found = fair_rates(dict(zip(self.crowds, state, strict=True)), self.capacities)
+        rates = self.known[state] = [(crowd, found.get(route, 0.0)) for route, crowd in self.crowds.items()]
+        return rates
 
-    def _through(self) -> Iterable[Event]:
+    def _wake(self, alarm: Event) -> None:
+        if alarm.value != self.wakes_s:
+            return
+        self.wakes_s = INFINITY
+        self._flow()
+        through = list[Through]()
         for crowd in self.crowds.values():
-            reached = crowd.flowed + DONE * max(1.0, crowd.flowed)
+            reached = crowd.flowed + DONE * (1.0 + crowd.flowed)
             while crowd.marks and crowd.marks[0][0] <= reached:
-                yield heapq.heappop(crowd.marks)[2]
+                through.append(heapq.heappop(crowd.marks)[2])
+        self.is_waking = True
+        for done in through:
+            done.happen()
+        self.is_waking = False
+        self._share()
