@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from trainers.cost.simulation.timeline import WAITS, Timeline
 from trainers.cost.workload import Pace
 
 SHARD = "a shard"
+SERVES = ("", "serves one", "serves several")
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,9 @@ class _Shards:
         self.clients = clients
         self.recorder = recorder
         # A second a second: transfers are as long as they keep it busy.
-        self.networks = [Network(env, {SHARD: 1.0}) for _ in clients.shards]
+        self.networks = [Network(env, {SHARD: 1.0}, partial(self._serves, k)) for k in range(len(clients.shards))]
         self.route = Route((SHARD,), 1.0 / clients.own_factor)
-        self.served = [(0, 0.0)] * len(clients.shards)  # how many clients each serves, and since when
+        self.served = [(0, 0.0)] * len(clients.shards)  # no client, one or several, and since when
         self.version = 0
         self.clocks = [0] * clients.slowness.shape[0]
         self.slowest = 0
@@ -120,28 +122,20 @@ class _Shards:
     def _to(self, shard: int, client: int, busy_s: float) -> Event:
         if self.clients.is_beside(client, shard):
             return self.env.timeout(busy_s * self.clients.beside)
-        done = self.networks[shard].transfer(self.route, busy_s)
-        if shard < self.recorder.num_shards and done.callbacks is not None and busy_s > 0:
-            self._serves(shard, 1)
-            done.callbacks.append(lambda _: self._serves(shard, -1))
-        return done
+        return self.networks[shard].transfer(self.route, busy_s)
 
-    def _serves(self, shard: int, more: int) -> None:
-        number, since_s = self.served[shard]
-        if min(number, 2) == min(number + more, 2):  # several, as before
-            self.served[shard] = number + more, since_s
-            return
+    def _serves(self, shard: int, several: int) -> None:
         self._has_served(shard)
-        self.served[shard] = number + more, self.env.now
+        self.served[shard] = several, self.env.now
 
     def _has_served(self, shard: int) -> None:
-        number, since_s = self.served[shard]
-        if number:
-            self.recorder.add_shard(shard, "serves one" if number == 1 else "serves several", since_s)
+        several, since_s = self.served[shard]
+        if several and shard < self.recorder.num_shards:
+            self.recorder.add_shard(shard, SERVES[several], since_s)
 
     def stop(self) -> None:
         """Tell the recorder what the shards do at the end."""
-        for shard in range(self.recorder.num_shards):
+        for shard in range(len(self.networks)):
             self._has_served(shard)
 
     def may_fetch(self, client: int, clock: int, bound: int) -> Generator[Event, Any, None]:

@@ -7,7 +7,7 @@ much as there are different routes, however many transfers there are.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -88,10 +88,17 @@ class Through(Event):
 class Network:
     """Links between processes of a simulation."""
 
-    def __init__(self, env: Environment, capacities: Mapping[str, float]) -> None:
-        """capacities: Units a second of each link."""
+    def __init__(
+        self, env: Environment, capacities: Mapping[str, float], watch: Callable[[int], None] = lambda several: None
+    ) -> None:
+        """
+        Args:
+            capacities: Units a second of each link.
+            watch: Is told when no transfer, one, or several are under way: 0, 1 or 2.
+        """
         self.env = env
         self.capacities = capacities
+        self.watch, self.several = watch, 0
         self.crowds: dict[Route, _Crowd] = {}
         self.numbers = count()
         self.updated_s = 0.0
@@ -124,6 +131,9 @@ class Network:
     def _share(self) -> None:
         """Give the transfers their rates, and wake up at the latest when the first of them is through."""
         state = tuple([len(crowd.marks) for crowd in self.crowds.values()])  # a list is quicker than a generator
+        if (several := min(sum(state), 2)) != self.several:
+            self.several = several
+            self.watch(several)
         rates = self.known.get(state)
         if rates is None:
             rates = self._rates(state)
