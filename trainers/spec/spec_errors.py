@@ -34,16 +34,14 @@ def field_errors(error: ValidationError, model: type[BaseModel]) -> list[FieldEr
 
 def in_words(error: ValidationError, model: type[BaseModel]) -> ValidationError:
     """The same errors with our sentences, for whoever writes a spec in Python and sees what pydantic prints."""
-    written = [item["input"] for item in error.errors(include_url=False)]
+    told, found = field_errors(error, model), error.errors(include_url=False)
     details = [
         InitErrorDetails(
             type=PydanticCustomError("spec", "{said}", {"said": one.message}),
             loc=tuple(one.pointer.split("/")[1:]),
-            input=value,
+            input=item["input"],
         )
-        for one, value in zip(
-            field_errors(error, model), written, strict=False
-        )  # where there are many, some are counted
+        for one, item in zip(told, found, strict=False)  # of many, the last that is told counts the rest
     ]
     return ValidationError.from_exception_data(error.title, details)
 

@@ -76,3 +76,21 @@ def account(sent: list[tuple[float, Route, float]], capacities: dict[str, float]
                 ends[number] = now
                 del left[number]
     return ends
+
+
+def test_a_link_that_is_used_for_a_millisecond_a_day_comes_to_an_end() -> None:
+    """The clock then knows no moment between an alarm and the end of what it was for."""
+    rng, env = random.Random(0), Environment()
+    network = Network(env, {"a": 1.0})
+
+    def send() -> Generator[Event, Any, None]:
+        for _ in range(50):
+            yield env.timeout(86_400 * rng.uniform(0.5, 1.5))
+            yield network.transfer(A, 0.001 * rng.uniform(0.5, 1.5))
+
+    senders = [env.process(send()) for _ in range(2)]
+    for _ in range(2_000):  # 8 for each of a hundred transfers are plenty
+        if senders[0].processed and senders[1].processed:
+            break
+        env.step()
+    assert all(sender.processed for sender in senders)

@@ -7,6 +7,7 @@ much as there are different routes, however many transfers there are.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -161,9 +162,10 @@ class Network:
             return
         self.wakes_s = INFINITY
         self._flow()
+        unseen_s = 2 * math.ulp(self.updated_s)  # so far the clock knows one other moment: who ends by then ends now
         through = list[Through]()
         for crowd in self.crowds.values():
-            reached = crowd.flowed + DONE * (1.0 + crowd.flowed)
+            reached = crowd.flowed + DONE * (1.0 + crowd.flowed) + crowd.rate * unseen_s
             while crowd.marks and crowd.marks[0][0] <= reached:
                 through.append(heapq.heappop(crowd.marks)[2])
         self.is_waking = True
