@@ -81,7 +81,7 @@ def job_table(jobs: Sequence[service.JobSummary]) -> Table:
 def print_job(job: service.JobView, as_json: bool, sentence: str | None = None) -> None:
     """One job in full, or in a sentence, or as one JSON object that begins with its result."""
     if as_json:
-        view = job.model_dump(mode="json", exclude={"result", "id", "workers"})
+        view = job.model_dump(mode="json", exclude={"result", "workers"})
         typer.echo(json.dumps({**job.result.model_dump(mode="json"), **view}))
         return
     if sentence is not None:

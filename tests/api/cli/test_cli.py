@@ -175,7 +175,8 @@ def test_submit_list_show_watch_logs_cancel(
 
     job = json.loads(call("submit", spec, "-o", "json", "--key", "k").stdout.splitlines()[-1])
     assert set(job) >= RESULT
-    assert json.loads(call("submit", spec, "-o", "json", "--key", "k").stdout)["job_id"] == job["job_id"]
+    again = json.loads(call("submit", spec, "-o", "json", "--key", "k").stdout)
+    assert again["job_id"] == again["id"] == job["job_id"], "as a run's result has it, and as REST"
     run = service.started(job["job_id"])
     run.state(State.RUNNING)
     figures = {"epoch": 1, "examples": 1000, "seconds": 0.1, "test_loss": 2.0, "test_perplexity": 7.4}
