@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import psutil
 import pytest
 import ray
 
-from tests.runtime.runs import WITHIN_S, finished, gone_soon, spec, start
+from tests.runtime.runs import finished, gone_soon, soon, spec, start
 from trainers import ClusterInfo
 from trainers.runtime import fork_server
 
@@ -184,10 +183,7 @@ def test_a_server_that_is_killed_while_an_actor_waits_for_it_is_replaced(cluster
     address = ray.get(warm.remote().drivers.remote())
     os.kill(server, signal.SIGSTOP)
     probe = warm.remote()
-    deadline = time.monotonic() + WITHIN_S
-    while sockets(address) < 2:  # it listens with one, and has one for each who waits
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    soon(lambda: sockets(address) > 1)  # it listens with one, and has one for each who waits
     os.kill(server, signal.SIGKILL)
     _, another, has_torch, _ = ray.get(probe.process.remote())
     assert has_torch
@@ -259,10 +255,7 @@ def test_the_server_ends_with_its_raylet() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=120
     )
     server = int(done.stdout.split()[-1])
-    deadline = time.monotonic() + 60
-    while server in servers():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    soon(lambda: server not in servers())
 
 
 def test_the_first_servers_import_no_ray_and_the_light_one_no_torch() -> None:
@@ -334,10 +327,7 @@ def test_a_server_that_was_begun_for_nothing_ends_with_its_process() -> None:
     """A run that is refused before it starts a Ray."""
     program = "from trainers.runtime import fork_server as f; f.warm_up(); print(f._begun[0].pid)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    deadline = time.monotonic() + 60
-    while int(done.stdout) in servers():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    soon(lambda: int(done.stdout) not in servers())
 
 
 @pytest.mark.parametrize("environment", [None, {"env_vars": {"OURS": "${HOME}/ours"}}], ids=["none", "of-variables"])
