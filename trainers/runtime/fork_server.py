@@ -167,28 +167,21 @@ def start(arguments: list[str]) -> None:
 
 
 def _forked(arguments: list[str], more: list[str], haste_s: float | None, is_light: bool = False) -> bool:
-    """Whether a server has forked the worker; not one that takes longer than `haste_s` to say that it is ready.
-
-    A server that ends meanwhile is replaced, once: one that was killed takes connections for as long as the kernel
-    needs to clear it away, which is 20 to 70 ms on an AMD EPYC. One that cannot work ends them too, and so does the
-    next.
-    """
+    """Whether a server has forked the worker; not one that takes longer than `haste_s` to say that it is ready. One
+    that ends meanwhile is replaced, once: one that was killed takes connections until the kernel has cleared it away,
+    for 20 to 70 ms on an AMD EPYC."""
 
     def start_drivers() -> None:
         with _connected(server, _start_server) as line:
             _ask(line, [dict(os.environ), more], (), haste_s)
 
-    for _ in range(2):
-        try:
-            server = _address(is_light)
-            with _connected(_drivers(server, more), start_drivers) as line:
+    with contextlib.suppress(OSError, KeyError):
+        server = _address(is_light)
+        for _ in range(2):
+            with contextlib.suppress(ConnectionError), _connected(_drivers(server, more), start_drivers) as line:
                 _ask(line, [arguments, dict(os.environ), os.getcwd()], (0, 1, 2), None)
                 if line.recv(1) == FORKED:
                     return True
-        except ConnectionError:
-            continue
-        except (OSError, KeyError):
-            break
     return False
 
 
@@ -224,8 +217,7 @@ def _connected(address: str, start: Callable[[], None]) -> socket.socket:
 
 
 def _start_server() -> None:
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         os.setsid()
         if os.fork() == 0:  # an orphan: Ray ends the children of a worker with it, and this process may become a worker
             os.execve(COMMAND[0], COMMAND, _servers_own(os.environ))
@@ -260,8 +252,7 @@ def _address(is_light: bool = False) -> str:
 
 def _is_ours(line: socket.socket) -> bool:
     """Whether the process at the other end runs as this user: it gets to run commands, or to read our environment."""
-    peer = PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    return bool(peer[1] == os.getuid())
+    return bool(PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1] == os.getuid())
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -287,8 +278,6 @@ def serve() -> list[str] | None:
     variables, more = driver.what
     _live_in(_servers_own(variables))  # what Ray reads, below
     server = _listening(_drivers(_address(is_light), more))
-    if server is None:  # several asked at the same moment
-        return None
     is_able = _import([*LIGHT_RAY, *(() if is_light else HEAVY_RAY), *(MORE[option] for option in more)])
     worker = _asked(server, IDLE_S, is_able)
     return None if worker is None else _become(worker)
@@ -341,10 +330,9 @@ def _asked(server: socket.socket | None, idle_s: float | None, is_able: bool) ->
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while select.select([server.fileno(), owner], [], [], idle_s)[0] == [server.fileno()]:
         line, _ = server.accept()
-        try:
+        request = None
+        with contextlib.suppress(OSError, ValueError):
             request = _read(line) if is_able else None
-        except (OSError, ValueError):
-            request = None
         if request is not None and os.fork() == 0:
             os.close(owner)
             server.close()
