@@ -183,13 +183,13 @@ def folder(part: str, path: Path, is_private: bool = False) -> Iterator[Finding]
 def storage(url: str) -> Iterator[Finding]:
     """The storage of copies of runs: a small object is written there, read and removed."""
     if not url:
-        yield Finding.good("storage", "MILLRACE_STORAGE is not set; runs have no copies")
+        yield Finding.good("storage", "there is neither MILLRACE_STORAGE nor --storage; runs have no copies")
         return
     try:
         found = Storage.open(url)
         found.probe()
     except StorageRefused as error:
-        yield Finding.bad("storage", str(error), "correct MILLRACE_STORAGE")
+        yield Finding.bad("storage", str(error), "correct MILLRACE_STORAGE, or --storage")
     except StorageUnreachable as error:
         remedy = "check the URL, the network and the credentials (for S3: AWS_ACCESS_KEY_ID and its like)"
         yield Finding.bad("storage", str(error), remedy)

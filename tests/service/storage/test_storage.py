@@ -74,7 +74,7 @@ def test_a_url_that_cannot_be_used_says_what_to_change(url: str, told: str) -> N
     with pytest.raises(StorageRefused, match=told):
         Storage.open(url)
     (found,) = doctor.storage(url)
-    assert (found.health, found.remedy) == (Health.failed, "correct MILLRACE_STORAGE")
+    assert (found.health, found.remedy) == (Health.failed, "correct MILLRACE_STORAGE, or --storage")
 
 
 def test_a_storage_that_is_not_there_is_unreachable(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
