@@ -75,8 +75,8 @@ class _Crowd:
 
 
 class Through(Event):
-    """The end of a transfer, of which those who wait for it hear at once: the environment's queue, which would bring it
-    back at the same moment, is most of what an event costs."""
+    """The end of a transfer, of which those who wait for it hear at once: the environment's queue would only bring it
+    back at the same moment."""
 
     def happen(self) -> None:
         """Call back whoever waits."""
@@ -95,7 +95,7 @@ class Network:
         """
         Args:
             capacities: Units a second of each link.
-            watch: Is told when no transfer, one, or several are under way: 0, 1 or 2.
+            watch: Is told whenever it changes that no transfer, one, or several are under way: 0, 1 or 2.
         """
         self.env = env
         self.capacities = capacities
