@@ -203,25 +203,26 @@ def works_of(run: Run, rank: int, start: tuple[int, int]) -> Iterator[Work]:
     )
 
 
+def some_steps(run: Run, start: Start, first: int, steps: int | None = None) -> Start:
+    """So many steps on two workers, or all that are left, from step number `first` on."""
+    world = LocalWorld()
+    groups = local_collectives(world, 2)
+
+    def worker(rank: int) -> tuple[Buffers | None, int]:
+        algorithm = run.spec.algorithm.build(replace(run.context(collectives=groups[rank]), start=start))
+        works = list(islice(works_of(run, rank, divmod(first, run.order.steps)), steps))
+        for work in works:
+            algorithm.step(work)
+        return algorithm.gather_state(), sum(work.total_examples for work in works)
+
+    buffers, examples = world.run([lambda rank=rank: worker(rank) for rank in range(2)])[0]
+    assert buffers is not None
+    return Start(buffers, start.examples + examples)
+
+
 def in_two_halves(run: Run, cut: int) -> Buffers:
     """`cut` steps, then the rest by other processes that start from what the first ones left."""
-
-    def train(start: Start, first: int, steps: int | None) -> Start:
-        world = LocalWorld()
-        groups = local_collectives(world, 2)
-
-        def worker(rank: int) -> tuple[Buffers | None, int]:
-            algorithm = run.spec.algorithm.build(replace(run.context(collectives=groups[rank]), start=start))
-            works = list(islice(works_of(run, rank, divmod(first, run.order.steps)), steps))
-            for work in works:
-                algorithm.step(work)
-            return algorithm.gather_state(), sum(work.total_examples for work in works)
-
-        buffers, examples = world.run([lambda rank=rank: worker(rank) for rank in range(2)])[0]
-        assert buffers is not None
-        return Start(buffers, start.examples + examples)
-
-    return train(train(run.start(), 0, cut), cut, None).buffers
+    return some_steps(run, some_steps(run, run.start(), 0, cut), cut).buffers
 
 
 @pytest.mark.parametrize("algorithm", ["admm", CONSENSUS | {"steps": 4}], ids=["averaging", "consensus"])
@@ -261,3 +262,15 @@ def test_a_checkpoint_keeps_x_and_u_and_any_algorithm_goes_on_from_z(tmp_path: P
         assert torch.equal(other.params, buffers.params)
         assert set(other.state) == {"momentum"}
         assert torch.equal(other.state["momentum"], mean)
+
+
+def test_between_two_updates_the_model_is_what_z_would_become() -> None:
+    """So a run that ends there has all that it has trained in its model. z itself lies beside it, to go on from."""
+    run = Run(spec(3, 2, CONSENSUS | {"steps": 2}))
+    at_update, later = (some_steps(run, run.start(), 0, steps).buffers for steps in (2, 3))
+    assert torch.equal(later.state["consensus-z"], at_update.params)
+    assert "consensus-z" not in at_update.state
+    sizes = run.order.partition_sizes
+    weighed = [size * (later.state[f"x-{rank}"] + later.state[f"u-{rank}"]) for rank, size in enumerate(sizes)]
+    torch.testing.assert_close(later.params, sum(weighed) / sum(sizes))
+    assert (later.params - at_update.params).abs().max() > 1e-4

@@ -26,7 +26,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "sync"},
     {"algorithm": {"name": "sync", "form": "parameter_server"}},
     {"algorithm": {"name": "parallel_sgd", "average_every": 3}},
-    {"algorithm": {"name": "admm", "form": "consensus", "steps": 3}},
+    {"algorithm": {"name": "admm", "form": "consensus", "steps": 2}},
     {"algorithm": {"name": "diloco", "average_every": 2}},
     {"algorithm": "hybrid", "model": "lenet5"},
     {"algorithm": "spatial", "model": "lenet5"},

@@ -43,18 +43,23 @@ class Average:
 
     def update(self, leaf: Callable[[int, Tensor], None], weight: int) -> None:
         """newest <- sum / weight, where `leaf(rank, into)` writes what virtual worker `rank` adds to the sum."""
+        self.now(leaf, weight)
+        self.clock += 1
+
+    def now(self, leaf: Callable[[int, Tensor], None], weight: int) -> Tensor:
+        """(numel,) what `update` would make the newest; only to be read, and until the next call."""
+        following = self.versions[(self.clock + 1) % 2]
         for node, part in zip(self.reduction.nodes(self.collectives.rank), self.parts, strict=True):
             sum_leaves(node, self.scratch.under(part, node), leaf)
         with span("sums"):
-            self._sum(weight)
+            self._sum(following[self.span], weight)
         with span("gather"):
-            self.collectives.all_gather(self.versions[(self.clock + 1) % 2]).wait()
-        self.clock += 1
+            self.collectives.all_gather(following).wait()
+        return following
 
-    def _sum(self, weight: int) -> None:
+    def _sum(self, mine: Tensor, weight: int) -> None:
         """This worker's span of the new average."""
         total = self.collectives.reduce_canonical(self.reduction, self.parts).wait()
-        mine = self.versions[(self.clock + 1) % 2][self.span]
         chunk = CHUNK if mine.device.type == "cpu" else max(len(mine), 1)
         for start in range(0, len(mine), chunk):
             stop = min(start + chunk, len(mine))

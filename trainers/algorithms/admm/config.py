@@ -12,6 +12,9 @@ from trainers.algorithms.traits import Traits
 if TYPE_CHECKING:
     from trainers.algorithms.base import Algorithm, Context
 
+Z = "consensus-z"
+"""The vector that all workers are drawn to, between two updates of it."""
+
 RHO = 0.1
 """rho, if the spec gives none."""
 
@@ -69,7 +72,7 @@ class AdmmConfig(AlgorithmConfig):
     def private_names(self, rule: tuple[str, ...], num_virtual: int) -> tuple[str, ...]:
         if self.form == "averaging":
             return ()
-        return names_of_ranks(agent_names(rule), num_virtual)
+        return (Z, *names_of_ranks(agent_names(rule), num_virtual))
 
     def build(self, context: Context) -> Algorithm:
         # Imported here, because a spec is read in processes without torch and the step needs it.

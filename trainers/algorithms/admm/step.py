@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.algorithms.admm.config import RHO, STEPS, AdmmConfig, agent_names
+from trainers.algorithms.admm.config import RHO, STEPS, Z, AdmmConfig, agent_names
 from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, Work
+from trainers.algorithms.config import names_of_ranks
 from trainers.collectives.average import Average, gather_rows
 from trainers.collectives.reduction_tree import block
 from trainers.models.objective import Total
@@ -135,7 +136,8 @@ class ConsensusAdmm(Algorithm):
 
     f_i is the mean loss over partition i. The mean weights each worker by the examples N_i of its partition, which is
     ADMM with the penalty N_i rho for the sum of the N_i f_i: its optimum is that of all examples together. z is
-    evaluated and exported; each virtual worker has its own x, u and optimizer state.
+    evaluated and exported, and between two updates what it would become now, from which no worker continues; each
+    virtual worker has its own x, u and optimizer state.
     """
 
     def __init__(self, config: AdmmConfig, context: Context) -> None:
@@ -144,7 +146,9 @@ class ConsensusAdmm(Algorithm):
         self.num_steps = STEPS if config.steps is None else config.steps
         self.config, self.context, self.replica = config, context, context.replica
         self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
-        self.average.begin(context.start.buffers.params)
+        start = context.start.buffers
+        self.average.begin(start.state.get(Z, start.params))
+        self.moved = Z in start.state  # whether an x-update is under way
         collectives, z = self.average.collectives, self.average.newest
         self.names = agent_names(context.optimizer.state_names)
         self.ranks = range(*block(context.num_virtual, collectives.rank, collectives.size))
@@ -159,7 +163,7 @@ class ConsensusAdmm(Algorithm):
         lr, first = self.context.schedule(self.examples), work.minibatches[0]
         total = sum((self._x_step(minibatch, lr) for minibatch in work.minibatches), Total())
         self.examples += work.total_examples
-        self.learning_rate = lr
+        self.learning_rate, self.moved = lr, True
         step = (first.index - first.virtual_rank) // self.context.num_virtual
         if (step + 1) % self.num_steps == 0 or work.ends_epoch:
             with span("consensus"):
@@ -167,16 +171,17 @@ class ConsensusAdmm(Algorithm):
         return StepReport(total, work.examples, lr, norms=self.limit.taken())
 
     def gather_state(self) -> Buffers:
-        """z; on worker 0 also the vectors of all virtual workers, and the mean of their optimizer states, from which
-        another algorithm can resume."""
+        """z, or what it would become now; on worker 0 also z itself then, the vectors of all virtual workers, and the
+        mean of their optimizer states, from which another algorithm can resume."""
         collectives, z, num_virtual = self.average.collectives, self.average.newest, self.context.num_virtual
+        params = self.average.now(self._weigh, sum(self.context.partition_sizes)).clone() if self.moved else z
         rows = gather_rows(collectives, num_virtual, self.own.flatten(1))
         if collectives.rank:
-            return Buffers(z, {})
-        names = self.config.private_names(self.context.optimizer.state_names, num_virtual)
-        private = dict(zip(names, rows.view(-1, z.numel()), strict=True))
+            return Buffers(params, {})
+        names = names_of_ranks(self.names, num_virtual)
+        private = dict(zip(names, rows.view(-1, z.numel()), strict=True)) | ({Z: z} if self.moved else {})
         means = rows.view(-1, len(self.names), z.numel()).mean(0)  # (names, P)
-        return Buffers(z, private | dict(zip(self.names[2:], means[2:], strict=True)))
+        return Buffers(params, private | dict(zip(self.names[2:], means[2:], strict=True)))
 
     def finish(self) -> None:
         self.average.collectives.barrier().wait()
@@ -211,20 +216,20 @@ class ConsensusAdmm(Algorithm):
 
     def _update_consensus(self) -> None:
         """z <- mean of x_i + u_i; u_i <- u_i + x_i - z."""
-
-        self.average.update(lambda rank, into: _weigh(self.agents[rank], into), sum(self.context.partition_sizes))
+        self.average.update(self._weigh, sum(self.context.partition_sizes))
         for agent in self.agents.values():
             _follow(agent, self.average.newest)
+        self.moved = False
 
+    def _weigh(self, rank: int, into: Tensor) -> None:
+        """into <- N_i (x_i + u_i), (P,)."""
+        agent = self.agents[rank]
+        if into.is_cuda:
+            torch.add(agent.x, agent.u, out=into).mul_(agent.examples)
+        else:
+            from trainers.algorithms.admm import kernel
 
-def _weigh(agent: Agent, into: Tensor) -> None:
-    """into <- N_i (x_i + u_i), (P,)."""
-    if into.is_cuda:
-        torch.add(agent.x, agent.u, out=into).mul_(agent.examples)
-    else:
-        from trainers.algorithms.admm import kernel
-
-        kernel.weighted(*(vector.numpy() for vector in (agent.x, agent.u, into)), np.float32(agent.examples))
+            kernel.weighted(*(vector.numpy() for vector in (agent.x, agent.u, into)), np.float32(agent.examples))
 
 
 def _follow(agent: Agent, z: Tensor) -> None:
