@@ -228,6 +228,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import kept_profile as kept_profile
     from trainers import known_examples as known_examples
     from trainers import measure_links as measure_links
+    from trainers import measured_in as measured_in
     from trainers import metrics_of as metrics_of
     from trainers import needed_memory as needed_memory
     from trainers import plan_spec as plan_spec

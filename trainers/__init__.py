@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.events import headline_of as headline_of
     from trainers.events import is_judged as is_judged
     from trainers.events import last_median as last_median
+    from trainers.events import measured_in as measured_in
     from trainers.events import metrics_of as metrics_of
     from trainers.events import set_of as set_of
     from trainers.events import who_trains as who_trains

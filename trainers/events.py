@@ -33,6 +33,7 @@ A sweep has a log of its own, with the types `state`, `log` and
 | `progress` | how many trials there are in each state, `total`, `progress` (0 to 1), `eta_s` |
 """
 
+import math
 import statistics
 from collections.abc import Iterable
 from enum import StrEnum
@@ -225,9 +226,10 @@ class Result(Documented):
     there was none."""
     train_loss: float | None
     """Mean over the last epoch."""
-    metrics: dict[str, float] = {}  # a model copies its defaults
-    """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ..."""
-    validation: dict[str, float] = {}
+    metrics: dict[str, float | None] = {}  # a model copies its defaults
+    """Every metric of the task on the test set, by name: `loss`, and `accuracy`, `perplexity`, `r2` ...; null for one
+    that has no finite value, as a mean over nothing has none."""
+    validation: dict[str, float | None] = {}
     """Likewise on the validation set, of a run that has one."""
     headline: str | None = None
     """The one of them by which runs are compared; null where none was measured."""
@@ -306,19 +308,26 @@ def is_judged(evaluation: dict[str, Any]) -> bool:
     return bool(evaluation.get("set") != "test")
 
 
-def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
-    """The task's metrics in the data of an `evaluation`, by name."""
+def measured_in(evaluation: dict[str, Any]) -> dict[str, float | None]:
+    """The task's metrics in the data of an `evaluation`, by name; None for what has no finite value, as a mean over
+    nothing has none."""
     begin = f"{set_of(evaluation)}_"
     named = {name.removeprefix(begin): value for name, value in evaluation.items() if name.startswith(begin)}
-    return {name: value for name, value in named.items() if name != "error_median"}
+    named.pop("error_median", None)
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in named.items()}
+
+
+def metrics_of(evaluation: dict[str, Any]) -> dict[str, float]:
+    """Those of them that have a value."""
+    return {name: value for name, value in measured_in(evaluation).items() if value is not None}
 
 
 def headline_of(evaluation: dict[str, Any]) -> tuple[str, bool] | None:
     """The metric of an `evaluation` by which runs are compared, and whether more of it is better; None where there is
     no such metric in it. Logs that do not say are older than tasks: theirs is the accuracy."""
-    metrics = metrics_of(evaluation)
-    name = evaluation.get("headline", "accuracy" if "accuracy" in metrics else "loss")
-    return (name, evaluation.get("higher_is_better", name == "accuracy")) if name in metrics else None
+    measured = measured_in(evaluation)
+    name = evaluation.get("headline", "accuracy" if "accuracy" in measured else "loss")
+    return (name, evaluation.get("higher_is_better", name == "accuracy")) if name in measured else None
 
 
 MEDIAN_EPOCHS = 5

@@ -128,7 +128,7 @@ def _place(figures: service.Progress, epochs: int) -> str:
 def evaluation_line(event: service.Event) -> str:
     """An evaluation, on one line."""
     data = event.data
-    metrics = service.metrics_of(data)
+    metrics = service.measured_in(data)
     first = ("accuracy", "loss")  # then the others as the task names them
     order = [*(name for name in first if name in metrics), *(name for name in metrics if name not in first)]
     return f"epoch {_epoch(data['epoch'])}  " + "  ".join(

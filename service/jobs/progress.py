@@ -21,6 +21,7 @@ from trainers import (
     adds_to_work,
     headline_of,
     is_judged,
+    measured_in,
     metrics_of,
     set_of,
     who_trains,
@@ -115,8 +116,9 @@ class Progress(BaseModel):
     def headline(self) -> tuple[str, float] | None:
         """The metric by which runs of its task are compared, from the last evaluation; none before the first."""
         evaluation = self.evaluation or {}
-        found = headline_of(evaluation)
-        return None if found is None else (found[0], metrics_of(evaluation)[found[0]])
+        name, _ = headline_of(evaluation) or ("", False)
+        value = metrics_of(evaluation).get(name)
+        return None if value is None else (name, value)
 
     def _tell_who_trains(self, workers: int) -> None:
         if self.reason == "Training":
@@ -165,7 +167,7 @@ class Progress(BaseModel):
             now = {"state": self.state, "message": self.message or self.result.message}
             return self.result.model_copy(update={**now, "fetch_latency": fetch_latency, "push_latency": push_latency})
         metrics, evaluation = self.metrics, self.evaluation or {}
-        headline, measured = headline_of(evaluation), {set_of(evaluation): metrics_of(evaluation)}
+        headline, measured = headline_of(evaluation), {set_of(evaluation): measured_in(evaluation)}
         return Result(
             job_id=job_id,
             state=self.state,

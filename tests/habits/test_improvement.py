@@ -52,6 +52,13 @@ def test_what_is_no_number_is_no_improvement() -> None:
     assert judged([math.nan, 1.0, math.nan], metric="loss") == [(False, 1), (True, 0), (False, 1)]
 
 
+def test_a_headline_without_a_value_stays_the_headline() -> None:
+    """The loss, which gets better, does not stand in for it."""
+    one = Improvement("early_stop", MetricChoice())
+    found = [one.add(evaluation(accuracy=accuracy, loss=loss)) for accuracy, loss in ((0.5, 3.0), (math.nan, 2.0))]
+    assert (found, one.metric, one.since) == ([True, False], "accuracy", 1)
+
+
 def test_a_metric_that_nobody_measures_or_that_has_no_direction_is_refused() -> None:
     with pytest.raises(SpecRejected, match=r"early_stop.metric: .* not measure f1; it measures accuracy, loss"):
         judged([1.0], metric="f1")

@@ -150,5 +150,6 @@ def _sentence(result: service.Result) -> str:
             parts.append(f"{name} {value:.4f}")
     told = {f"validation {name}": value for name, value in result.validation.items()}
     told |= {f"test {name}": value for name, value in result.metrics.items() if name != "loss"}
-    parts += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in told.items()]
+    for name, value in told.items():
+        parts.append(f"{name.replace('_', ' ')} " + ("none" if value is None else f"{value:.4f}"))
     return ", ".join(parts)

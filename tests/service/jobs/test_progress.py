@@ -1,15 +1,19 @@
 """The figures that are read off a log."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from api.cli.display import evaluation_line
 from service.database.job_store import Job
 from service.jobs.progress import Progress, log_line
 from service.jobs.reader import current
 from service.spec import parse_spec
+from service.tracking.scalars import Scalars
 from tests.service.fakes import FakeRun, whole_run
 from trainers.events import Event, State, at_work_s
 from trainers.runtime.event_log import EventLogReader
@@ -18,8 +22,10 @@ SPEC = parse_spec({"algorithm": "downpour", "epochs": 4})
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> FakeRun:
-    return FakeRun("job", SPEC.train, tmp_path)
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    found = FakeRun("job", SPEC.train, tmp_path)
+    yield found
+    found.journal.file.close()
 
 
 def folded(run: FakeRun, times: dict[int, float] | None = None) -> Progress:
@@ -42,6 +48,19 @@ def test_share_and_eta_follow_the_mean_pace(run: FakeRun) -> None:
     run.state(State.FAILED)
     progress = folded(run)
     assert (progress.eta_s(4), progress.fraction(4)) == (None, 1.5 / 4)
+
+
+def test_a_metric_that_has_no_value_is_told_as_none(run: FakeRun) -> None:
+    """A mean over nothing: the log, which is JSON, has null."""
+    found = {"test_loss": 0.5, "test_far": math.nan, "headline": "far", "higher_is_better": False}
+    run.emit("evaluation", epoch=1, examples=100, set="test", **found)
+    progress = folded(run)
+    (event,) = EventLogReader(run.run_dir).read()
+    assert Scalars().points(event) == {"test/loss": 0.5}
+    assert (progress.headline, progress.curve.values) == (None, [])
+    result = progress.result_so_far("job", SPEC.model_dump(mode="json"))
+    assert (result.metrics, result.headline) == ({"loss": 0.5, "far": None}, "far")
+    assert evaluation_line(event).endswith("test loss 0.5000  test far none")
 
 
 def test_a_failed_run_has_a_result_too(run: FakeRun) -> None:

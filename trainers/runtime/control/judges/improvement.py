@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainers.errors import SpecRejected
-from trainers.events import headline_of, metrics_of
+from trainers.events import headline_of, measured_in
 from trainers.spec.improvement import MetricChoice
 
 
@@ -30,7 +30,8 @@ class Improvement:
             SpecRejected: It does not have the metric, or nobody knows which of two values is better.
         """
         self.metric, more_is_better = self._direction(evaluation)
-        value = float(metrics_of(evaluation)[self.metric])
+        found = measured_in(evaluation)[self.metric]
+        value = math.nan if found is None else found
         gain = 0.0 if self.best is None else (value - self.best) * (1 if more_is_better else -1)
         is_better = not math.isnan(value) and (self.best is None or gain > self.min_delta)
         self.best = value if is_better else self.best
@@ -41,8 +42,8 @@ class Improvement:
         """The metric, and whether more of it is better."""
         headline, more_is_better = headline_of(evaluation) or ("loss", False)
         name = self.choice.metric or headline
-        if name not in (metrics := metrics_of(evaluation)):
-            there = ", ".join(sorted(metrics))
+        if name not in (measured := measured_in(evaluation)):
+            there = ", ".join(sorted(measured))
             raise SpecRejected(f"{self.field}.metric: the task does not measure {name}; it measures {there}")
         if self.choice.mode != "auto":
             return name, self.choice.mode == "max"
