@@ -109,6 +109,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import MAX_VALUES as MAX_VALUES
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
+    from service.plain_yaml import yaml_value as yaml_value
     from service.plans.evidence import Target as Target
     from service.plans.evidence import read_target as read_target
     from service.plans.evidence import runs_in as runs_in

@@ -65,18 +65,22 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Plain data. Raises SpecInvalid."""
+    """Plain data, that of an empty document being an empty mapping. Raises SpecInvalid."""
+    data = yaml_value(text)
+    return {} if data is None else data
+
+
+def yaml_value(text: str | bytes) -> Any:
+    """One value, which may be null. Raises SpecInvalid."""
     try:
         _check_shape(text)
-        data = yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         message = f"not valid YAML{place}: {getattr(error, 'problem', None) or error}"
     except (RecursionError, ValueError) as error:  # ValueError: a date that no calendar has, bytes that are no UTF-8
         message = f"not readable as YAML: {error}"
-    else:
-        return {} if data is None else data
     raise SpecInvalid([FieldError(pointer="", message=message)])
 
 

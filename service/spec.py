@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid, SpecUnreadable
-from service.plain_yaml import load_yaml
+from service.plain_yaml import load_yaml, yaml_value
 from trainers import FieldError, TrainSpec, field_errors, is_given, refuse_given
 
 TOLD = 3
@@ -192,7 +192,7 @@ def apply_overrides(data: Any, overrides: list[str]) -> Any:
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise SpecInvalid([FieldError(pointer="", message=f"{override!r} is not of the form field.field=value")])
-        data = with_field(data if isinstance(data, dict) else {}, keys, load_yaml(value) if value.strip() else None)
+        data = with_field(data if isinstance(data, dict) else {}, keys, yaml_value(value))
     return data
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from service.database.job_changes import OF_TRIALS
 from service.database.job_store import Job
 from service.errors import CheckpointNotFound, SpecInvalid, StateConflict
-from service.plain_yaml import load_yaml
+from service.plain_yaml import yaml_value
 from service.spec import JobSpec, parse_spec
 from service.storage.checkpoints import CheckpointView, checkpoints
 from trainers import FieldError
@@ -62,7 +62,7 @@ def as_patch(overrides: list[str]) -> dict[str, Any]:
             found = inner.get(section)
             inner[section] = found if isinstance(found, dict) else {} if found is None else {"name": found}
             inner = inner[section]
-        inner[last] = load_yaml(value) if value.strip() else None
+        inner[last] = yaml_value(value)
     return patch
 
 

@@ -3,11 +3,12 @@
 import pytest
 
 from service.errors import SpecInvalid
+from service.jobs.fork import as_patch
 from service.plain_yaml import load_yaml
 from service.spec import SHORTHAND, JobSpec, parse_spec, read_spec
 from service.sweeps.spec import parse_sweep
 from trainers.errors import SpecRejected
-from trainers.spec import TrainSpec
+from trainers.spec import EmaSpec, TrainSpec
 from trainers.spec.spec_errors import forms_of
 
 
@@ -108,6 +109,15 @@ def test_set_overrides_whole_fields_parts_and_shorthands() -> None:
     assert spec.schedule.model_dump()["epochs"] == (1.0, 2.0)
     assert read_spec("model: {weights: w.safetensors}", ["model.weights="]).model.weights is None
     assert read_spec("algorithm: {name: downpour, num_push: 4}", ["algorithm=sync"]).algorithm.name == "sync"
+
+
+def test_set_to_null_is_what_null_in_the_file_is() -> None:
+    """A section that may be left out is left out, and does not begin anew with its defaults."""
+    text = "ema: {decay: 0.9}\nearly_stop: loss\nclip: {norm: 1}\ndata: {name: digits, limit: 100}"
+    spec = read_spec(text, ["ema=null", "early_stop=~", "clip=", "data.limit=null"])
+    assert (spec.ema, spec.early_stop, spec.clip, spec.data.limit) == (None, None, None, None)
+    assert read_spec(text, ["ema=null", "ema.decay=0.8"]).ema == EmaSpec(decay=0.8)
+    assert as_patch(["ema=null", "data.limit=null"]) == {"ema": None, "data": {"limit": None}}
 
 
 @pytest.mark.parametrize("override", ["epochs", "=3", ".epochs=3", "a..b=3"])

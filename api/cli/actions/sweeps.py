@@ -35,7 +35,6 @@ from service import (
     TrialStore,
     check_fits,
     configurations,
-    load_yaml,
     log_line,
     new_sweep_id,
     report_answer,
@@ -43,6 +42,7 @@ from service import (
     report_of,
     report_text,
     trial_needs,
+    yaml_value,
 )
 
 LINE_EVERY_S = 5.0
@@ -238,7 +238,7 @@ def added(values: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             complain(f"{one!r} is not of the form axis=[value, value]")
             raise typer.Exit(BAD_INPUT)
         try:
-            value = load_yaml(text)
+            value = yaml_value(text)
         except SpecInvalid as error:
             complain(f"{name}: {error}")
             raise typer.Exit(BAD_INPUT) from None
