@@ -9,6 +9,7 @@ import typer
 
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, OK
+from api.cli.folders import cannot_be_made
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 HERE = re.compile(r"^( *(?:code|root): )\.(/\S+)? ", re.MULTILINE)
@@ -17,7 +18,10 @@ HERE = re.compile(r"^( *(?:code|root): )\.(/\S+)? ", re.MULTILINE)
 
 def init_folder(folder: Path, task: str) -> int:
     """Write a task, or a model, with its dataset, spec and test. Returns the exit status."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if (why := cannot_be_made(folder)) is not None:
+        complain(why)
+        return BAD_INPUT
+    if folder.exists() and any(folder.iterdir()):
         complain(f"{folder} is not empty; name a folder that is not there yet")
         return BAD_INPUT
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """What `millrace run` does."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from api.cli.actions.specs import has_code, read_job
 from api.cli.connection import complain
 from api.cli.context import BAD_INPUT, FAILED, OK, CliContext
 from api.cli.display import display
+from api.cli.folders import cannot_be_made
 from api.cli.interrupts import Interrupts
 from service import ClusterInfo, LocalRun, MillraceError, Result, State, StorageFull, new_job_id
 
@@ -37,8 +39,8 @@ def run_here(context: CliContext, request: RunRequest) -> int:
         return BAD_INPUT
     job_id = new_job_id()
     run_dir = (request.folder or context.runs_dir / job_id).absolute()
-    if (run_dir / "events.jsonl").exists():
-        complain(f"{run_dir} holds a run already; choose another --run-dir")
+    if (why := _refuses(run_dir)) is not None:
+        complain(why)
         return BAD_INPUT
     runs = context.runs()
     needs = runs.needs(spec.train)
@@ -60,6 +62,13 @@ def run_here(context: CliContext, request: RunRequest) -> int:
         return FAILED
     print_result(result, request.as_json, f"Everything is in {run_dir}")
     return OK if result.state is State.SUCCEEDED else FAILED
+
+
+def _refuses(run_dir: Path) -> str | None:
+    """Why no run can leave everything there; None if one can."""
+    if os.path.exists(run_dir / "events.jsonl"):
+        return f"{run_dir} holds a run already; choose another --run-dir"
+    return cannot_be_made(run_dir)
 
 
 def _train(run: LocalRun, interrupts: Interrupts, info: ClusterInfo, as_json: bool) -> Result:

@@ -74,6 +74,9 @@ def test_run_for_people_and_in_a_folder_of_ones_own(cli: Cli, spec: Path, tmp_pa
     outcome = cli("run", spec, "--run-dir", tmp_path / "mine")
     assert outcome.exit_code == 2
     assert "holds a run already" in outcome.stderr
+    outcome = cli("run", spec, "--run-dir", spec / "run")
+    assert outcome.exit_code == 2
+    assert f"{spec} is no folder; name one" in outcome.stderr
 
 
 def test_a_failed_run_has_status_one_and_a_result(cli: Cli, spec: Path) -> None:

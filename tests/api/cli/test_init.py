@@ -56,6 +56,9 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     outcome = init(tmp_path, tmp_path)
     assert outcome.exit_code == 2
     assert f"{tmp_path} is not empty; name a folder that is not there yet" in outcome.output
+    outcome = init(tmp_path, tmp_path / "thesis.tex" / "chapter")
+    assert outcome.exit_code == 2
+    assert "thesis.tex is no folder; name one, or a place where one can be made" in outcome.output
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
