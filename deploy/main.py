@@ -15,12 +15,15 @@ from pydantic import ValidationError
 
 from api.cli.app import build
 from api.cli.context import BAD_INPUT, CliContext, ServeOptions
+from deploy.restart import HeadWatch
 from deploy.settings import Settings, config_file, guide_dir
 from deploy.sign_in import oidc_config, way_in
 from deploy.tokens import database, has_token, no_token, opened_tokens
 from deploy.watchdog import ends_if_it_stands_still
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
     from typer import Typer
 
     from service import ClusterInfo, Mirror, Quotas, Resources, Runs, Store, Tracking
@@ -107,7 +110,7 @@ def ray_cluster(
 
 def serve(settings: Settings, options: ServeOptions) -> None:
     """Serve until it is asked to stop. Raises CannotServe for what cannot be used: an address, a folder, a storage."""
-    from api import Access, AppConfig, CannotServe, Server, Streams, bind, create_app, is_exposed
+    from api import Access, AppConfig, Server, Streams, bind, create_app, is_exposed
     from service import (
         Growth,
         ManagerConfig,
@@ -120,7 +123,6 @@ def serve(settings: Settings, options: ServeOptions) -> None:
         attach,
         build_manager,
         detach,
-        networks,
         start_head,
     )
 
@@ -128,10 +130,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
     demands = is_exposed(options.host) or options.require_token or provider is not None
     if demands and provider is None and not has_token(settings, options.state_dir):
         raise no_token(options)
-    try:
-        allowed = networks(options.webhook_allow)
-    except ValueError as error:
-        raise CannotServe(f"--webhook-allow: {error}; a network looks like 10.1.0.0/16") from None
+    allowed = allowed_networks(options)
     mirror = open_mirror(options)
     listening = bind(options.host, options.port, is_guarded=demands)
     with contextlib.closing(listening), _alone(options.state_dir), _trackers(settings, options.state_dir) as trackers:
@@ -155,6 +154,8 @@ def serve(settings: Settings, options: ServeOptions) -> None:
             app = AppConfig(streams, access, guide_dir(settings))
             server = Server(create_app(manager, sweeps, cluster, app, sender), streams)
             host, port = listening.getsockname()[:2]
+            if not options.address:
+                HeadWatch(options.state_dir, port).start()
             print(f"Millrace serves on http://{f'[{host}]' if ':' in host else host}:{port}  (API: /docs)")
             if demands:
                 print("Every caller shows a token: `millrace token create` makes one" + way_in(provider))
@@ -191,6 +192,17 @@ def _trackers(settings: Settings, state_dir: Path) -> "Iterator[list[Tracking]]"
             one.start()
             stack.callback(one.close)
         yield found
+
+
+def allowed_networks(options: ServeOptions) -> "tuple[IPv4Network | IPv6Network, ...]":
+    """The private networks that webhooks may lead to. Raises CannotServe."""
+    from api import CannotServe
+    from service import networks
+
+    try:
+        return networks(options.webhook_allow)
+    except ValueError as error:
+        raise CannotServe(f"--webhook-allow: {error}; a network looks like 10.1.0.0/16") from None
 
 
 def open_mirror(options: ServeOptions) -> "Mirror | None":

@@ -222,8 +222,10 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers import count_examples as count_examples
     from trainers import detach as detach
     from trainers import embedded as embedded
+    from trainers import end_children as end_children
     from trainers import explain as explain
     from trainers import export_model as export_model
+    from trainers import head_is_alive as head_is_alive
     from trainers import images_of as images_of
     from trainers import keep_profile as keep_profile
     from trainers import kept_profile as kept_profile

@@ -96,6 +96,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.cluster import detach as detach
     from trainers.runtime.cluster import embedded as embedded
     from trainers.runtime.cluster import ensure_own_ray as ensure_own_ray
+    from trainers.runtime.cluster import head_is_alive as head_is_alive
     from trainers.runtime.cluster import metrics_targets as metrics_targets
     from trainers.runtime.cluster import needs as needs
     from trainers.runtime.cluster import start_head as start_head
@@ -106,6 +107,7 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.runtime.event_log import Fence as Fence
     from trainers.runtime.fork_server import warm_up as warm_up
     from trainers.runtime.probe.measure import measure_links as measure_links
+    from trainers.runtime.processes import end_children as end_children
     from trainers.runtime.runs import Run as Run
     from trainers.runtime.runs import cleanup_run as cleanup_run
     from trainers.runtime.runs import count as count

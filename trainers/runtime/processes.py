@@ -168,6 +168,14 @@ def kill_all(processes: list[tuple[int, int]]) -> None:
     wait_for_all(processes)
 
 
+def end_children() -> None:
+    """Kill all processes below this one; none of its own children is left as a zombie."""
+    kill_all(descendants(os.getpid()))
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 def wait_for_all(processes: list[tuple[int, int]]) -> None:
     """Wait until they have ended, or STOP_TIMEOUT_S."""
     deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -239,6 +239,34 @@ def test_a_job_goes_on_from_its_checkpoint_when_the_server_and_its_whole_ray_die
         subprocess.run(stop, capture_output=True, check=False, timeout=200)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("died", ["raylet", "gcs_server"])
+def test_a_service_whose_ray_dies_begins_anew_and_its_job_goes_on(died: str, tmp_path: Path) -> None:
+    """Otherwise Ray's client hangs, and ends the service after a minute. It keeps its process and its port."""
+    state_dir = tmp_path / "state"
+    try:
+        serving = Serving(state_dir)
+        with serving as url, httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
+            jobs = Jobs(http)
+            job = jobs.submit(epochs=100_000, checkpoint={"every_epochs": 20})
+            log = state_dir / "runs" / job / "events.jsonl"
+            eventually(lambda: bool(told(log, "checkpoint")), within_s=WITHIN_S)
+            temp = json.loads((state_dir / "cluster.json").read_text())["temp_dir"]
+            for pid in using(temp):
+                if died in Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]:
+                    os.kill(pid, signal.SIGKILL)
+            eventually(lambda: bool(told(log, "step")) and told(log, "step")[-1]["seq"] > lost(log), within_s=WITHIN_S)
+            assert json.loads((state_dir / "cluster.json").read_text())["temp_dir"] != temp
+            jobs.tell(job, "cancel")
+            jobs.reached(job, "CANCELLED")
+        assert serving.process.returncode == 0
+        assert "Ray has ended beneath the service, which begins anew" in serving.said
+        assert [event["seq"] for event in told(log)] == list(range(1, len(told(log)) + 1))
+    finally:
+        stop = [MILLRACE, "serve", "--stop-cluster", "--state-dir", str(state_dir)]
+        subprocess.run(stop, capture_output=True, check=False, timeout=200)
+
+
 def told(log: Path, event_type: str | None = None) -> list[dict[str, Any]]:
     """The events in a run's log, of one type or all."""
     events = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]

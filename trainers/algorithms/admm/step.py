@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.algorithms.admm.config import RHO, STEPS, Z, AdmmConfig, agent_names
+from trainers.algorithms.admm.config import RHO, STEPS, AdmmConfig, Z, agent_names
 from trainers.algorithms.base import Algorithm, Context, Minibatch, StepReport, Work
 from trainers.algorithms.config import names_of_ranks
 from trainers.collectives.average import Average, gather_rows

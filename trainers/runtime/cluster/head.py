@@ -87,6 +87,12 @@ def _address_of(head: _Head) -> str | None:
     return address
 
 
+def head_is_alive(state_dir: Path) -> bool:
+    """Whether the head that `start_head` started here is there; with any of Ray's own processes it ends."""
+    head = _read(state_dir)
+    return head is not None and head.alive
+
+
 def stop_head(state_dir: Path) -> bool:
     """End the head that `start_head` started here, and all that runs on it. Returns whether there was one."""
     with _locked(state_dir):
