@@ -32,6 +32,15 @@ def test_nothing_is_said_of_what_is_well() -> None:
     assert said(data={"name": "digits", "mixup": 0.2, "random_erasing": {}}) == []
 
 
+def test_an_average_over_a_short_run_counts_the_smaller_steps_at_the_ends_of_epochs_too() -> None:
+    fields: dict[str, Any] = {"batch": 60, "optimizer": SGD, "workers": 1}
+    (short,) = advice(TrainSpec(**fields, epochs=10, ema={"decay": 0.999}), num_examples=100)
+    assert short.startswith("ema.decay: after the run's 20 updates 98% of the average")
+    assert short.endswith("try 0.8 or less")
+    (shortest,) = advice(TrainSpec(**fields, max_steps=3, ema={"decay": 0.9}), num_examples=1000)
+    assert shortest.endswith("leave ema out")
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

@@ -220,14 +220,16 @@ def _average(spec: TrainSpec, num_examples: int) -> list[str]:
     """An average that is still near where it began when the run ends."""
     if spec.ema is None:
         return []
-    updates = spec.extent(num_examples).examples / spec.update_batch
+    extent, batch = spec.extent(num_examples), spec.update_batch
+    rest = extent.examples - extent.epochs * num_examples
+    updates = extent.epochs * math.ceil(num_examples / batch) + math.ceil(rest / batch)  # an epoch's last is smaller
     first = spec.ema.decay**updates
     if first < MOST_OF_THE_FIRST:
         return []
     better = 1 - float(f"{5 / max(updates, 5):.1g}")
     return [
         f"ema.decay: after the run's {updates:,.0f} updates {first:.0%} of the average is still what the first of them "
-        f"left, and the average is what is evaluated; try {better:.6g} or less"
+        f"left, and the average is what is evaluated; {f'try {better:.6g} or less' if better > 0 else 'leave ema out'}"
     ]
 
 
