@@ -155,7 +155,7 @@ def serve(settings: Settings, options: ServeOptions) -> None:
             server = Server(create_app(manager, sweeps, cluster, app, sender), streams)
             host, port = listening.getsockname()[:2]
             if not options.address:
-                HeadWatch(options.state_dir, port).start()
+                HeadWatch(options.state_dir, port, lambda: server.should_exit).start()
             print(f"Millrace serves on http://{f'[{host}]' if ':' in host else host}:{port}  (API: /docs)")
             if demands:
                 print("Every caller shows a token: `millrace token create` makes one" + way_in(provider))

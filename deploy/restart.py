@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,11 +19,16 @@ LOOK_S = 2.0
 class HeadWatch(threading.Thread):
     """Looks after the Ray of a service from a thread of its own."""
 
-    def __init__(self, state_dir: Path, port: int) -> None:
-        """port: At which the service is reached, and will be again."""
+    def __init__(self, state_dir: Path, port: int, is_stopping: Callable[[], bool]) -> None:
+        """
+        Args:
+            port: At which the service is reached, and will be again.
+            is_stopping: Whether the service was asked to stop; Ray may have been, too, by who stops everything.
+        """
         super().__init__(name="head watch", daemon=True)
         self.state_dir = state_dir
         self.port = port
+        self.is_stopping = is_stopping
 
     def run(self) -> None:
         """As long as there is one."""
@@ -30,7 +36,8 @@ class HeadWatch(threading.Thread):
 
         while head_is_alive(self.state_dir):
             time.sleep(LOOK_S)
-        begin_anew(self.port)
+        if not self.is_stopping():
+            begin_anew(self.port)
 
 
 def begin_anew(port: int) -> NoReturn:
