@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from trainers.data.batches import Data
+from trainers.errors import UserCodeFailed
 
 Model = Callable[..., Any]
 
@@ -87,6 +88,18 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, model: Model, data: Data) -> Loss:
         """The loss of a minibatch, summed over its units."""
+
+
+def loss_of(objective: Objective, model: Model, data: Data) -> Loss:
+    """What `loss` of an objective gives. Raises UserCodeFailed where that is anything else than one sum."""
+    found: Any = objective.loss(model, data)
+    if isinstance(found, Loss) and isinstance(found.total, Tensor) and found.total.numel() == 1:
+        return found
+    what = f"a Loss with a total of {shape_of(found.total)}" if isinstance(found, Loss) else f"a {type(found).__name__}"
+    raise UserCodeFailed(
+        f"loss of {type(objective).__name__} gives {what}; it must give Loss(total, weight): the sum of the loss over "
+        "the minibatch's examples, not their mean, and how many they are"
+    )
 
 
 class Supervised(Objective):

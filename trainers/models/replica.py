@@ -19,7 +19,7 @@ from trainers.models.layout import Layout
 from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import ModuleBuffers, Named
 from trainers.models.names import PrecisionName
-from trainers.models.objective import Loss, Objective, Supervised, Total
+from trainers.models.objective import Loss, Objective, Supervised, Total, loss_of
 from trainers.models.passes.before_use import BeforeUse
 from trainers.models.passes.compiled import Cost, compiled
 from trainers.models.passes.deterministic import is_deterministic, strictly
@@ -193,7 +193,7 @@ class Replica:
         if self.compiled is not None and self.costs:
             assert weight is not None
             return Loss(self.compiled(data), weight)
-        loss = self.objective.loss(self.compiled or self.model, data)
+        loss = loss_of(self.objective, self.compiled or self.model, data)
         return loss if weight is None else Loss(loss.total, weight)
 
     def _nothing(

@@ -10,6 +10,7 @@ from torch import nn
 from trainers.data.batches import Data
 from trainers.data.facts import DataFacts
 from trainers.data.records.objects import stacked
+from trainers.errors import UserCodeFailed
 from trainers.models.objective import Model, Objective
 from trainers.tasks.measures import Mean, Measure
 
@@ -62,3 +63,18 @@ class Task(Objective):
     def chance_loss(self) -> float:
         """The mean loss of a model that knows nothing of the inputs; 0 where nobody can say."""
         return 0.0
+
+
+def measured(task: Task, model: Model, data: Data) -> Mapping[str, Measure]:
+    """What `metrics` of a task gives. Raises UserCodeFailed where that is anything else than measures by name."""
+    found: Any = task.metrics(model, data)
+    if not isinstance(found, Mapping):
+        what = f"a {type(found).__name__}"
+    elif others := [name for name, value in found.items() if not isinstance(value, Measure)]:
+        what = f"a {type(found[others[0]]).__name__} as {others[0]!r}"
+    else:
+        return found
+    raise UserCodeFailed(
+        f"metrics of {type(task).__name__} gives {what}; it must give measures by name, as in "
+        "{'loss': Mean(total, weight)}"
+    )

@@ -8,12 +8,15 @@ import torch
 from torch import nn
 
 from trainers import user_code
+from trainers.algorithms.config import AlgorithmConfig
 from trainers.data.batches import Collate, Dataset
 from trainers.data.facts import DataFacts
 from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.config import ModelSpec
 from trainers.models.hugging_face import build_hugging_face, gives_logits
+from trainers.models.losses import LabelLoss
 from trainers.models.names import LossName, is_hugging_face
+from trainers.models.objective import Supervised
 from trainers.models.pixels import build_detector, build_pixel_model
 from trainers.models.registry import build_model_for
 from trainers.tasks.base import Task
@@ -80,6 +83,22 @@ def collate_of(spec: TaskSpec, loss: LossName, facts: DataFacts) -> Collate:
 def collates(task: Task) -> bool:
     """Whether the task makes minibatches of examples in a way of its own."""
     return type(task).collate is not Task.collate
+
+
+def check_objective(task: Task, spec: TaskSpec, algorithm: AlgorithmConfig) -> None:
+    """Raises SpecRejected where the algorithm takes a part of the loss into its own hands and cannot with this task."""
+    needs, name = algorithm.traits.objective, algorithm.name
+    if needs == "supervised" and not isinstance(task, Supervised):
+        raise SpecRejected(
+            f"algorithm: {name} calls layers itself, and the loss of task {spec.name} calls the model; "
+            "make the task a subclass of trainers.Supervised as well, or take sync, or downpour without backprop"
+        )
+    is_plain = isinstance(task, LabelLoss) and not task.label_smoothing and task.class_weights is None
+    if needs == "labels" and not is_plain:
+        raise SpecRejected(
+            f"algorithm: {name} divides the last layer's classes among workers, which needs task: classification "
+            f"without label_smoothing and class_weight; take sync or downpour for {spec.name}"
+        )
 
 
 def build_task_model(task: Task, model: ModelSpec, seed: int) -> nn.Module:

@@ -1,6 +1,5 @@
 """From a spec to everything that one process of a run works with: data, model, order, rule, first version."""
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,17 +12,15 @@ from torch import Tensor
 from trainers import user_code
 from trainers.algorithms.base import Context, Start
 from trainers.collectives.protocol import Collectives
-from trainers.data.batches import Dataset
+from trainers.data.batches import Batch, Dataset, on_device
 from trainers.data.datasets import open_dataset, open_partitioned
 from trainers.data.order import HeldOrder, Order, Partitions
 from trainers.data.partitioned.dataset import PartitionedDataset
 from trainers.data.records.ray_rows import OpenRows
-from trainers.errors import SpecRejected
+from trainers.errors import SpecRejected, UserCodeFailed
 from trainers.models.dropout import replace_dropout
 from trainers.models.layout import Layout, lay_out
-from trainers.models.losses import LabelLoss
 from trainers.models.module_buffers import Named, in_common
-from trainers.models.objective import Supervised
 from trainers.models.passes.compiled import check_compiler
 from trainers.models.passes.memory_format import breaks_channels_last
 from trainers.models.passes.precision import emulated
@@ -40,16 +37,14 @@ from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
-from trainers.tasks.base import Task
+from trainers.tasks.base import Task, measured
 from trainers.tasks.classification import Classification
-from trainers.tasks.registry import build_task_model, collate_of, collates, task_for
+from trainers.tasks.registry import build_task_model, check_objective, collate_of, collates, task_for
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from trainers.training.device import choose_device, place_name
 from trainers.training.messages import RunLayout
 from trainers.training.optimizer import build_optimizer, ends, optimizer_of, own_optimizer_of
 from trainers.training.position import Position
-
-log = logging.getLogger(__name__)
 
 CHECKED = 2
 """Examples of a spec's first minibatch with which it is tried."""
@@ -291,7 +286,7 @@ def set_up(
     if spec.evaluate.classes is not None:
         assert isinstance(task, Classification)  # so says the spec
         task.evaluate_only(spec.evaluate.classes)
-    _check_objective(spec, task)
+    check_objective(task, spec.task, spec.algorithm)
     if collates(task):
         dataset.collate_by(partial(collate_of, spec.task, spec.loss, task.facts))
     model = build_task_model(task, spec.model, spec.seed)
@@ -324,22 +319,6 @@ def set_up(
     )
     setup.take_frozen()
     return setup
-
-
-def _check_objective(spec: TrainSpec, task: Task) -> None:
-    """Raises SpecRejected where the algorithm takes a part of the loss into its own hands and cannot with this task."""
-    needs, name = spec.algorithm.traits.objective, spec.algorithm.name
-    if needs == "supervised" and not isinstance(task, Supervised):
-        raise SpecRejected(
-            f"algorithm: {name} calls layers itself, and the loss of task {spec.task.name} calls the model; "
-            "make the task a subclass of trainers.Supervised as well, or take sync, or downpour without backprop"
-        )
-    is_plain = isinstance(task, LabelLoss) and not task.label_smoothing and task.class_weights is None
-    if needs == "labels" and not is_plain:
-        raise SpecRejected(
-            f"algorithm: {name} divides the last layer's classes among workers, which needs task: classification "
-            f"without label_smoothing and class_weight; take sync or downpour for {spec.task.name}"
-        )
 
 
 def build_order(spec: TrainSpec, num_examples: int) -> Order:
@@ -382,11 +361,25 @@ def check(setup: Setup) -> None:
     try:
         setup.replica.gradient(params, batch, torch.zeros_like(params), virtual_rank=UNKNOWN)
         setup.replica.compiled_s = time.perf_counter() - begun if compiles else 0.0
+        if user_code.is_user_name(spec.task.name):
+            _try_metrics(setup, params, batch)
     except Exception as error:
         raise _does_not_train(spec, error) from error
     finally:
         setup.replica.buffers.pop(UNKNOWN, None)
         setup.replica.is_as_built = True  # nothing was updated
+
+
+def _try_metrics(setup: Setup, params: Tensor, batch: Batch) -> None:
+    """Raises UserCodeFailed where the user's `metrics` gives something else than measures. Whatever else it raises may
+    be for want of examples, as where a curve needs both classes: if not, the first evaluation tells it."""
+    with setup.replica.evaluating(params, {}) as model:
+        try:
+            measured(setup.task, model, on_device(batch.data, setup.replica.device))
+        except UserCodeFailed:
+            raise
+        except Exception:
+            return
 
 
 def _does_not_train(spec: TrainSpec, error: Exception) -> Exception:

@@ -16,7 +16,7 @@ from trainers.data.batches import Data
 from trainers.data.loading.files import COMPILED
 from trainers.errors import SpecRejected
 from trainers.models.dropout import ExampleDropout
-from trainers.models.objective import Objective
+from trainers.models.objective import Objective, loss_of
 
 SHAPES = 64
 """Of minibatches that are compiled, each by itself; more fail the run, for torch would go on without compiling."""
@@ -37,7 +37,7 @@ class Cost(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(self, data: Data) -> Tensor:
-        return self.objective.loss(self.model, data).total
+        return loss_of(self.objective, self.model, data).total
 
 
 def compiled(model: nn.Module) -> nn.Module:

@@ -61,6 +61,7 @@ class Evaluator(BaseActor):
     def evaluate(self, parts: list[Any], buffers: list[Any], which: EvaluatedSet) -> tuple[dict[str, float], float]:
         """The task's metrics on the validation set or the test set, by name, and how many seconds it took."""
         from trainers.models.products.threads import use_threads
+        from trainers.tasks.base import measured
         from trainers.tasks.measures import Sum
 
         assert self.setup is not None
@@ -77,7 +78,7 @@ class Evaluator(BaseActor):
                     found["skipped"] = found.get("skipped", Sum(0)) + Sum(len(batch.skipped))
                 if not len(batch):
                     continue
-                for name, measure in setup.task.metrics(model, batch.data).items():
+                for name, measure in measured(setup.task, model, batch.data).items():
                     found[name] = found[name] + measure if name in found else measure
         del params
         give_back()  # until the next one, which may be an epoch away
