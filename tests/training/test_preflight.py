@@ -60,6 +60,10 @@ class NeedsMany(Summed):
         return super().metrics(model, data)
 
 
+class Headless(Summed):
+    headline = "mystery"
+
+
 def graded(root: str) -> tuple[dict[str, np.ndarray], ...]:
     def half(count: int) -> dict[str, np.ndarray]:
         rows = np.arange(count)
@@ -120,6 +124,7 @@ def test_what_does_not_train_is_told_with_the_place(fields: dict, error: type[Sp
         ("LossByExample", r"loss of LossByExample gives a Loss with a total of \(2,\)"),
         ("BareNumbers", r"metrics of BareNumbers gives a float as 'largest'.* Mean\(total, weight\)"),
         ("OneMean", r"metrics of OneMean gives a Mean; .* by name"),
+        ("Headless", r"headline of Headless is 'mystery', which its metrics do not have; they have loss"),
     ],
 )
 def test_a_task_that_gives_something_else_is_named(task: str, why: str) -> None:

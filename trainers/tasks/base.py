@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from torch import nn
@@ -78,3 +78,12 @@ def measured(task: Task, model: Model, data: Data) -> Mapping[str, Measure]:
         f"metrics of {type(task).__name__} gives {what}; it must give measures by name, as in "
         "{'loss': Mean(total, weight)}"
     )
+
+
+def check_headline(task: Task, names: Iterable[str]) -> None:
+    """Raises UserCodeFailed where the headline is none of the metrics that the task gives, unless it gives none."""
+    if (given := sorted(names)) and task.headline not in given:
+        raise UserCodeFailed(
+            f"the headline of {type(task).__name__} is {task.headline!r}, which its metrics do not have; "
+            f"they have {', '.join(given)}"
+        )

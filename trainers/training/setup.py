@@ -37,7 +37,7 @@ from trainers.optim.optimizer import Optimizer
 from trainers.optim.schedules import Schedule
 from trainers.spec import TrainSpec
 from trainers.spec.resume_key import resume_key
-from trainers.tasks.base import Task, measured
+from trainers.tasks.base import Task, check_headline, measured
 from trainers.tasks.classification import Classification
 from trainers.tasks.registry import build_task_model, check_objective, collate_of, collates, task_for
 from trainers.training.checkpoint import Checkpoint, newest_whole, read_checkpoint
@@ -371,11 +371,11 @@ def check(setup: Setup) -> None:
 
 
 def _try_metrics(setup: Setup, params: Tensor, batch: Batch) -> None:
-    """Raises UserCodeFailed where the user's `metrics` gives something else than measures. Whatever else it raises may
+    """Raises UserCodeFailed where the user's `metrics` gives no measures, or not the headline. What else it raises may
     be for want of examples, as where a curve needs both classes: if not, the first evaluation tells it."""
     with setup.replica.evaluating(params, {}) as model:
         try:
-            measured(setup.task, model, on_device(batch.data, setup.replica.device))
+            check_headline(setup.task, measured(setup.task, model, on_device(batch.data, setup.replica.device)))
         except UserCodeFailed:
             raise
         except Exception:

@@ -61,7 +61,7 @@ class Evaluator(BaseActor):
     def evaluate(self, parts: list[Any], buffers: list[Any], which: EvaluatedSet) -> tuple[dict[str, float], float]:
         """The task's metrics on the validation set or the test set, by name, and how many seconds it took."""
         from trainers.models.products.threads import use_threads
-        from trainers.tasks.base import measured
+        from trainers.tasks.base import check_headline, measured
         from trainers.tasks.measures import Sum
 
         assert self.setup is not None
@@ -84,6 +84,7 @@ class Evaluator(BaseActor):
         give_back()  # until the next one, which may be an epoch away
         if self.spec.evaluate.classes is not None and not found:
             raise SpecRejected(f"evaluate.classes: no {which} example is of one of these; name others, or leave it out")
+        check_headline(setup.task, found.keys() - {"skipped"})
         return {name: measure.value for name, measure in found.items()}, time.perf_counter() - begun
 
     def save(
