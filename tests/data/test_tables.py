@@ -126,6 +126,16 @@ def test_a_number_that_is_none_names_its_line(tmp_path: Path) -> None:
         open_dataset(spec(tmp_path / "t.csv"), 0)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "line"), [("latin-1", 2002), ("utf-16", 1)], ids=["far from the start", "from the start on"]
+)
+def test_a_table_that_is_not_in_utf_8_names_the_line(encoding: str, line: int, tmp_path: Path) -> None:
+    rows = ["town,y", *(f"Kiel,{i}" for i in range(2000)), "München,2000", "Ulm,2001"]
+    (tmp_path / "t.csv").write_text("\n".join(rows), encoding=encoding)
+    with pytest.raises(SpecRejected, match=rf"t\.csv, line {line}, is not in UTF-8; save the file as UTF-8"):
+        open_dataset(spec(tmp_path / "t.csv"), 0)
+
+
 def test_files_of_a_folder_must_have_the_same_columns(table: Path) -> None:
     if table.is_dir():
         pq.write_table(pa.table({"y": [1]}), table / "z.parquet")

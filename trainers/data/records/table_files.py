@@ -3,8 +3,9 @@
 import bisect
 import csv
 import itertools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,25 +102,25 @@ class CsvTable(TableFile):
     """A CSV file in memory, whose first line names the columns."""
 
     def __init__(self, data: DataSpec) -> None:
-        """Raises DataNotFound, and SpecRejected for a row of another length or a field that is empty."""
+        """Raises DataNotFound, and SpecRejected for a row of another length, a field that is empty, or another encoding
+        than UTF-8."""
         self._path = Path(data.root)
         if not self._path.is_file():
             raise DataNotFound(f"there is no file {self._path.absolute()}; set data.root to a CSV file")
         wanted = {*data.columns, data.target}
-        with self._path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            self.names = next(reader, [])
-            self._read = [not data.columns or name in wanted for name in self.names]
-            rows, self._lines = [], []
-            skipped = list[Skipped]()
-            for row in filter(None, reader):
-                if (why := self._fault(row, reader.line_num)) is None:
-                    rows.append(row)
-                    self._lines.append(reader.line_num)
-                elif data.on_error == "fail":
-                    raise SpecRejected(why)
-                else:
-                    skipped.append((reader.line_num, why))
+        reader = csv.reader(_lines(self._path))
+        self.names = next(reader, [])
+        self._read = [not data.columns or name in wanted for name in self.names]
+        rows, self._lines = [], []
+        skipped = list[Skipped]()
+        for row in filter(None, reader):
+            if (why := self._fault(row, reader.line_num)) is None:
+                rows.append(row)
+                self._lines.append(reader.line_num)
+            elif data.on_error == "fail":
+                raise SpecRejected(why)
+            else:
+                skipped.append((reader.line_num, why))
         self.skipped = tuple(skipped)
         self._columns = [np.asarray(column) for column in zip(*rows, strict=True)]
         self.num_rows = len(rows)
@@ -231,6 +232,17 @@ def left_out(why: str) -> str:
 
 
 REMEDY = "fill it, drop the row, or leave the column out of data.columns"
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text with their ends. Raises SpecRejected where one is not in UTF-8."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            yield from file
+        except UnicodeDecodeError as error:
+            before = re.split("[\udc80-\udcff]", path.read_text("utf-8", "surrogateescape"), maxsplit=1)[0]
+            line = before.count("\n") + 1
+            raise SpecRejected(f"data: {path}, line {line}, is not in UTF-8; save the file as UTF-8") from error
 
 
 def _opened(path: Path) -> Any:
