@@ -136,6 +136,16 @@ def test_a_table_that_is_not_in_utf_8_names_the_line(encoding: str, line: int, t
         open_dataset(spec(tmp_path / "t.csv"), 0)
 
 
+def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,x,z,y\n" + "1,2,3,4\n" * 8)
+    with pytest.raises(SpecRejected, match=r"t\.csv has 2 columns named 'x'; rename all but one"):
+        open_dataset(spec(tmp_path / "t.csv"), 0)
+    open_dataset(spec(tmp_path / "t.csv", columns=["z"]), 0).close()
+    (tmp_path / "one.csv").write_text("x,y\n" + "1,2\n" * 8)
+    with pytest.raises(SpecRejected, match=r"t\.csv has 2 columns named 'x'"):
+        open_dataset(spec(tmp_path / "one.csv", validation=None, test=str(tmp_path / "t.csv")), 0)
+
+
 def test_files_of_a_folder_must_have_the_same_columns(table: Path) -> None:
     if table.is_dir():
         pq.write_table(pa.table({"y": [1]}), table / "z.parquet")

@@ -1,5 +1,6 @@
 """Tables in files: numbers and categories become vectors, one column is what is learned."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,6 +42,10 @@ def columns_of_table(data: DataSpec, tables: Sequence[TableFile], roots: Sequenc
     """The same of tables that are open: that of the training set, and those of other sets. Columns are read one after
     the other."""
     names = _input_names(data, tables[0].names)
+    for one, root in zip(tables, roots, strict=True):
+        counts = Counter(one.names)
+        if twice := [name for name in (*names, data.target) if counts[name] > 1]:
+            raise SpecRejected(f"data: {root} has {counts[twice[0]]} columns named {twice[0]!r}; rename all but one")
     if data.on_error == "skip":
         for one in tables:
             one.leave_out([name for name in (*names, data.target) if name in one.names], data.max_skipped)
