@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 MOST = 12
@@ -40,6 +40,17 @@ WORDS = {
     "tuple_type": LIST,
 }
 """What belongs into a field, by the type of pydantic's error."""
+KINDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "string": "a text",
+    "list": "a list",
+    "tuple": "a list",
+}
+"""What a value is not, by how the types of pydantic's errors begin."""
+OTHER_KIND = re.compile(rf"({'|'.join(KINDS)})_(type|parsing)|int_from_float|literal_error")
+"""The types of pydantic's errors that say so; others say what is wrong with a value of the right kind."""
 WRITTEN = 40
 """Characters of what was written there instead that a sentence repeats."""
 
@@ -65,6 +76,19 @@ def sentence(item: Any) -> str:
         bounds = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in context.items()}
         return words.format(**bounds) + (_written(item.get("input")) if words.startswith("it has to") else "")
     return str(item["msg"]).removeprefix("Value error, ")
+
+
+def neither(items: Sequence[Any]) -> str:
+    """The errors of a value that is of none of several kinds, of type OTHER_KIND each, as one sentence."""
+    kinds = [
+        item["ctx"]["expected"] if item["type"] == "literal_error" else KINDS[item["type"].partition("_")[0]]
+        for item in items
+    ]
+    if "a number" in kinds:
+        kinds = [kind for kind in kinds if kind != "a whole number"]
+    *first, last = dict.fromkeys(kinds)
+    kind = f"{', '.join(first)} or {last}" if first else last
+    return f"it has to be {kind}{_written(items[0].get('input'))}"
 
 
 def _written(value: Any) -> str:

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, create_model
 
 from trainers import TrainSpec
+from trainers.spec.spec_errors import in_words
 from trainers.spelling import WORDS, sentence
 
 Strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), needed=int)
@@ -54,6 +55,40 @@ def test_what_is_long_is_not_repeated() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(int).validate_python("x" * 100)
     assert sentence(refused.value.errors()[0]) == "it has to be a whole number"
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"data": {"validation": 1.0}}, {"data.validation": "it has to be less than 1, and is 1.0"}),
+        ({"data": {"validation": []}}, {"data.validation": "it has to be a number or a text"}),
+        (
+            {"task": {"kwargs": {"class_weight": {"a": 1}, "label_smoothing": None}}},
+            dict.fromkeys(
+                ("task.kwargs.class_weight", "task.kwargs.label_smoothing"),
+                "it has to be true or false, a number, a text or a list",
+            ),
+        ),
+        (
+            {"model": {"kwargs": {"sizes": [[1], 2]}}},
+            {"model.kwargs.sizes.0": "it has to be true or false, a number or a text"},
+        ),
+        (
+            {"model": {"checkpoint_activations": [3]}},
+            {"model.checkpoint_activations.0": "it has to be a text, and is 3"},
+        ),
+        (
+            {"data": {"random_erasing": {"value": "noise"}}},
+            {"data.random_erasing.value": """it has to be a number or 'random', and is "noise\""""},
+        ),
+    ],
+)
+def test_a_field_of_several_kinds_has_one_error(fields: dict[str, Any], found: dict[str, str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TrainSpec.model_validate(fields)
+    items = in_words(caught.value, TrainSpec).errors()
+    assert {".".join(map(str, item["loc"])): item["msg"] for item in items} == found
+    assert len(items) == len(found)
 
 
 def test_a_spec_that_is_written_in_python_has_the_same_sentences() -> None:

@@ -3,19 +3,23 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Iterator, Set
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Set
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainers.errors import FieldError
-from trainers.spelling import sentence
+from trainers.spelling import OTHER_KIND, neither, sentence
 
 MOST_ERRORS = 50
 """Of a spec that are told one by one: of ten thousand, the answers would fill the service's memory."""
 UNIONS = frozenset({"algorithm", "optimizer", "outer", "schedule", "search"})
 """Fields whose form depends on their `name`; pydantic puts that name into the place of an error."""
+KIND = re.compile(r"bool|(constrained-)?(int|float|str)|`?(list|tuple|literal)\[.*\]`?")
+"""How pydantic calls the kinds of a union in the place of an error."""
 ELSEWHERE = {"learning_rate": "lr", "batch_size": "per_worker", "num_workers": "count", "dataset": "data"}
 """What others call a field of ours."""
 
@@ -25,7 +29,7 @@ def field_errors(error: ValidationError, model: type[BaseModel]) -> list[FieldEr
 
     Of more than MOST_ERRORS the rest is only counted.
     """
-    found = error.errors(include_url=False)
+    found = _of_unions(error.errors(include_url=False))
     errors = [_field_error(item, model) for item in found[:MOST_ERRORS]]
     if len(found) > MOST_ERRORS:
         errors.append(FieldError(pointer="", message=f"and {len(found) - MOST_ERRORS:,} more errors"))
@@ -34,7 +38,7 @@ def field_errors(error: ValidationError, model: type[BaseModel]) -> list[FieldEr
 
 def in_words(error: ValidationError, model: type[BaseModel]) -> ValidationError:
     """The same errors with our sentences, for whoever writes a spec in Python and sees what pydantic prints."""
-    told, found = field_errors(error, model), error.errors(include_url=False)
+    told, found = field_errors(error, model), _of_unions(error.errors(include_url=False))
     details = [
         InitErrorDetails(
             type=PydanticCustomError("spec", "{said}", {"said": one.message}),
@@ -44,6 +48,29 @@ def in_words(error: ValidationError, model: type[BaseModel]) -> ValidationError:
         for one, item in zip(told, found, strict=False)  # of many, the last that is told counts the rest
     ]
     return ValidationError.from_exception_data(error.title, details)
+
+
+def _of_unions(found: Iterable[Any]) -> list[Any]:
+    """The same errors without the kinds that pydantic puts into the places of those in unions: of a value that is of
+    one of the kinds what is wrong with it, of any other a single error."""
+    told = list[Any]()
+    for place, group in itertools.groupby(found, _union):
+        if place is None:
+            told += group
+            continue
+        others, of_kind = list[Any](), list[Any]()
+        for item in group:
+            within = item["loc"][len(place) + 1 :]
+            is_other = not within and OTHER_KIND.fullmatch(item["type"])
+            (others if is_other else of_kind).append(item | {"loc": place + within})
+        told += _of_unions(of_kind) or [others[0] | {"type": "union", "msg": neither(others)}]
+    return told
+
+
+def _union(item: Any) -> tuple[int | str, ...] | None:
+    """The place of the outermost union that an error lies in; None: in none."""
+    location = item["loc"]
+    return next((location[:i] for i, part in enumerate(location) if KIND.fullmatch(str(part))), None)
 
 
 def _field_error(item: Any, model: type[BaseModel]) -> FieldError:
