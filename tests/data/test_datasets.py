@@ -150,6 +150,10 @@ def test_constant_grey_images_of_the_users() -> None:
         ("negative_labels", "labels run from -1 to 1"),
         ("unseen_class", r"labels run from 0 to 2; they must be in 0\.\.1"),
         ("no_classes", "attribute `classes`"),
+        (
+            "one_pair",
+            r"rows of \(2,\) and of \(\); .* two sets, \(train, test\), each of which is \(x, y\)",
+        ),
         ("not_a_function", "has no function 'not_a_function'"),
         ("four_arrayz", "did you mean four_arrays"),
     ],

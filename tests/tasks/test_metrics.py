@@ -59,6 +59,13 @@ def test_regression(size: int) -> None:
     assert found["r2"] == pytest.approx(1 - float(((outputs - y) ** 2).sum()) / variance, rel=1e-4)
 
 
+def test_regression_says_what_becomes_of_labels() -> None:
+    with pytest.raises(ValueError, match=r"these data have labels of 3 classes; give whole numbers as float32"):
+        Regression().check(DataFacts((4,), classes=3))
+    with pytest.raises(ValueError, match=r"and these data have none"):
+        Regression().check(DataFacts((4,)))
+
+
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_language_model_counts_only_the_tokens_that_count(size: int) -> None:
     torch.manual_seed(0)

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.local_runs import LocalRun
 from trainers.errors import SpecRejected
+from trainers.optim.members import freeze
 from trainers.spec import TrainSpec
 from trainers.spec.recipe import explain
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
@@ -82,6 +84,13 @@ def test_what_cannot_be_frozen_is_refused(groups: list[dict[str, object]], algor
     train = spec(algorithm=algorithm, optimizer=FROZEN | {"groups": groups})
     with pytest.raises(SpecRejected, match=said):
         check(set_up(train, None))
+
+
+def test_a_model_without_anything_to_train_is_told_apart_from_one_that_is_frozen_here() -> None:
+    with pytest.raises(SpecRejected, match=r"^model: it has no parameters"):
+        freeze(nn.Flatten(), [])
+    with pytest.raises(SpecRejected, match=r"^model: none of its parameters requires a gradient"):
+        freeze(nn.Linear(2, 2).requires_grad_(False), [])
 
 
 def test_a_frozen_group_has_no_options_and_is_explained() -> None:

@@ -67,6 +67,8 @@ def test_within_an_epoch_the_division_of_the_examples_must_stay(tmp_path: Path) 
     }.items():
         with pytest.raises(SpecRejected, match=f"^{field}: .*end of an epoch"):
             begin(resume, **change)
+    with pytest.raises(SpecRejected, match="begun with sync, a synchronous algorithm; keep that"):
+        begin(resume, algorithm="downpour")
 
 
 def test_between_epochs_it_may_change_and_the_examples_are_counted_anew(tmp_path: Path) -> None:

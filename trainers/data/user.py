@@ -48,6 +48,8 @@ def read_user(data: DataSpec) -> Source | ObjectSource | Columns:
         return columns_of(tuple(parts[:2]), tuple(parts[2:]), data.name, most=data.most_skipped)
     if len(parts) == 2 and all(isinstance(part, tuple | dict) for part in parts):
         return columns_of(parts[0], parts[1], data.name, most=data.most_skipped)
+    if len(parts) == 2:
+        _check_rows(data.name, *parts)
     if len(parts) == 2 and all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return streams(data.name, *parts, skips=data.on_error == "skip")
     raise _something_else(data.name, returned)
@@ -72,6 +74,18 @@ def _with_validation(data: DataSpec, parts: Sequence[Any]) -> Source | ObjectSou
     if all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
         return streams(name, *parts, skips=data.on_error == "skip")
     raise _something_else(name, parts)
+
+
+def _check_rows(name: str, train: Any, test: Any) -> None:
+    """Raises UserCodeFailed where two arrays cannot be two sets, because their rows differ: they are inputs and targets
+    of one."""
+    arrays = [part for part in (train, test) if isinstance(part, torch.Tensor | np.ndarray)]
+    rows = [tuple(array.shape[1:]) for array in arrays]
+    if len(set(rows)) > 1:
+        raise UserCodeFailed(
+            f"{name} returned arrays with rows of {rows[0]} and of {rows[1]}; it must return two sets, (train, test), "
+            "each of which is (x, y)"
+        )
 
 
 def _something_else(name: str, returned: Any) -> UserCodeFailed:

@@ -18,8 +18,13 @@ def freeze(model: nn.Module, groups: Sequence[GroupSpec]) -> None:
     for group, names in zip(groups, group_members(groups, list(named)), strict=True):
         for name in names if group.frozen else ():
             named[name].requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in named.values()):
-        raise SpecRejected("optimizer.groups: all parameters are frozen; leave frozen out of one of the groups")
+    if any(parameter.requires_grad for parameter in named.values()):
+        return
+    if not named:
+        raise SpecRejected("model: it has no parameters, so there is nothing to train")
+    if not any(group.frozen for group in groups):
+        raise SpecRejected("model: none of its parameters requires a gradient, so there is nothing to train")
+    raise SpecRejected("optimizer.groups: all parameters are frozen; leave frozen out of one of the groups")
 
 
 def group_members(groups: Sequence[GroupSpec], names: Sequence[str]) -> list[set[str]]:

@@ -31,7 +31,9 @@ class Regression(Supervised, Task):
 
     def check(self, facts: DataFacts) -> None:
         if not facts.outputs:
-            raise ValueError("regression needs targets that are numbers, and these data have none")
+            labels = f"labels of {facts.classes} classes; give whole numbers as float32"
+            found = labels if facts.classes else "none"
+            raise ValueError(f"regression needs targets that are numbers, and these data have {found}")
 
     def loss_of(self, outputs: Tensor, data: Data) -> Loss:
         targets = self._targets(data)

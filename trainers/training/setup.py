@@ -183,11 +183,13 @@ class Setup:
             raise SpecRejected(f"epochs: the checkpoint has {position.epoch} behind it; set more than that{larger}")
         if not position.within_epoch:  # the set, and with it the examples an epoch, may have changed
             return replace(position, examples=position.epoch * self.dataset.num_train)
-        mine, theirs = (resume_key(spec) for spec in (self.spec, TrainSpec.model_validate(found.spec)))
+        before = TrainSpec.model_validate(found.spec)
+        mine, theirs = resume_key(self.spec), resume_key(before)
         for name in mine | theirs:
             if mine.get(name) != theirs.get(name):
+                which = f"{before.algorithm.name}, " if name == "algorithm" else ""
                 raise SpecRejected(
-                    f"{name}: the checkpoint lies within an epoch that was begun with {theirs.get(name)}; "
+                    f"{name}: the checkpoint lies within an epoch that was begun with {which}{theirs.get(name)}; "
                     f"keep that, or resume from a checkpoint at the end of an epoch"
                 )
         return position
