@@ -38,6 +38,8 @@ def test_what_does_not_fit_is_refused_when_it_is_read(data: dict, more: dict, wh
 def test_data_that_turn_out_to_be_no_images_are_refused_when_they_are_opened() -> None:
     with pytest.raises(SpecRejected, match=r"data.mixup: for images with labels, and tests.data.usersets:vectors"):
         open_dataset(DataSpec(name="tests.data.usersets:vectors", mixup=0.2), 0)
+    with pytest.raises(SpecRejected, match=r"data.horizontal_flip: for images with labels, .*words gives"):
+        open_dataset(DataSpec(name="tests.data.usersets:words", horizontal_flip=True), 0)
 
 
 def test_hybrid_takes_what_varies_images_only() -> None:

@@ -13,6 +13,7 @@ IS_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """`module:function`, which no path to a folder looks like."""
 
 MIXED = ("mixup", "cutmix")
+SEEN = ("random_crop", "horizontal_flip", "random_resized_crop", "resize")
 VARIED = ("rand_augment", "random_erasing", *MIXED)
 
 TENTH = 0.1
@@ -192,6 +193,12 @@ class DataSpec(Section):
     def varied_by(self) -> tuple[str, ...]:
         """The sections that are given for images alone."""
         return tuple(name for name in VARIED if getattr(self, name) is not None)
+
+    @property
+    def seen_by(self) -> tuple[str, ...]:
+        """The fields that say which part of an image is seen, where one is given. Of sets that have no images by their
+        name they are only told to be in vain: specs may have them from before there were such sets."""
+        return tuple(name for name in SEEN if getattr(self, name))
 
     @property
     def mixed_by(self) -> tuple[str, ...]:

@@ -71,10 +71,9 @@ def open_dataset(
         return open_text(data, folder, device, note)
     read = partial(read_any, open_rows=open_rows)
     source = read(data) if folder is None else map_shared(data, folder, read, note)
-    if data.varied_by and isinstance(source, Columns | ObjectSource):
-        raise SpecRejected(
-            f"data.{data.varied_by[0]}: for images with labels, and {data.name} gives none; leave it out"
-        )
+    changes = data.varied_by if data.name in RECORDS else (*data.varied_by, *data.seen_by)
+    if changes and isinstance(source, Columns | ObjectSource):
+        raise SpecRejected(f"data.{changes[0]}: for images with labels, and {data.name} gives none; leave it out")
     if isinstance(source, Columns):
         return ColumnsDataset(source, data.limit, device)
     if isinstance(source, ObjectSource):

@@ -223,8 +223,8 @@ def _needs(spec: TrainSpec) -> list[str]:
     """What to start with: torchvision where it makes the model, or reads or varies the images, and torch's tracer for
     an optimizer of torch's kind. A guess: who needs one of them otherwise imports it."""
     data, model = spec.data, spec.model
-    varied = data.varied_by or data.random_crop or data.horizontal_flip or data.random_resized_crop or data.resize
-    vision = model.name in (*torchvision_names(), "resnet_cifar") or bool(varied) or data.name in TORCHVISION
+    varied = bool(data.varied_by or data.seen_by)
+    vision = model.name in (*torchvision_names(), "resnet_cifar") or varied or data.name in TORCHVISION
     tracing = spec.optimizer.name == "torch"
     return [*([fork_server.VISION] if vision else []), *([fork_server.TRACING] if tracing else [])]
 

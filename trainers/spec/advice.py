@@ -18,8 +18,6 @@ from trainers.spec.train import MOST_EPOCHS, TrainSpec
 
 MOST_OF_THE_FIRST = 0.05
 """Share of the first update in the average at the end of a run, from which on it is told."""
-OF_IMAGES = ("random_crop", "horizontal_flip", "random_resized_crop", "resize")
-"""What specs of before there were other data may have for any; newer such fields are refused."""
 HEAVY_MOMENTUM = 0.9
 """From here on, momentum on top of asynchrony is known to cost accuracy."""
 
@@ -155,7 +153,7 @@ def _order(spec: TrainSpec) -> list[str]:
 def _images(spec: TrainSpec) -> list[str]:
     """Changes of images, of data that have none."""
     data = spec.data
-    vain = [name for name in OF_IMAGES if getattr(data, name)] if data.name in RECORDS else []
+    vain = data.seen_by if data.name in RECORDS else ()
     return [f"data.{name}: {data.name} has no images, so this does nothing; leave it out" for name in vain]
 
 

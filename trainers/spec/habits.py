@@ -6,7 +6,7 @@ from trainers.data.config import DataSpec
 from trainers.data.names import RECORDS, TABLES
 from trainers.links.names import WireName
 from trainers.models.config import ModelSpec
-from trainers.models.names import PrecisionName
+from trainers.models.names import LossName, PrecisionName
 from trainers.optim.clip import ClipSpec
 from trainers.optim.compress.config import CompressSpec
 from trainers.optim.ema import EmaSpec
@@ -79,6 +79,15 @@ def is_called_whole(model: ModelSpec, info: ValidationInfo) -> ModelSpec:
             "it out, or take sync, or downpour without backprop"
         )
     return model
+
+
+def suits_task(loss: LossName, info: ValidationInfo) -> LossName:
+    """Raises ValueError where the loss is one of another task."""
+    task = info.data.get("task")
+    if loss == "logistic" and task is not None and task.name != "classification":
+        own = ", and choose that of regression by task.kwargs.loss" if task.name == "regression" else ""
+        raise ValueError(f"logistic is a loss of task: classification; leave it out{own}")
+    return loss
 
 
 def _can_be_varied(data: DataSpec, info: ValidationInfo) -> None:

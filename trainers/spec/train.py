@@ -52,6 +52,7 @@ from trainers.spec.habits import (
     knows_classes,
     sends_gradients,
     suits_device_and_algorithm,
+    suits_task,
     with_its_others,
 )
 from trainers.spec.improvement import STOP_BY_METRIC, EarlyStopSpec, judges_evaluations
@@ -113,7 +114,7 @@ class TrainSpec(Section):
     ] = cast(ModelSpec, {})  # a section without a name, until the task is known
     """The model. Left out, it is that which suits the task."""
 
-    loss: LossName = "cross_entropy"
+    loss: Annotated[LossName, AfterValidator(suits_task)] = "cross_entropy"
     """Of the task `classification`: `cross_entropy` of a softmax, or `logistic`, one independent logistic unit a class
     (paper 1, section 5)."""
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -201,3 +202,9 @@ def test_what_does_not_fit_is_refused_with_what_does(name: str, changes: dict, w
     spec = TrainSpec.model_validate({**PLAIN, **specs[name], **changes})
     with pytest.raises(SpecRejected, match=why):
         set_up(spec, None)
+
+
+@pytest.mark.parametrize(("name", "rest"), [("regression", ", and .* task.kwargs.loss"), ("contrastive", "")])
+def test_a_loss_of_another_task_is_refused_as_the_spec_is_read(name: str, rest: str, specs: dict) -> None:
+    with pytest.raises(ValidationError, match=rf"logistic is a loss of task: classification; leave it out{rest}"):
+        TrainSpec.model_validate({**PLAIN, **specs[name], "loss": "logistic"})
