@@ -138,7 +138,7 @@ def create_app(
     app.include_router(health.router(manager))
     app.include_router(metrics.router(manager))
     if sender is not None:
-        app.include_router(webhooks.router(sender), prefix="/v1")
+        _add_webhooks(app, sender, manager)
     app.include_router(page.router())
     app.mount("/page", page.PageFiles(), name="page")
     app.mount("/guide", page.GuideFiles(config.guide), name="guide")
@@ -151,6 +151,12 @@ def _add_team(app: FastAPI, access: Access, manager: JobManager) -> None:
     app.include_router(sign_in.router(access, manager.store.audit), prefix="/v1")
     app.include_router(projects.router(ProjectBoard(manager.entrance)), prefix="/v1")
     app.include_router(audit.router(manager.store.audit), prefix="/v1")
+
+
+def _add_webhooks(app: FastAPI, sender: Sender, manager: JobManager) -> None:
+    """Who is told of states, also of those of what is just being removed."""
+    manager.removal.collect = sender.webhooks.collect
+    app.include_router(webhooks.router(sender), prefix="/v1")
 
 
 def _add_layers(app: FastAPI, access: Access, manager: JobManager) -> None:

@@ -10,6 +10,7 @@ from service.jobs.metric_series import SeriesCache
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.queueing.queue import JobQueue
 from service.jobs.recovery import Recovery, Watchdog
+from service.jobs.removal import Removal
 from service.jobs.runs import Runs
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.starting.admission import Admission
@@ -47,6 +48,7 @@ def build_manager(
         recovery=recovery,
         watchdog=Watchdog(lifecycle, recovery, admission.launches),
         trials=TrialJobs(lifecycle),
+        removal=Removal(store, sinks.series, mirror, config.runs_dir, config.quotas.keep_s),
         metrics=metrics,
         mirror=mirror,
     )

@@ -24,6 +24,7 @@ from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.preemption import Preemption
 from service.jobs.reader import JobReader, current
 from service.jobs.recovery import Recovery, Watchdog
+from service.jobs.removal import Removal
 from service.jobs.service_metrics import ServiceMetrics
 from service.jobs.starting.admission import Admission
 from service.jobs.trials import TrialJobs
@@ -71,6 +72,7 @@ class Parts:
     recovery: Recovery
     watchdog: Watchdog
     trials: TrialJobs
+    removal: Removal
     metrics: ServiceMetrics
     mirror: Mirror | None
 
@@ -86,6 +88,7 @@ class JobManager(JobReader):
         self.recovery = parts.recovery
         self.watchdog = parts.watchdog
         self.trials = parts.trials
+        self.removal = parts.removal
         self.metrics = parts.metrics
         self.tasks: list[asyncio.Task[None]] = []
         self.entrance = Entrance(self.queue)
@@ -360,18 +363,12 @@ class JobManager(JobReader):
                 if turn % LOOK_EVERY == LOOK_EVERY - 1:
                     await self.watchdog.look()
                 if turn % REMOVE_EVERY == 0:
-                    await asyncio.to_thread(self.remove_expired, time.time())
+                    await asyncio.to_thread(self.removal.remove_expired, time.time())
                     await asyncio.to_thread(self.store.audit.prune, self.config.audit_entries)
             except Exception:  # the disk or the database may be back in a second
                 logger.exception("could not keep up")
             turn += 1
             await asyncio.sleep(UPKEEP_S)
-
-    def remove_expired(self, now: float) -> None:
-        """Remove the ended jobs whose time is over: first their files, then their rows in the store. It blocks."""
-        while found := self.store.expired(now, self.config.quotas.keep_s):
-            for job in found:
-                self._remove(job)
 
     async def delete(self, job_id: str) -> None:
         """Remove an ended job and its files, and their copies. What was forked from it stays.
@@ -384,15 +381,7 @@ class JobManager(JobReader):
         if job_id in self.active or not await asyncio.to_thread(self.store.removable, job_id):
             said = "belongs to its sweep" if job.state.is_terminal else f"is {job.state}; cancel it first"
             raise StateConflict(f"job {job_id} {said}; only a job of its own that has ended can be deleted")
-        await asyncio.to_thread(self._remove, job)
-
-    def _remove(self, job: Job) -> None:
-        if job.run_dir == self.config.runs_dir / job.id:  # and no path that others wrote into the database
-            if self.mirror is not None:
-                self.mirror.forget(job.id)
-            shutil.rmtree(job.run_dir, ignore_errors=True)
-        self.series.forget(job.run_dir)
-        self.store.remove(job.id)
+        await asyncio.to_thread(self.removal.remove, [job])
 
 
 def _digest(key: str | None, spec: JobSpec, *more: str) -> str:

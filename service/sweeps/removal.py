@@ -28,6 +28,7 @@ async def remove(jobs: JobManager, ledgers: LedgerKeeper, store: TrialStore) -> 
     state = await asyncio.to_thread(lambda: store.state)
     if not state.is_terminal:
         raise StateConflict(f"the sweep is {state}; only one that has ended can be deleted: cancel it first")
+    await asyncio.to_thread(jobs.removal.collect)
     trials = [one.id for one in await asyncio.to_thread(store.progress)]
     await asyncio.to_thread(jobs.store.remove_trials, store.folder.name)
     for trial in trials:

@@ -2,10 +2,11 @@
 
 The states in the log of each job and sweep are turned into deliveries, once each, whenever the stored state of a job
 differs from the last one that was turned into a delivery, or the log of a sweep has grown. So nothing is lost while the
-service is down.
+service is down. It is done once more before a log is removed.
 """
 
 import json
+import threading
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -85,6 +86,8 @@ class Webhooks:
         self.readers: dict[str, EventLogReader] = {}
         """Logs of jobs whose state in the store is not in their log yet."""
         self.sweep_readers: dict[Path, EventLogReader] = {}
+        self.collecting = threading.Lock()
+        """The sender collects again and again, and whoever removes a job or a sweep does before its log is gone."""
         self.changes = 0
         """How often webhooks were created or deleted here; nobody else does."""
         self.known: tuple[int, list[Webhook]] = -1, []
@@ -133,12 +136,13 @@ class Webhooks:
 
     def collect(self) -> bool:
         """Turn the new states in the logs into deliveries. Returns whether there is any webhook."""
-        if self.known[0] != (changes := self.changes):
-            self.known = changes, self.all()
-        if hooks := self.known[1]:
-            self._collect_jobs(hooks)
-            self._collect_sweeps(hooks)
-        return bool(hooks)
+        with self.collecting:
+            if self.known[0] != (changes := self.changes):
+                self.known = changes, self.all()
+            if hooks := self.known[1]:
+                self._collect_jobs(hooks)
+                self._collect_sweeps(hooks)
+            return bool(hooks)
 
     def _collect_jobs(self, hooks: list[Webhook]) -> None:
         since = min(hook.created for hook in hooks)
@@ -148,9 +152,11 @@ class Webhooks:
         statement = statement.where(or_(JobRow.finished.is_(None), JobRow.finished >= since))
         with self.engine.connect() as connection:
             changed = connection.execute(statement).all()
-        for job_id, name, run_dir, state, seq in changed:
-            reader = self.readers.setdefault(job_id, EventLogReader(Path(run_dir), seq or 0))
-            states = [event for event in reader.read() if event.type == "state"]
+        self.readers = {
+            row.id: self.readers.get(row.id) or EventLogReader(Path(row.run_dir), row.seq or 0) for row in changed
+        }
+        for job_id, name, _, state, _ in changed:
+            states = [event for event in self.readers[job_id].read() if event.type == "state"]
             if states:
                 state_now = str(states[-1].data["state"])
                 kept = JobCursorRow(job_id=job_id, seq=states[-1].seq, state=state_now)
@@ -159,7 +165,9 @@ class Webhooks:
                 del self.readers[job_id]
 
     def _collect_sweeps(self, hooks: list[Webhook]) -> None:
-        for folder in self.sweeps.iterdir() if self.sweeps.is_dir() else ():
+        folders = set(self.sweeps.iterdir() if self.sweeps.is_dir() else ())
+        self.sweep_readers = {folder: self.sweep_readers[folder] for folder in folders & self.sweep_readers.keys()}
+        for folder in folders:
             store = TrialStore(folder)
             if not store.exists:
                 continue
@@ -171,7 +179,7 @@ class Webhooks:
             if not reader.path.exists() or reader.path.stat().st_size == reader.offset:
                 continue
             if states := [event for event in reader.read() if event.type == "state"]:
-                name, kept = store.spec.name, SweepCursorRow(sweep=folder.name, seq=states[-1].seq)
+                name, kept = store.get("spec")["name"], SweepCursorRow(sweep=folder.name, seq=states[-1].seq)
                 self._add([_delivery(*pair, folder.name, name, "sweep") for pair in _wanted(states, hooks)], kept)
 
     def _add(self, deliveries: list[DeliveryRow], kept: JobCursorRow | SweepCursorRow) -> None:

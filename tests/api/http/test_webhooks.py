@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service import parse_sweep, verify
 from service.database.tables import DeliveryRow
-from service.status import Status
+from service.status import Status, append_status
 from service.sweeps import control
 from service.sweeps.log import write_status
 from service.webhooks.sender import Sender
@@ -22,6 +22,7 @@ from service.webhooks.signature import new_secret
 from service.webhooks.webhook_store import OF_EACH, TOGETHER, Due, Webhooks
 from tests.api.conftest import Service, eventually
 from tests.api.http.test_routes import refused
+from tests.service.sweeps.test_http import ended
 from trainers.events import State
 
 LOOPBACK = "127.0.0.0/8"
@@ -196,6 +197,27 @@ def test_a_slow_receiver_keeps_no_other_waiting(serve: Serve, receiver: Receiver
         eventually(lambda: len(other.got) == 4)
         assert receiver.got == []
         other.shutdown()
+
+
+def test_what_is_deleted_before_the_sender_has_looked_is_told_all_the_same(
+    serve: Serve, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: Sender) -> None: ...
+
+    monkeypatch.setattr(Sender, "start", never)
+    service = serve(allow=LOOPBACK)
+    made = hook(service, receiver.url)
+    store = ended(tmp_path, 1)
+    (trial,) = store.trials()
+    append_status(store.run_dir(trial.id), Status(State.SUCCEEDED, "Completed", "trained 2 epochs"))
+    write_status(store.folder, Status(State.SUCCEEDED, "Completed", "ran its trials"))
+    service.client.delete_sweep("sweep-1")
+    job = run_once(service)
+    service.client.delete(job)
+    told = service.http.get(f"/v1/webhooks/{made['id']}").json()["deliveries"]
+    states = [(one["job_id"], one["body"]["data"]["state"]) for one in reversed(told)]
+    assert states[:2] == [(trial.id, "SUCCEEDED"), ("sweep-1", "SUCCEEDED")]
+    assert states[2:] == [(job, state) for state in ("QUEUED", "STARTING", "RUNNING", "SUCCEEDED")]
 
 
 class LongLook(Webhooks):

@@ -276,9 +276,9 @@ def test_ended_jobs_are_removed_when_their_time_is_over(managed: Managed, runs: 
             later = time.time() + 2000
             assert [job.id for job in manager.store.expired(later, None)] == [ids["short"]]
             assert {job.id for job in manager.store.expired(later, 1500.0)} == {ids["short"], ids["default"]}
-            manager.remove_expired(time.time())
+            manager.removal.remove_expired(time.time())
             assert os.path.exists(folder)  # noqa: ASYNC240 (not yet)
-            manager.remove_expired(later)
+            manager.removal.remove_expired(later)
             assert not os.path.exists(folder)  # noqa: ASYNC240
             with pytest.raises(JobNotFound):
                 await manager.show(ids["short"])

@@ -232,7 +232,7 @@ def test_a_copy_is_removed_with_its_job(serving: Serving, runs: FakeRuns, tmp_pa
             assert not (tmp_path / "first" / "runs" / job.id).exists()
 
     async def is_removed(manager: JobManager, job_id: str) -> bool:
-        await asyncio.to_thread(manager.remove_expired, time.time() + 2000)
+        await asyncio.to_thread(manager.removal.remove_expired, time.time() + 2000)
         try:
             await manager.events(job_id)
         except JobNotFound:
