@@ -31,6 +31,11 @@ def told(request: Request, **details: Any) -> None:
     request.state.details = details
 
 
+def meant(request: Request, target: str) -> None:
+    """What an address that names no one thing, as `digits@latest`, has meant."""
+    request.state.target = target
+
+
 def is_recorded(request: Request) -> None:
     """The audit has the request already, from the transaction in which it was taken in."""
     request.state.is_recorded = True
@@ -86,7 +91,7 @@ def _act(scope: Scope, status: int, headers: MutableHeaders) -> Act:
         verb = NEW.get(kind, "submit") if scope["method"] == "POST" else scope["method"].lower()
     verb = VERBS.get(verb, verb)
     made = headers.get("location", "").rpartition("/")[2]
-    action, target = f"{kind.removesuffix('s')}.{verb}", made or target
+    action, target = f"{kind.removesuffix('s')}.{verb}", made or scope["state"].get("target", target)
     return Act(
         action=action if PLAIN.match(action) else "other",
         target=target if PLAIN.match(target) else None,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.http.audit import told
+from api.http.audit import meant, told
 from api.http.auth import caller, check_owner
 from api.http.exact import Exact
 from api.http.files import OpenFile
@@ -90,7 +90,7 @@ def router(registry: Registry, manager: JobManager) -> APIRouter:
     async def remove_version(request: Request, version_id: str) -> None:
         """Remove a version and its file. Its number does not come again."""
         version = await registry.get(version_id)
-        told(request, version=version.id)
+        meant(request, version.id)
         check_owner(request, version)
         await registry.remove(version)
 
