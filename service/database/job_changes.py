@@ -16,6 +16,9 @@ TOLD_OF_NOTES = 100
 """Characters of a note that the audit and the log repeat."""
 OF_TRIALS = "sweep"
 """The label of a trial: its sweep."""
+NO_TRIAL = FieldError(
+    pointer=f"/labels/{OF_TRIALS}", message="names the sweep of a trial, and this job is none: take another key"
+)
 
 
 class JobChanges(Documented):
@@ -63,8 +66,8 @@ class JobChanges(Documented):
 
 
 def apply_changes(connection: Connection, tables: tuple[Table, Table], job_id: str, changes: JobChanges) -> None:
-    """Change a job in the tables of jobs and labels. Raises SpecInvalid if it would have too many labels, or
-    of a trial another sweep."""
+    """Change a job in the tables of jobs and labels. Raises SpecInvalid if it would have too many labels, of a
+    trial another sweep, or of another job one."""
     jobs, labels = tables
     values = {name: value for name, value in changes.given.items() if name != "labels"}
     if values:
@@ -73,6 +76,8 @@ def apply_changes(connection: Connection, tables: tuple[Table, Table], job_id: s
         if OF_TRIALS in changes.labels and _is_trial(connection, job_id):
             message = "names the sweep of a trial, by which it is found: leave it"
             raise SpecInvalid([FieldError(pointer=f"/labels/{OF_TRIALS}", message=message)])
+        if changes.labels.get(OF_TRIALS) is not None:
+            raise SpecInvalid([NO_TRIAL])
         rows = connection.execute(select(labels.c.key, labels.c.value).where(labels.c.job_id == job_id))
         before = {row.key: row.value for row in rows}
         _replace_labels(connection, labels, job_id, merged_labels(before, changes.labels))

@@ -260,7 +260,7 @@ class Store:
         return self._update(job_id, from_states, {"spec": spec.model_dump(mode="json")})
 
     def edit(self, job_id: str, changes: JobChanges) -> None:
-        """Change what is said of a job. Raises SpecInvalid if it would have too many labels, or of a trial no sweep."""
+        """Change what is said of a job. Raises SpecInvalid if its labels may not become so."""
         self.writer.submit(lambda connection: apply_changes(connection, (_JOBS, _LABELS), job_id, changes)).result()
 
     def set_run_dir(self, job_id: str, run_dir: Path) -> None:

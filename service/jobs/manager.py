@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from service.database.identity import Requester
-from service.database.job_changes import JobChanges
+from service.database.job_changes import NO_TRIAL, OF_TRIALS, JobChanges
 from service.database.job_store import Job, Submission
-from service.errors import StateConflict
+from service.errors import SpecInvalid, StateConflict
 from service.ids import new_job_id
 from service.jobs.fork import choose, forked_spec
 from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
@@ -134,9 +134,11 @@ class JobManager(JobReader):
         """A dry run: the spec as it would be run.
 
         Raises:
-            SpecInvalid: There is no such project.
+            SpecInvalid: There is no such project, or it calls itself the trial of a sweep.
             NeverFits: The cluster could never start it, or its user or project may never hold so much.
         """
+        if OF_TRIALS in spec.labels:
+            raise SpecInvalid([NO_TRIAL])
         spec = spec.resolved(self.config.base)
         await self.entrance.check(spec, user)
         return spec
@@ -310,7 +312,8 @@ class JobManager(JobReader):
 
     async def _respecify(self, job: Job, workers: int) -> bool:
         """Change how many workers a job begins with. Returns whether its state still allowed it."""
-        spec = await self.check(job.job_spec.with_workers(workers), job.user)
+        spec = job.job_spec.with_workers(workers)
+        await self.entrance.check(spec, job.user)
         if not await asyncio.to_thread(self.store.respecify, job.id, AT_REST, spec):
             return False
         if job.id in self.queue.waiting:

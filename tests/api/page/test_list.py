@@ -89,7 +89,7 @@ def test_what_is_looked_for_is_kept_as_a_view(service: Service, visit: Enter) ->
 
 def test_a_sweep_is_one_row_that_opens(service: Service, visit: Enter) -> None:
     sweep, _ = shown()
-    trials = [service.client.submit({"name": f"trial-{n}", "labels": {"sweep": "sweep-1"}}).id for n in range(2)]
+    trials = [service.client.submit({"name": f"trial-{n}"}).id for n in range(2)]
     jobs = {job["id"]: job for job in service.http.get("/v1/jobs").json()["jobs"]}
     one = visit()
     one.answer("**/v1/jobs?*trials=false*", {"jobs": [], "next_page_token": None})

@@ -120,12 +120,13 @@ def test_curves_are_drawn_and_read_by_the_keyboard(service: Service, visit: Ente
 
 
 def test_a_pause_is_marked_and_only_what_applies_is_drawn(service: Service, visit: Enter) -> None:
-    job = service.client.submit({"name": "first", "algorithm": "sync", "labels": {"sweep": "sweep-1"}})
+    job = service.client.submit({"name": "first", "algorithm": "sync"})
     service.started(job.id).state(State.RUNNING, "Training", "2 workers train")
     trained = [("step", step(epoch, int(10 * epoch)) | {"staleness": {}}) for epoch in (0.5, 1.0, 1.5)]
     running = ("state", {"state": "RUNNING", "message": "2 workers train"})
     paused = ("state", {"state": "PAUSED", "message": "paused by anna"})
-    one = visit()
+    one, path = visit(), f"/v1/jobs/{job.id}"
+    one.answer(f"**{path}", service.http.get(path).json() | {"labels": {"sweep": "sweep-1"}})
     one.answer("**/events", as_stream([running, *trained[:2], paused, running, trained[2]]), kind="text/event-stream")
     page = one.go(f"jobs/{job.id}")
     happened = page.locator(".happened li")

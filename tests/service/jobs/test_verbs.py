@@ -361,6 +361,7 @@ def test_a_fork_begins_from_a_checkpoint_with_its_changes(managed: Managed, runs
                 ({"epochs": 2}, "/epochs"),
                 ({"optimizer": {"lr": "fast"}}, "/optimizer/lr"),
                 ({"checkpoint": {"resume": "/etc"}}, "/checkpoint/resume"),
+                ({"labels": {"sweep": "sweep-1"}}, "/labels/sweep"),
             ):
                 with pytest.raises(SpecInvalid) as refused:
                     await manager.fork(job.id, changes)

@@ -149,6 +149,16 @@ def test_a_sweep_is_changed_after_its_submission(service: Service, tmp_path: Pat
     assert not store.folder.exists()
 
 
+def test_only_a_sweep_calls_a_job_its_trial(service: Service) -> None:  # noqa: F811
+    client, mine = service.client, {"labels": {"sweep": "sweep-1"}}
+    job = client.submit(JOB)
+    for call in (client.submit, client.check, lambda changes: client.edit(job.id, **changes)):
+        assert refused(lambda call=call: call(mine)) == (
+            422, {"/labels/sweep": "names the sweep of a trial, and this job is none: take another key"}
+        )  # fmt: skip
+    assert client.edit(job.id, labels={"sweep": None, "mine": "yes"}).labels == {"mine": "yes"}
+
+
 def test_a_priority_is_that_of_the_trials_that_wait(service: Service, tmp_path: Path) -> None:  # noqa: F811
     store = ended(tmp_path, 1)
     store.move((State.FAILED,), Status(State.PAUSED, "Paused", ""))
