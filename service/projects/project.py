@@ -74,11 +74,13 @@ class ProjectUse(Documented):
     waiting: int
     """Jobs that wait in the queue."""
     cpus: float
+    """What workers that train now hold, and shards."""
     gpus: float
     disk_bytes: int
     """Bytes in the run folders of all its jobs, as they were measured last."""
     of_cluster: float
-    """The larger of its shares of all CPUs and of all GPUs, 0 to 1. By its `share`, this decides whose turn it is."""
+    """The larger of its shares of all CPUs and of all GPUs, 0 to 1. By its `share`, this decides whose turn it
+    is; workers that its jobs get back or wait for count there, too."""
 
 
 class ProjectView(Project):

@@ -42,6 +42,11 @@ class Claim:
         more, size = count - self.size.now, replace(self.size, now=count)
         return replace(self, needs=self.needs + size.each * more, size=size)
 
+    def resized(self, count: int) -> "Claim":
+        """The same job with so many workers, which should have no other number."""
+        claim = self.with_workers(count)
+        return replace(claim, size=replace(claim.size, wanted=count))
+
 
 @dataclass(frozen=True)
 class Quotas:

@@ -59,7 +59,7 @@ class Entrance:
         if claim is None or workers <= max(claim.size.now, claim.size.wanted):
             return None
         others = Holdings(one for one in self.queue.held.values() if one.job_id != job_id)
-        refusal = self.queue.rules().refuses(claim.with_workers(workers), others)
+        refusal = self.queue.rules().refuses(claim.with_workers(workers), others, to="others")
         return None if refusal is None else refusal.why
 
     async def whole_cluster(self) -> Resources:

@@ -5,7 +5,6 @@ back afterwards.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from service.jobs.queueing.claims import Claim
 from trainers import Resources
@@ -64,8 +63,7 @@ class Preemption:
     def resized(self, job_id: str, workers: int) -> None:
         """The user of a running job has given it another size."""
         if (claim := self.held.get(job_id)) is not None:
-            claim = claim.with_workers(workers)
-            self.held[job_id] = replace(claim, size=replace(claim.size, wanted=workers))
+            self.held[job_id] = claim.resized(workers)
 
     async def _change(self, claim: Claim) -> None:
         if await self.scale(claim.job_id, claim.size.now) and claim.job_id in self.held:

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 
 from service.jobs.queueing.entrance import Entrance
-from service.jobs.queueing.rules import Holdings
 from service.projects.project import NewProject, Project, ProjectChanges, ProjectUse, ProjectView
 
 
@@ -44,7 +43,7 @@ class ProjectBoard:
 
     async def _views(self, projects: list[Project]) -> list[ProjectView]:
         queue, whole = self.queue, await self.entrance.whole_cluster()
-        held, waiting = Holdings(queue.held.values()), Counter(claim.project for claim in queue.line)
+        held, waiting = queue.holdings(), Counter(claim.project for claim in queue.line)
         return [
             ProjectView(
                 **project.model_dump(exclude={"quota"}),

@@ -13,12 +13,12 @@ from service.jobs.queueing.claims import NOTHING, Claim, Quotas, Size
 from service.jobs.queueing.growth import Growth
 from service.jobs.queueing.policy import Decision, decide
 from service.jobs.queueing.queue_outlook import LOOKAHEAD, Outlook, far_behind, outlooks
-from service.jobs.queueing.rules import Rules
+from service.jobs.queueing.rules import Holdings, Rules
 from service.jobs.queueing.turns import Turns
 from service.jobs.runs import Runs
 from service.projects.projects import Projects
 from service.spec import JobSpec
-from trainers import Resources
+from trainers import Resources, State
 
 OUTLOOKS_FOR_S = 1.0
 """How long an outlook stays true enough to be shown."""
@@ -133,6 +133,16 @@ class JobQueue:
         self.promised = self.total - sum((claim.needs for claim in self.held.values()), NOTHING)
         found = available + coming - sum((self.held[job_id].needs for job_id in self.unsettled), NOTHING)
         self.free = Resources(min(self.promised.cpus, found.cpus), min(self.promised.gpus, found.gpus))
+
+    def holdings(self) -> Holdings:
+        """What projects hold at this moment: workers that a job gets back or was scaled to count once they train."""
+        claims = []
+        for claim in self.held.values():
+            active = self.active.get(claim.job_id)
+            trains = active is not None and active.log.progress.state in (State.RUNNING, State.RECOVERING)
+            workers = len(active.log.progress.workers) if active is not None and trains else 0
+            claims.append(claim.resized(workers or claim.size.now))
+        return Holdings(claims)
 
     def rules(self) -> Rules:
         """Limits and shares as they are now."""

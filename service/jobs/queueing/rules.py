@@ -34,15 +34,16 @@ class Rules:
     disk_bytes: Mapping[str, int] = field(default_factory=dict)
     """What the run folders of each project hold."""
 
-    def refuses(self, claim: Claim, held: "Holdings") -> Refusal | None:
-        """The limit that keeps a claim from starting beside what its project and its user hold."""
-        if (why := self._project_refuses(claim, held)) is not None:
+    def refuses(self, claim: Claim, held: "Holdings", to: str = "out") -> Refusal | None:
+        """The limit that keeps a claim from starting beside what its project and its user hold. to: `others`, where the
+        job runs already and `held` leaves it out."""
+        if (why := self._project_refuses(claim, held, to)) is not None:
             return Refusal("ProjectQuota", why)
         if (why := self.users.refuses(claim, held.of_user[claim.user])) is not None:
             return Refusal("UserLimit", why)
         return None
 
-    def _project_refuses(self, claim: Claim, held: "Holdings") -> str | None:
+    def _project_refuses(self, claim: Claim, held: "Holdings", to: str) -> str | None:
         name, quota = claim.project, self.quotas.get(claim.project, NO_LIMITS)
         jobs, used, disk = held.jobs[name], held.used[name], self.disk_bytes.get(name, 0)
         if quota.jobs is not None and jobs >= quota.jobs:
@@ -52,7 +53,7 @@ class Rules:
             ("GPU", quota.gpus, used.gpus, claim.needs.gpus),
         ):
             if most is not None and more > EPSILON and has + more > most + EPSILON:
-                return f"project {name} holds {has:g} of its {most:g} {unit}s, and the job needs {more:g}"
+                return f"project {name} has given {to} {has:g} of its {most:g} {unit}s, and the job needs {more:g}"
         if quota.disk_bytes is not None and disk > quota.disk_bytes:
             full = f"the runs of project {name} hold {size_words(disk)}, and {size_words(quota.disk_bytes)}"
             return f"{full} are its quota; delete some of them"
@@ -66,8 +67,8 @@ class Holdings:
         self.jobs: dict[str, int] = defaultdict(int)
         """Project -> jobs that run."""
         self.used: dict[str, Resources] = defaultdict(lambda: NOTHING)
-        """Project -> what they hold. A job that has given workers up for another counts with them, as it gets them
-        back."""
+        """Project -> what they hold. A job counts with the workers that it has given up for another, as it gets them
+        back, and with those that it was scaled to, also before there is room for them."""
         self.of_user: dict[str, list[Claim]] = defaultdict(list)
         for claim in held:
             self.add(claim)
@@ -81,6 +82,7 @@ class Holdings:
 
     def dominant_share(self, project: str, total: Resources) -> float:
         """The larger of its shares of all CPUs and of all GPUs, 0 to 1 (dominant resource fairness, Ghodsi et al.
-        2011)."""
+        2011). A job that was scaled beyond what there is has all of it."""
         used = self.used[project]
-        return max(used.cpus / total.cpus if total.cpus else 0.0, used.gpus / total.gpus if total.gpus else 0.0)
+        share = max(used.cpus / total.cpus if total.cpus else 0.0, used.gpus / total.gpus if total.gpus else 0.0)
+        return min(1.0, share)

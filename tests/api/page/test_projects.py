@@ -42,7 +42,7 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
     page.get_by_label("Project", exact=True).select_option("vision")
     expect(page.get_by_role("link", name="other")).to_have_count(0)
     assert page.url.endswith("#/jobs?project=vision")
-    expect(page.get_by_text("project vision holds 2 of its 2 CPUs, and the job needs 1")).to_be_visible()
+    expect(page.get_by_text("project vision has given out 2 of its 2 CPUs, and the job needs 1")).to_be_visible()
     assert Axe().run(page, options=WCAG_AA).violations_count == 0
 
     page = one.go("cluster")

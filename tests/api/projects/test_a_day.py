@@ -61,7 +61,7 @@ def until_vision_is_at_its_quota(team: Team, job: str) -> None:
     """Its two trials hold both CPUs, and the job says why it waits."""
     soon(lambda: team.ann.project("vision").use.cpus == 2)
     soon(lambda: team.ann.get(job).reason == "ProjectQuota")
-    assert "project vision holds 2 of its 2 CPUs, and the job needs 1" in team.ann.get(job).message
+    assert "project vision has given out 2 of its 2 CPUs, and the job needs 1" in team.ann.get(job).message
 
 
 def watch_the_quota(team: Team, has_ended: Callable[[], bool]) -> None:

@@ -41,9 +41,9 @@ def names(claims: list[Claim]) -> str:
     [
         ({"jobs": 1}, "project a runs 1 of its 1 job"),
         ({"jobs": 2}, None),
-        ({"cpus": 4.0}, "project a holds 2 of its 4 CPUs, and the job needs 3"),
+        ({"cpus": 4.0}, "project a has given out 2 of its 4 CPUs, and the job needs 3"),
         ({"cpus": 5.0}, None),
-        ({"gpus": 1.0}, "project a holds 1 of its 1 GPUs, and the job needs 1"),
+        ({"gpus": 1.0}, "project a has given out 1 of its 1 GPUs, and the job needs 1"),
         ({"gpus": 2.0}, None),
         (
             {"disk_bytes": 2_000_000_000},
@@ -76,7 +76,7 @@ def test_a_job_without_gpus_is_not_held_back_by_a_quota_of_gpus() -> None:
 def test_workers_that_a_job_gets_back_count_still() -> None:
     shrunk = Claim("1", "ann", 0, Resources(1, 0), Size(1, 4, 1, Resources(1, 0)), "a")
     found = look([claim("x", 2)], [shrunk], Rules(quotas={"a": ProjectQuota(cpus=5.0)}))
-    assert found.refused["x"][0].why == "project a holds 4 of its 5 CPUs, and the job needs 2"
+    assert found.refused["x"][0].why == "project a has given out 4 of its 5 CPUs, and the job needs 2"
 
 
 def test_a_limit_of_a_user_holds_up_no_other_of_the_project() -> None:
