@@ -93,7 +93,7 @@ REMEDY: dict[type[ServiceError], str] = {
     ProjectKept: "cancel what the message names, or wait until it has ended, and try again",
     TraceNotFound: "take a name from GET /v1/jobs/{id}/traces",
     CheckpointNotFound: "take a step and a file from GET /v1/jobs/{id}/checkpoints",
-    ModelNotFound: "wait until the job has succeeded, or take a checkpoint from GET /v1/jobs/{id}/checkpoints",
+    ModelNotFound: "wait until the job has ended or is paused, or take a checkpoint from GET /v1/jobs/{id}/checkpoints",
     SeriesNotFound: "take a name that the detail lists",
     TooManyWaiting: "wait as long as Retry-After says, or cancel a job that waits",
     TooManyInFlight: "ask for less at once",

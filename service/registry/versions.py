@@ -41,7 +41,8 @@ class ModelVersion(Documented):
     """Of its file."""
     notes: str
     facts: dict[str, Any]
-    """What its job was, and how good the model: `model`, `data`, `algorithm`, `metrics` ..."""
+    """What its job was, and how good the model: `model`, `data`, `algorithm`, `metrics` ...; `epochs` tells how far it was
+    trained."""
 
 
 class VersionQuery(BaseModel):

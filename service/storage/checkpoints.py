@@ -26,7 +26,7 @@ STEP = re.compile(r"^[0-9]{1,20}$")
 FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 CHUNK_BYTES = 1 << 20
 MODELS = {
-    "model": "it is written when the run has trained everything",
+    "model": "it is written when the run has trained everything, or stops because it is cancelled or paused",
     "best": "it is kept where the spec says checkpoint.keep_best, from the first evaluation on",
     "raw": "it is written at the end of a run whose spec has ema, of which model.safetensors is the average",
 }

@@ -131,7 +131,9 @@ def test_the_models_that_a_job_leaves_are_fetched_whole_or_in_part(
 ) -> None:
     path = f"/v1/jobs/{trained}/model"
     answer = service.http.get(path)
-    assert (answer.status_code, "when the run has trained" in answer.json()["detail"]) == (404, True)
+    why = "it is written when the run has trained everything, or stops because it is cancelled or paused"
+    assert (answer.status_code, answer.json()["detail"]) == (404, f"the job has no model.safetensors: {why}")
+    assert answer.json()["remedy"].startswith("wait until the job has ended or is paused, ")
     folder = service.started(trained).run_dir
     (folder / "model.safetensors").write_bytes(b"0123456789")
     (folder / "best.safetensors").symlink_to(folder / "events.jsonl")
