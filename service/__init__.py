@@ -50,12 +50,14 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.errors import FigureNotFound as FigureNotFound
     from service.errors import JobNotFound as JobNotFound
     from service.errors import KeyReused as KeyReused
+    from service.errors import LimitReached as LimitReached
     from service.errors import ModelNotFound as ModelNotFound
     from service.errors import NeverFits as NeverFits
     from service.errors import NotExportable as NotExportable
     from service.errors import ProjectExists as ProjectExists
     from service.errors import ProjectKept as ProjectKept
     from service.errors import ProjectNotFound as ProjectNotFound
+    from service.errors import ProjectStays as ProjectStays
     from service.errors import ProviderUnreachable as ProviderUnreachable
     from service.errors import SeriesNotFound as SeriesNotFound
     from service.errors import ServiceError as ServiceError

@@ -12,8 +12,10 @@ ServiceError
 ├── SweepNotFound        no sweep has this id
 ├── ProjectNotFound      no project has this name
 ├── ProjectExists        a project has this name already
-├── ProjectKept          a project that cannot be deleted, or not yet
+├── ProjectKept          a project that cannot be deleted yet
+│   └── ProjectStays     the default one, which is never deleted
 ├── StateConflict        the job's state does not allow it
+│   └── LimitReached     a running job may not grow while its project or user holds so much
 ├── TooManyWaiting       as many of the user's jobs wait as may; carries when to ask again
 ├── TooManyInFlight      as much of what the user asked for is being done as may
 ├── SignInRefused        who comes from the sign-in provider may not come in; carries which of a few reasons it is
@@ -113,11 +115,19 @@ class ProjectExists(ServiceError):
 
 
 class ProjectKept(ServiceError):
-    """The project is the default one, or some of its jobs have not ended."""
+    """Some of the project's jobs have not ended."""
+
+
+class ProjectStays(ProjectKept):
+    """The project is the default one."""
 
 
 class StateConflict(ServiceError):
     """What was asked for is not possible in the job's state."""
+
+
+class LimitReached(StateConflict):
+    """A running job may not have so many workers beside what its project or its user holds."""
 
 
 class TokenRefused(ServiceError):

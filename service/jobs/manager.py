@@ -14,7 +14,7 @@ from typing import Any
 from service.database.identity import Requester
 from service.database.job_changes import NO_TRIAL, OF_TRIALS, JobChanges
 from service.database.job_store import Job, Submission
-from service.errors import SpecInvalid, StateConflict
+from service.errors import LimitReached, SpecInvalid, StateConflict
 from service.ids import new_job_id
 from service.jobs.fork import choose, forked_spec
 from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
@@ -254,7 +254,8 @@ class JobManager(JobReader):
         once it goes on.
 
         Raises:
-            StateConflict: It has ended or is about to, it is a sweep's trial, or its project or user is at a limit.
+            StateConflict: It has ended or is about to, or it is a sweep's trial.
+            LimitReached: Its project or user is at a limit.
             SpecRejected: It cannot have so many, or so few.
             NeverFits: The cluster is too small for so many.
         """
@@ -268,7 +269,7 @@ class JobManager(JobReader):
         if job.state not in (State.RUNNING, State.RECOVERING) or active is None or active.handle is None:
             raise StateConflict(f"job {job_id} is {job.state}; only one that trains, waits or is paused can be scaled")
         if (limit := self.entrance.refuses_growth(job_id, workers)) is not None:
-            raise StateConflict(f"job {job_id} cannot have {workers} workers now: {limit}")
+            raise LimitReached(f"job {job_id} cannot have {workers} workers now: {limit}")
         await asyncio.to_thread(active.handle.scale, workers)
         await self.lifecycle.note(job_id, "job.scale", by, workers=workers)
         await asyncio.to_thread(self.store.respecify, job_id, AT_WORK, job.job_spec.with_workers(workers))

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.database.connection import Writer
 from service.database.tables import JobRow, ProjectRow, SweepRow, SweptRow
-from service.errors import ProjectExists, ProjectKept, ProjectNotFound
+from service.errors import ProjectExists, ProjectKept, ProjectNotFound, ProjectStays
 from service.projects.project import DEFAULT, NewProject, Project, ProjectChanges, ProjectQuota
 from trainers import State
 
@@ -68,7 +68,7 @@ class Projects:
         def work(connection: Connection) -> Project:
             project = self.get(name)
             if name == DEFAULT:
-                raise ProjectKept(f"the project {DEFAULT} stays: jobs that name no project belong to it")
+                raise ProjectStays(f"the project {DEFAULT} stays: jobs that name no project belong to it")
             if found := _unfinished(connection, name):
                 more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
                 raise ProjectKept(

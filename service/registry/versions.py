@@ -41,8 +41,8 @@ class ModelVersion(Documented):
     """Of its file."""
     notes: str
     facts: dict[str, Any]
-    """What its job was, and how good the model: `model`, `data`, `algorithm`, `metrics` ...; `epochs` tells how far it was
-    trained."""
+    """What its job was, how far it was trained and how good it is: `model`, `data`, `algorithm`, `epochs`, `metrics`
+    ..."""
 
 
 class VersionQuery(BaseModel):

@@ -262,7 +262,7 @@ def worker_counts(text: str, of: str = "workers") -> tuple[int, ...]:
     """
     found = set[int]()
     for part in text.split(","):
-        match = re.fullmatch(r" *([1-9]\d{0,3})(?:\.\.([1-9]\d{0,3}))? *", part)
+        match = re.fullmatch(r" *([1-9]\d{0,99})(?:\.\.([1-9]\d{0,99}))? *", part)
         if match is None:
             raise SpecRejected(f"{of}: {text!r} is no list of whole numbers above 0; write 1..64, or 1,2,4,8")
         first, last = int(match[1]), int(match[2] or match[1])

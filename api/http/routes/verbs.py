@@ -61,7 +61,7 @@ def router(manager: JobManager, access: Access) -> APIRouter:
         try:
             return await manager.scale(job_id, size.workers, caller(request))
         except SpecRejected as error:
-            raise ProblemError(422, str(error)) from error
+            raise ProblemError(422, str(error), "/workers") from error
 
     @routes.post("/{job_id}/resume", status_code=202, responses=answers(404, 409, 502, 503))
     async def resume(request: Request, job_id: str) -> JobView:

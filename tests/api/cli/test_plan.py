@@ -68,6 +68,7 @@ def test_this_machine_by_a_kept_profile(cli: Cli) -> None:
     ("options", "told"),
     [
         (("--workers", "1..64", "--cluster", "big-basin"), "--workers: 64 workers cannot share the 4 virtual workers"),
+        (("--workers", "1..1000000", "--cluster", "ec2-g2"), "--workers: 1..1000000 is no range of up to 4096 workers"),
         (("--workers", "many", "--cluster", "big-basin"), "--workers: 'many' is no list of whole numbers"),
         (("--cluster", "moon"), "--cluster: there is no file moon"),
         (("--cluster", "big-basin", "--plot", "nowhere/plan.png"), "--plot: there is no folder nowhere"),

@@ -76,7 +76,7 @@ def test_scale(service: Service, trained: str) -> None:
     assert service.http.post(path, json={"workers": 1}).status_code == 202
     assert service.client.scale(trained, 2).id == trained
     answer = service.http.post(path, json={"workers": 9})
-    assert answer.status_code == 422
+    assert refused(answer, 422) == ["/workers"]
     assert "1 to 2 of them, not 9; it has 2 virtual workers" in answer.json()["detail"]
     assert refused(service.http.post(path, json={"workers": 0}), 422) == ["/workers"]
     assert refused(service.http.post("/v1/jobs/nosuchjob/scale", json={"workers": 2}), 404) == []

@@ -57,8 +57,9 @@ def test_a_project_is_deleted_once_its_jobs_have_ended_and_they_stay(service: Se
     with pytest.raises(Refused, match="there is no project 'vision'"):
         service.client.fork(first.id)
     assert service.client.fork(first.id, {"project": "default"}).project == "default"
-    with pytest.raises(Refused, match="the project default stays"):
-        service.client.delete_project("default")
+    problem = service.http.delete("/v1/projects/default").json()
+    assert problem["detail"] == "the project default stays: jobs that name no project belong to it"
+    assert problem["remedy"] == "leave it, and change its quotas and members with PATCH /v1/projects/default"
     told = service.http.get("/v1/audit?target=vision").json()["entries"]
     assert [(one["action"], one["status"]) for one in told] == [("project.delete", 204), ("project.create", 201)]
 

@@ -107,8 +107,9 @@ def test_a_running_job_grows_no_further_than_its_project_may(service: Service) -
     for started in (one, two):
         service.started(started.id).state(State.RUNNING)
         eventually(lambda job_id=started.id: service.client.get(job_id).state is State.RUNNING)  # type: ignore[misc]
-    with pytest.raises(Refused, match="2 workers now: project vision has given others 1 of its 2 CPUs, and the job"):
+    with pytest.raises(Refused, match="2 workers now: project vision has given others 1 of its 2 CPUs, and") as told:
         service.client.scale(one.id, 2)
+    assert told.value.problem.remedy == "ask for fewer workers, or wait until other jobs have ended"
     service.client.edit_project("vision", quota={"cpus": 3})
     assert service.client.scale(one.id, 2).id == one.id
 
