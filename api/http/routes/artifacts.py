@@ -16,7 +16,8 @@ FILE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The file.",
         "content": {"application/octet-stream": {"schema": {"type": "string"}}, "application/json": {"schema": {}}},
-    }
+    },
+    304: {"description": "The reader has the file already, as `If-None-Match` or `If-Modified-Since` says."},
 }
 MAX_POINTS = 10_000
 MOST_POINTS = 200_000

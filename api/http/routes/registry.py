@@ -15,7 +15,8 @@ from api.http.routes.submission import tell_where
 from service import MODEL_NAME, Documented, JobManager, ModelVersion, Registry, VersionQuery
 
 FILE: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The file.", "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+    200: {"description": "The file.", "content": {"application/octet-stream": {"schema": {"type": "string"}}}},
+    304: {"description": "The reader has the file already, as `If-None-Match` or `If-Modified-Since` says."},
 }
 KNOWN: dict[int | str, dict[str, Any]] = {
     200: {"model": ModelVersion, "description": "The same model is registered under this name already."}

@@ -150,6 +150,11 @@ def test_the_models_that_a_job_leaves_are_fetched_whole_or_in_part(
     assert refused(beyond, 416) == ["/header/Range"]
     assert beyond.headers["content-range"] == "bytes */10"
     assert refused(service.http.get(path, headers={"Range": "bytes=x-y"}), 400) == ["/header/Range"]
+    for name, value in (("If-None-Match", head["etag"]), ("If-Modified-Since", head["last-modified"])):
+        for known, status in ((value, 304), ("garbage", 200)):
+            had = service.http.get(path, headers={name: known, "Range": "items=0-1"})
+            assert (had.status_code, len(had.content)) == (status, 10 if status == 200 else 0), "no unit of ours"
+            assert had.headers["etag"] == head["etag"]
     assert service.http.get(f"{path}?which=best").status_code == 404, "no link is followed"
     assert "did you mean" in service.http.get(f"{path}?which=modelX").json()["detail"]
 
