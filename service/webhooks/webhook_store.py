@@ -139,9 +139,14 @@ class Webhooks:
         with self.collecting:
             if self.known[0] != (changes := self.changes):
                 self.known = changes, self.all()
-            if hooks := self.known[1]:
-                self._collect_jobs(hooks)
-                self._collect_sweeps(hooks)
+            hooks = self.known[1]
+            try:
+                if hooks:
+                    self._collect_jobs(hooks)
+                    self._collect_sweeps(hooks)
+            except Exception:  # what was read and not stored is read again
+                self.readers, self.sweep_readers = {}, {}
+                raise
             return bool(hooks)
 
     def _collect_jobs(self, hooks: list[Webhook]) -> None:

@@ -220,6 +220,25 @@ def test_what_is_deleted_before_the_sender_has_looked_is_told_all_the_same(
     assert states[2:] == [(job, state) for state in ("QUEUED", "STARTING", "RUNNING", "SUCCEEDED")]
 
 
+def test_what_could_not_be_stored_is_read_again(
+    serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, failures = Webhooks._add, [OSError("the database is busy")]
+
+    def fails_once(webhooks: Webhooks, *what: Any) -> None:
+        if failures:
+            raise failures.pop()
+        add(webhooks, *what)
+
+    monkeypatch.setattr(Webhooks, "_add", fails_once)
+    service = serve(allow=LOOPBACK)
+    hook(service, receiver.url, "QUEUED", "SUCCEEDED")
+    job = service.client.submit({})
+    eventually(lambda: not failures)
+    service.started(job.id).succeed()
+    eventually(lambda: [one["state"] for one in receiver.told] == ["QUEUED", "SUCCEEDED"], within_s=10)
+
+
 class LongLook(Webhooks):
     """One message. The second look finds it due, and by the time that it answers the message was delivered."""
 
