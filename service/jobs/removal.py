@@ -21,7 +21,7 @@ class Removal:
         self.mirror = mirror
         self.runs_dir = runs_dir
         self.keep_s = keep_s
-        self.collect: Callable[[], object] = bool
+        self.collect: Callable[[], object] = lambda: None
         """Takes from the logs what webhooks are to be told: once a log is gone, nobody could tell it."""
 
     def remove_expired(self, now: float) -> None:
