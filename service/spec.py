@@ -178,6 +178,8 @@ def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, An
         for index, (item, read) in enumerate(zip(data, value, strict=False)):
             yield from _scalars(item, read, f"{pointer}/{index}")
     elif isinstance(data, SCALARS) and isinstance(value, BaseModel):  # a short form: one of its fields has it
+        if vars(value).get(str(data)) is True:
+            return  # or is it, and is on: `compress: sign`
         same = [read for read in vars(value).values() if isinstance(read, SCALARS) and str(read) == str(data)]
         same += [read for read in vars(value).values() if isinstance(read, SCALARS) and read == data]
         yield pointer, data, next((read for read in same if _kind(read) == _kind(data)), same[0] if same else value)

@@ -8,6 +8,7 @@ from service.plain_yaml import load_yaml
 from service.spec import SHORTHAND, JobSpec, parse_spec, read_spec
 from service.sweeps.spec import parse_sweep
 from trainers.errors import SpecRejected
+from trainers.optim.compress.config import CompressSpec
 from trainers.spec import EmaSpec, TrainSpec
 from trainers.spec.spec_errors import forms_of
 
@@ -133,6 +134,13 @@ def test_set_of_an_unknown_field_is_named() -> None:
 def test_the_shorthands_are_the_specs_own(section: str, scalar: object) -> None:
     spelt_out = {SHORTHAND.get(section, "name"): scalar}
     assert parse_spec({section: scalar}) == parse_spec({section: spelt_out})
+
+
+@pytest.mark.parametrize("way", ["sign", "int8"])
+def test_a_name_may_stand_for_the_section_in_which_only_that_is_true(way: str) -> None:
+    fields = {"algorithm": "sync"}
+    assert parse_spec(fields | {"compress": way}) == parse_spec(fields | {"compress": {way: True}})
+    assert read_spec("algorithm: sync", [f"compress={way}"]).compress == CompressSpec.model_validate({way: True})
 
 
 def test_every_field_says_what_it_is() -> None:
