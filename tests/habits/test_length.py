@@ -126,3 +126,6 @@ def test_a_run_on_ray_ends_there(tmp_path: Path, algorithm: dict[str, Any]) -> N
     assert ended.of("step")[-1]["run_epochs"] == AFTER / EXAMPLES
     assert len(ended.of("epoch")) == 1
     assert ended.of("evaluation")[-1]["examples"] == AFTER
+    assert ended.of("evaluation")[-1]["epoch"] == AFTER / EXAMPLES
+    looked_at = [found["examples"] for found in ended.of("evaluation")]
+    assert len(looked_at) == len(set(looked_at)), "no version is evaluated twice"

@@ -55,6 +55,8 @@ class SnapshotSchedule:
             if not self.snapshots.is_due(Position(epoch)):
                 continue
             await progress.wait_until_logged(epoch)
+            if progress.position().examples >= progress.extent.examples:
+                return  # the version now is the last one
             if progress.epochs_logged > epoch and self.snapshots.is_due(Position(progress.epochs_logged)):
                 continue  # the workers are further already; that version is taken in its turn
             await self.snapshots.put(await self._from_shards(0, progress.position()))

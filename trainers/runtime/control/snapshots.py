@@ -257,7 +257,9 @@ class Snapshots:
     def _place(self, snapshot: Snapshot) -> dict[str, int | float]:
         """Where in the training a version lies, as events tell it."""
         position, layout = snapshot.position, self.layout
-        epoch = position.examples / layout.num_examples if snapshot.is_between else position.epoch
+        epoch: float = position.epoch  # of an asynchronous run workers may be a little further when one is over
+        if snapshot.is_between or (snapshot.is_last and position.examples != position.epoch * layout.num_examples):
+            epoch = position.examples / layout.num_examples
         place = {"epoch": epoch, "examples": position.examples}
         if not self.spec.algorithm.traits.is_synchronous or self.spec.scales_batch:
             return place
