@@ -16,6 +16,8 @@ from service.sweeps.axis import Choice, Range, condition, is_met, listed
 from service.sweeps.spec import GridSearch, RandomSearch, Sampled, SweepSpec, escaped
 from trainers import FieldError, Resources, TrainSpec, field_errors, known_examples, needs
 
+COMPUTED = ("rule", "batch", "multiple")
+"""Axes that go by fields which other axes may set, in the order in which they are applied."""
 SEED = "{seed}"
 """Stands for a trial's seed in `model.weights`."""
 FOLDED = 16
@@ -269,9 +271,9 @@ def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False
         SpecInvalid: With pointers into the job.
     """
     data = job.model_dump(mode="json")
-    for axis, value in settings.items():
-        data = _set(job, data, axis, value)
     try:
+        for axis in sorted(settings, key=_turn):
+            data = _set(job, data, axis, settings[axis])
         return JobSpec.model_validate(data)
     except ValidationError as error:
         found = field_errors(error, JobSpec)
@@ -281,6 +283,12 @@ def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False
         if not found:
             return job
         raise SpecInvalid(found) from None
+
+
+def _turn(axis: str) -> tuple[int, int]:
+    """When an axis is applied: a section before its fields, which it would replace, and last what is computed from
+    fields."""
+    return (COMPUTED.index(axis) + 1 if axis in COMPUTED else 0, axis.count("."))
 
 
 def _path(axis: str) -> list[str]:
@@ -294,10 +302,10 @@ def _set(job: JobSpec, data: dict[str, Any], axis: str, value: JsonValue) -> dic
         case "multiple":
             if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
                 raise _wrong("/optimizer/lr", f"a multiple of the learning rate is a number above 0, not {value!r}")
-            return with_field(data, ["optimizer", "lr"], data["optimizer"]["lr"] * value)
+            return with_field(data, ["optimizer", "lr"], JobSpec.model_validate(data).optimizer.lr * value)
         case "rule" if isinstance(value, str):
-            kept = data["scaling"]["weight_decay"] if value == "sqrt" else "keep"
-            return data | {"scaling": {"name": value, "weight_decay": kept}}
+            data = with_field(data, ["scaling", "name"], value)
+            return data if value == "sqrt" else with_field(data, ["scaling", "weight_decay"], "keep")
         case "warmup" if isinstance(value, str):
             return with_field(data, ["warmup", "name"], value)
         case "project":

@@ -196,6 +196,38 @@ def test_a_wrong_variant_is_told_by_its_field() -> None:
 
 
 LR = {"low": 1e-4, "high": 0.1, "log": True}
+ADAMW = {"optimizer": {"name": "adamw", "lr": 0.003}}
+
+
+@pytest.mark.parametrize("search", ["grid", "random", "asha"])
+@pytest.mark.parametrize("axes", [("optimizer.lr", "optimizer"), ("optimizer", "optimizer.lr")])
+def test_a_section_is_applied_before_its_fields_in_whatever_order_its_axes_stand(
+    axes: tuple[str, ...], search: str
+) -> None:
+    values = {"optimizer.lr": [0.003, 1e-5], "optimizer": ["adamw", "sgd"]}
+    first = spec({axis: values[axis] for axis in axes}, job=JOB | ADAMW, search=search)
+    found = configurations(first)
+    assert len(found) == 4
+    for one in found:
+        assert one.settings == {"optimizer.lr": one.job.optimizer.lr, "optimizer": one.job.optimizer.name}
+        assert tuple(one.settings) == axes  # as they stand, for labels and tables
+    keys = {one.key for one in configurations(first.extended({"optimizer": ["lion"]}))}
+    assert len(keys) == 6
+    assert {one.key for one in found} < keys
+
+
+def test_a_range_of_a_field_may_stand_before_its_section() -> None:
+    axes = {"optimizer.lr": LR, "optimizer": ["adamw", "sgd"]}
+    for one in configurations(spec(axes, search="random", limits={"trials": 8})):
+        assert (one.job.optimizer.lr, one.job.optimizer.name) == tuple(one.settings.values())
+
+
+def test_what_is_computed_from_fields_goes_by_those_that_other_axes_set() -> None:
+    axes = {"multiple": [1, 2], "batch": [32], "rule": ["sqrt"], "optimizer": ["adamw", {"name": "sgd", "lr": 0.5}]}
+    axes |= {"workers": [{"count": 1, "virtual": 1}], "scaling.weight_decay": ["sqrt"]}
+    found = [one.job for one in configurations(spec(axes, job=JOB | {"scaling": "sqrt"}))]
+    assert [one.optimizer.lr for one in found] == [0.001, 0.5, 0.002, 1.0]
+    assert {(one.update_batch, one.scaling.weight_decay) for one in found} == {(32, "sqrt")}
 
 
 def test_a_range_is_drawn_from_the_same_for_the_same_seed() -> None:
