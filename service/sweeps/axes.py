@@ -3,12 +3,12 @@
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from service.errors import SpecInvalid
 from service.spec import JobSpec, with_field
@@ -270,7 +270,7 @@ def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False
     Raises:
         SpecInvalid: With pointers into the job.
     """
-    data = job.model_dump(mode="json")
+    data = _without_defaults(job, settings)
     try:
         for axis in sorted(settings, key=_turn):
             data = _set(job, data, axis, settings[axis])
@@ -283,6 +283,19 @@ def job_with(job: JobSpec, settings: dict[str, JsonValue], lenient: bool = False
         if not found:
             return job
         raise SpecInvalid(found) from None
+
+
+def _without_defaults(job: JobSpec, axes: Iterable[str]) -> dict[str, Any]:
+    """The job as plain data, in which sections that an axis names lack what equals the defaults of their kind: another
+    kind has defaults of its own. Which fields were written is not known, since a stored spec has all of them."""
+    data = job.model_dump(mode="json")
+    for *path, last in (axis.split(".") for axis in axes):
+        section: Any = job
+        for key in path:
+            section = vars(section).get(key) if isinstance(section, BaseModel) else None
+        if path and last == "name" and isinstance(section, BaseModel):
+            data = with_field(data, path, section.model_dump(mode="json", exclude_defaults=True))
+    return data
 
 
 def _turn(axis: str) -> tuple[int, int]:

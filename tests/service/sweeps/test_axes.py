@@ -216,6 +216,38 @@ def test_a_section_is_applied_before_its_fields_in_whatever_order_its_axes_stand
     assert {one.key for one in found} < keys
 
 
+@pytest.mark.parametrize("axes", [("optimizer.lr", "optimizer.name"), ("optimizer.name", "optimizer.lr")])
+def test_an_axis_may_be_the_name_of_a_section(axes: tuple[str, ...]) -> None:
+    values = {"optimizer.lr": [0.003, 1e-5], "optimizer.name": ["adamw", "sgd"]}
+    first = spec({axis: values[axis] for axis in axes}, job=JOB | ADAMW)
+    found = configurations(first)
+    assert sorted((c.job.optimizer.name, c.job.optimizer.lr) for c in found) == [
+        ("adamw", 1e-5), ("adamw", 0.003), ("sgd", 1e-5), ("sgd", 0.003),
+    ]  # fmt: skip
+    stored = SweepSpec.model_validate(first.model_dump(mode="json"))  # has every field, as if all were written
+    assert [c.key for c in configurations(stored)] == [c.key for c in found]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rates"),
+    [
+        ("adamw", {"adamw": 0.001, "sgd": 0.1}),
+        ({"name": "adamw", "lr": 0.003}, {"adamw": 0.003, "sgd": 0.003}),
+        ({"name": "momentum", "momentum": 0.5}, {"momentum": 0.02, "nesterov": 0.05}),
+    ],
+)
+def test_a_section_of_another_name_keeps_what_is_no_default(optimizer: Any, rates: dict[str, float]) -> None:
+    found = [c.job.optimizer for c in configurations(spec({"optimizer.name": [*rates]}, job={"optimizer": optimizer}))]
+    assert {one.name: one.lr for one in found} == rates
+    assert {getattr(one, "momentum", 0.5) for one in found} == {0.5}
+
+
+def test_a_field_that_the_section_of_another_name_lacks_is_refused() -> None:
+    job = JOB | {"optimizer": {"name": "adamw", "betas": [0.5, 0.9]}}
+    told = refused({"optimizer.name": ["adamw", "sgd"]}, job=job)["/axes"]
+    assert told.startswith("optimizer.name sgd: /optimizer/betas: sgd has no such field")
+
+
 def test_a_range_of_a_field_may_stand_before_its_section() -> None:
     axes = {"optimizer.lr": LR, "optimizer": ["adamw", "sgd"]}
     for one in configurations(spec(axes, search="random", limits={"trials": 8})):
