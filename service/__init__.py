@@ -112,8 +112,6 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plain_yaml import compose_yaml as compose_yaml
     from service.plain_yaml import load_yaml as load_yaml
     from service.plain_yaml import yaml_value as yaml_value
-    from service.plans.evidence import Target as Target
-    from service.plans.evidence import read_target as read_target
     from service.plans.evidence import runs_in as runs_in
     from service.plans.evidence import runs_of as runs_of
     from service.plans.evidence import with_target as with_target
@@ -122,6 +120,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from service.plans.spec import PlanSpec as PlanSpec
     from service.plans.spec import as_field_error as as_field_error
     from service.plans.spec import parse_plan as parse_plan
+    from service.plans.target import Target as Target
+    from service.plans.target import read_target as read_target
     from service.projects.project import FOR_THE_SERVICE as FOR_THE_SERVICE
     from service.projects.project import PROJECT_NAME as PROJECT_NAME
     from service.projects.project import NewProject as NewProject

@@ -121,6 +121,8 @@ if TYPE_CHECKING:  # each name once, on a line of its own: `lazy_names` reads th
     from trainers.spec import TrainSpec as TrainSpec
     from trainers.spec import absolute as absolute
     from trainers.spec import field_errors as field_errors
+    from trainers.spec.improvement import MetricChoice as MetricChoice
+    from trainers.spec.improvement import measured as measured
     from trainers.spec.recipe import Recipe as Recipe
     from trainers.spec.recipe import explain as explain
     from trainers.spec.recipe import known_examples as known_examples

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from service.database.job_query import Query
 from service.errors import SpecInvalid
 from service.jobs.manager import JobManager
 from service.jobs.metric_series import LOG, SeriesCache
+from service.plans.target import Target
 from service.spec import JobSpec
 from trainers import EventLogReader, FieldError, Plan, Result, SpecRejected, TargetTime, counted_fields
 
@@ -23,32 +23,6 @@ ABOUT = "position.json"
 """In a checkpoint, what it is of."""
 POINTS = 10_000
 MOST_TRIALS = 8
-TARGET = re.compile(r"((?:test|validation)_\w+) *= *(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)")
-LOWER = ("loss", "error", "error_median", "perplexity")
-"""Ends of the names of metrics of which less is better."""
-
-
-class Target(NamedTuple):
-    """A value that a metric shall reach."""
-
-    metric: str
-    value: float
-
-    @property
-    def is_lower(self) -> bool:
-        """Whether less is better."""
-        return self.metric.endswith(LOWER)
-
-    def is_reached(self, value: float) -> bool:
-        """Whether this is as good."""
-        return value <= self.value if self.is_lower else value >= self.value
-
-
-def read_target(text: str) -> Target:
-    """`test_accuracy=0.95`. Raises ValueError."""
-    if (match := TARGET.fullmatch(text.strip())) is None:
-        raise ValueError(f"{text[:100]!r} is no target; write for instance test_accuracy=0.95")
-    return Target(match[1], float(match[2]))
 
 
 class Evidence(NamedTuple):

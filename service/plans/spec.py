@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from service.errors import SpecInvalid
-from service.plans.evidence import read_target
+from service.plans.target import read_target
 from service.spec import JobSpec, checked
 from trainers import (
     Cluster,
@@ -49,7 +49,8 @@ class PlanSpec(PlanRequest):
     without a cluster as a profile says that the service keeps."""
 
     target: str | None = Field(default=None, max_length=200)
-    """What shall be reached, such as `test_accuracy=0.95`. Earlier runs of this job tell how long that takes."""
+    """What shall be reached, such as `test_accuracy=0.95`, or `accuracy=0.95` on the set by which runs are judged.
+    Earlier runs of this job tell how long that takes."""
 
     noise_scale: bool = False
     """Whether, where no run of this job tells of the target, runs with other batches do, by the gradient noise scale
@@ -57,9 +58,9 @@ class PlanSpec(PlanRequest):
 
     @field_validator("target")
     @classmethod
-    def _is_one(cls, written: str | None) -> str | None:
-        if written is not None:
-            read_target(written)
+    def _is_one(cls, written: str | None, info: ValidationInfo) -> str | None:
+        if written is not None and "spec" in info.data:
+            read_target(written, info.data["spec"])
         return written
 
     @field_validator("workers", "nodes", mode="before")

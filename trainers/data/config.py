@@ -227,6 +227,13 @@ class DataSpec(Section):
         """The part of the training examples that is validated though the data may bring a test set; 0.0: none."""
         return self.validation if self.carve and isinstance(self.validation, float) else 0.0
 
+    @property
+    def has_validation(self) -> bool | None:
+        """Whether there is a validation set besides the test set; None where only the data tell it."""
+        if ":" in self.name or self.name in SAVED:
+            return None
+        return self.test is not None or (self.carved > 0 and self.name not in RECORDS)
+
     @field_validator("on_error")
     @classmethod
     def _may_skip(cls, on_error: str, info: ValidationInfo) -> str:

@@ -56,7 +56,7 @@ def router(manager: JobManager, planner: Planner, access: Access) -> APIRouter:
             except BrokenExecutor:
                 raise ProblemError(503, "the process that makes plans was ended, twice; try again later") from None
         if asked.target is not None:
-            target = read_target(asked.target)
+            target = read_target(asked.target, spec)
             runs = await runs_of(manager, spec, target.metric)
             plan = with_target(spec, plan, target, asked.price, runs, asked.noise_scale)
         return Response(plan.model_dump_json(), media_type="application/json")

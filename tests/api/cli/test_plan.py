@@ -189,6 +189,14 @@ def test_the_time_to_a_target_from_runs_trials_and_studies_of_this_machine(cli: 
     )
 
 
+def test_a_metric_without_its_set_is_that_by_which_runs_are_judged(cli: Cli, tmp_path: Path) -> None:
+    plan = ("--cluster", "big-basin", "--target", "accuracy=0.9")
+    assert "Time to test_accuracy 0.9: unknown" in cli(*plan).stdout
+    ended(tmp_path / "runs" / "job-1", SPEC, 0.91)
+    assert "1 epochs, from 1 run of this job." in cli(*plan).stdout
+    assert "Time to validation_accuracy 0.9: unknown" in cli(*plan, "--set", "data.validation=0.1").stdout
+
+
 def test_where_asked_runs_with_other_batches_tell_by_their_noise_scale(cli: Cli, tmp_path: Path) -> None:
     measuring = {
         "algorithm": {"name": "sync", "noise_scale": True},
@@ -242,6 +250,14 @@ def test_nodes_are_filled_one_after_the_other(cli: Cli) -> None:
         (("--cluster", "big-basin", "--nodes", "1..99"), "--nodes: big-basin has 44 nodes, not 99"),
         (("--profile", "kept.json", "--nodes", "1"), "--nodes: a profile is of one machine; give a cluster, or links"),
         (("--cluster", "big-basin", "--target", "0.9"), "--target: '0.9' is no target; write for instance test_acc"),
+        (
+            ("--cluster", "big-basin", "--target", "test_perplexity=28"),
+            "--target: classification measures accuracy, loss, top5_accuracy, and no 'perplexity'; take one of these",
+        ),
+        (
+            ("--cluster", "big-basin", "--target", "validation_accuracy=0.9"),
+            "--target: the job has no validation set, so its runs have no validation_accuracy; write test_accuracy=0.9",
+        ),
         (("--server", "http://127.0.0.1:9", "--cluster", "big-basin"), "127.0.0.1:9"),
     ],
 )

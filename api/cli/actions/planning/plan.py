@@ -84,7 +84,7 @@ def print_plan(context: CliContext, spec_file: Path, sets: list[str], options: P
 
 
 def _plan(context: CliContext, spec: JobSpec, options: PlanOptions) -> Plan:
-    target = None if options.target is None else _target(options.target)
+    target = None if options.target is None else _target(options.target, spec)
     request = PlanRequest(
         workers=None if options.workers is None else worker_counts(options.workers),
         nodes=None if options.nodes is None else worker_counts(options.nodes, "nodes"),
@@ -126,9 +126,9 @@ def _asked(context: CliContext, spec: JobSpec, request: PlanRequest, options: Pl
         return client.plan(spec, **asked)
 
 
-def _target(text: str) -> Target:
+def _target(text: str, spec: JobSpec) -> Target:
     try:
-        return read_target(text)
+        return read_target(text, spec)
     except ValueError as error:
         _refuse(f"--target: {error}")
 
