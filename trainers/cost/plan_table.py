@@ -7,6 +7,7 @@ from trainers.cost.plan import Candidate, Plan, TargetTime, rate_words
 from trainers.cost.simulation.simulated import Simulated, Stragglers
 from trainers.cost.simulation.timeline import as_text
 from trainers.sizes import size_words
+from trainers.spec.workers import WorkersSpec
 
 HEADINGS = (
     "workers", "examples/s", "speed-up", "efficiency", "step, ms", "computing", "data", "exchanges",
@@ -132,10 +133,11 @@ class PlanTable:
             yield f"{name}: {', '.join(times)} (workers){price}; {target.epochs:.3g} epochs, from {runs} {whose}."
         if target.trials:
             where = "" if not target.seconds else " on other numbers of workers"
-            counts = [trial.get("workers", 1) for trial in target.trials]
-            on = ", ".join(str(count if isinstance(count, int) else count.get("count", 1)) for count in counts)
+            counts = [trial.get("workers", {}).get("count", WorkersSpec().count) for trial in target.trials]
+            on = ", ".join(map(str, counts))
+            on += " worker" if on == "1" else " workers"
             trials = "This trial" if len(counts) == 1 else f"These {len(counts)} trials"
-            yield f"{name}{where}: unknown. {trials} would tell: the job on {on} workers (`target.trials` of -o json)."
+            yield f"{name}{where}: unknown. {trials} would tell: the job on {on} (`target.trials` of -o json)."
 
     @property
     def markdown(self) -> str:

@@ -197,6 +197,12 @@ def test_a_metric_without_its_set_is_that_by_which_runs_are_judged(cli: Cli, tmp
     assert "Time to validation_accuracy 0.9: unknown" in cli(*plan, "--set", "data.validation=0.1").stdout
 
 
+def test_a_trial_is_told_with_its_number_of_workers(cli: Cli) -> None:
+    plan = ("--cluster", "big-basin", "--target", "test_accuracy=0.9", "--set")
+    for workers, told in ((1, "1 worker"), (2, "2 workers")):  # 2 is the default, which its spec leaves out
+        assert f"the job on {told} (`target.trials`" in cli(*plan, f"workers={workers}").stdout
+
+
 def test_where_asked_runs_with_other_batches_tell_by_their_noise_scale(cli: Cli, tmp_path: Path) -> None:
     measuring = {
         "algorithm": {"name": "sync", "noise_scale": True},
