@@ -23,6 +23,7 @@ class TrialCurve:
         self.by_epoch: dict[float, Point] = {}
         self.costs: dict[int, float] = {}  # at the ends of epochs
         self.between: dict[float, float] = {}  # costs within epochs
+        self.epoch = 0.0  # of the last evaluation
         self.train_loss: float | None = None
         self.start_loss: float | None = None  # of the first step
         self.seconds = 0.0  # of training: the time between two starts is not counted
@@ -53,7 +54,7 @@ class TrialCurve:
             case "evaluation":
                 if not is_judged(data):
                     return False
-                loss = metrics_of(data).get("loss")
+                loss, self.epoch = metrics_of(data).get("loss"), data["epoch"]
                 self._point(data["epoch"], data["examples"], test_loss=loss, **self._compared(data))
                 return True
             case _:
@@ -62,10 +63,13 @@ class TrialCurve:
 
     @property
     def error(self) -> float | None:
-        """Median test error, or cost of another metric, of the last 5 epochs; where none was evaluated at its end, of
-        what was measured between."""
-        found: dict[int, float] | dict[float, float] = self.costs or self.between
-        return last_median(found.items())
+        """Median test error, or cost of another metric, at the ends of the last 5 epochs; where none was evaluated at
+        its end, of what was measured between. A run that ended within an epoch has that epoch's end there."""
+        if not self.costs:
+            return last_median(self.between.items())
+        ended_within = self.final is not None and self.final.state is State.SUCCEEDED and self.epoch in self.between
+        last = {math.ceil(self.epoch): self.between[self.epoch]} if ended_within else {}
+        return last_median({**self.costs, **last}.items())
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -137,3 +137,15 @@ def test_a_sweeps_error_is_that_at_the_ends_of_epochs_where_there_are_such() -> 
     curve.add(evaluated(1.5, 3, 0.8))
     assert curve.error == pytest.approx(0.3)
     assert [point.epoch for point in curve.points] == [0.5, 1, 1.5]
+
+
+def test_the_end_of_a_run_within_an_epoch_counts_as_that_of_its_last_epoch() -> None:
+    curve = TrialCurve()
+    for number, accuracy in ((1, 0.1), (5, 0.5)):
+        curve.add(evaluated(number, number, accuracy))
+    curve.add(evaluated(5.5, 6, 0.9))
+    curve.add(evaluated(5.7, 7, 0.7))
+    assert curve.error == pytest.approx(0.7), "it has not ended"
+    succeeded = {"state": "SUCCEEDED", "reason": "Done", "message": ""}
+    curve.add(Event(seq=8, time=8.0, type="state", data=succeeded))
+    assert curve.error == pytest.approx(0.4), "the median of epochs 2 to 6"
