@@ -29,6 +29,7 @@ def _variant(variant: VariantReport, metric: Metric, several: bool) -> list[str]
     lines = [f"## With {_settings(variant.variant) or 'the spec as it is'}", ""] if several else []
     lines += ["## The answer", "", *(f"- {sentence}" for sentence in variant.answer), ""]
     lines += [f"## {_capital(metric.name)} by batch and rule", "", *_errors(variant.cells, metric), ""]
+    lines += [f"{_capital(plain(metric.explained))}.", ""]
     lines += ["## The best rate at each batch", "", *_rates(variant.rates), ""]
     if variant.targets:
         lines += [
@@ -53,7 +54,7 @@ def counts_told(trials: Mapping[Outcome, int], confidence: float) -> str:
 
 def _errors(cells: Sequence[Cell], metric: Metric) -> list[str]:
     excess = "worse than the baseline by" if metric.higher_is_better else "above the baseline"
-    head = ("batch", "rule", "warm-up", "rate", plain(metric.name), "seeds", excess, "verdict")
+    head = ("batch", "rule", "warm-up", "rate", plain(metric.heading), "seeds", excess, "verdict")
     return table(head, (_error_row(cell, metric) for cell in cells))
 
 

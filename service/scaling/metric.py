@@ -45,6 +45,16 @@ class Metric(Documented):
         return cls(name=name, higher_is_better=higher_is_better, measured_on=measured_on)
 
     @property
+    def heading(self) -> str:
+        """Of what a trial came to, in a table."""
+        return f"median {self.name}"
+
+    @property
+    def explained(self) -> str:
+        """What that is, in a sentence without its full stop."""
+        return f"the {self.heading} is that over the evaluations of a run's last 5 epochs"
+
+    @property
     def is_error(self) -> bool:
         """Whether it is a share of the examples."""
         return self.name == "error"

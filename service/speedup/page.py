@@ -26,7 +26,7 @@ def study_tables(study: Study) -> Iterator[Table]:
         ],
     )  # fmt: skip
     if any(row.train_s is not None for row in rows):
-        heads = ("workers", "batch", study.metric.name, "time, s", "speed-up of the time")
+        heads = ("workers", "batch", study.metric.heading, "time, s", "speed-up of the time")
         yield "Error and time", heads, [_error_cells(row, study.metric, rows) for row in rows]
     if study.target is not None:
         heads = ("workers", "time to it, s", "predicted, s", "examples", "improvement")

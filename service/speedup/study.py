@@ -46,7 +46,8 @@ class StudyRow(Part):
     off: float | None = None
     """The predicted rate to the measured one, less 1."""
     cost: float | None = None
-    """The test error that the run reached, or another metric's value, its sign turned where more is better."""
+    """The run's median test error over the evaluations of its last 5 epochs, or that of another metric, its sign turned
+    where more is better."""
     train_s: float | None = None
     """From the first step to the last epoch's end, evaluations among it; not the start of the run."""
     target_s: float | None = None
@@ -124,13 +125,14 @@ def study_of(job: JobSpec, counts: Sequence[int], store: TrialStore | None, plan
     question = None if store is None else evidence(store).question
     rows = [StudyRow(workers=count, batch=_batch(job, count), **known.get(count, {})) for count in counts]
     rows = [_predicted(row, plan) for row in rows]
+    metric = ERROR if question is None else question.metric
     return Study(
         name=job.name,
         algorithm=job.algorithm.name,
-        metric=ERROR if question is None else question.metric,
+        metric=metric,
         target=None if question is None else question.target_error,
         rows=tuple(_compared(row, rows) for row in rows),
-        notes=tuple(_notes(job, rows, cores)),
+        notes=tuple(_notes(job, rows, cores, metric)),
     )
 
 
@@ -226,8 +228,10 @@ def _compared(row: StudyRow, rows: Sequence[StudyRow]) -> StudyRow:
     return row.model_copy(update=update)
 
 
-def _notes(job: JobSpec, rows: Sequence[StudyRow], cores: int) -> list[str]:
+def _notes(job: JobSpec, rows: Sequence[StudyRow], cores: int, metric: Metric) -> list[str]:
     found = []
+    if any(row.cost is not None for row in rows):
+        found.append(metric.explained)
     many = [row.workers for row in rows if row.workers * job.workers.threads > cores and not job.workers.gpus]
     if many:
         told = ", ".join(map(str, many))

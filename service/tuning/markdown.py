@@ -31,7 +31,7 @@ def _combinations(found: Sequence[Combination], metric: Metric) -> list[str]:
     if not found:
         return []
     axes = [*dict.fromkeys(axis for one in found for axis in one.settings)]
-    head = (*axes, metric.name, "seeds")
+    head = (*axes, metric.heading, "seeds")
     rows = (
         (
             *(told(one.settings[axis]) if axis in one.settings else "-" for axis in axes),

@@ -61,7 +61,7 @@ class SweepLines:
         if event.type == "trial" and data["state"] not in ("QUEUED", "RUNNING"):
             settings = ", ".join(f"{axis} {value}" for axis, value in data["settings"].items())
             value = data.get("value", data["error"])  # logs that are older than tasks have the error alone
-            error = "" if value is None else f"  {data.get('metric', 'error')} {value:.4f}"
+            error = "" if value is None else f"  median {data.get('metric', 'error')} {value:.4f}"
             why = "" if data["state"] == "SUCCEEDED" else f"  {data['message']}"
             self.say(f"trial {data['number']} {data['state']}  {settings}{error}{why}")
         elif event.type == "progress" and time.monotonic() - self.printed_s >= LINE_EVERY_S:
@@ -156,7 +156,7 @@ def print_sweep(sweep: SweepView, as_json: bool) -> None:
             typer.echo(f"{name}: {value}")
     axes = list(sweep.spec.axes)
     ids = id_column("job", (trial.id for trial in sweep.results))
-    table = Table("trial", ids, *axes, "state", "progress", sweep.metric.name, "message", box=None)
+    table = Table("trial", ids, *axes, "state", "progress", sweep.metric.heading, "message", box=None)
     for trial in sweep.results:
         error = "" if trial.value is None else f"{trial.value:.4f}"
         values = [str(trial.settings.get(axis, "")) for axis in axes]

@@ -18,6 +18,8 @@ def test_the_answer_stands_first_and_the_tables_below() -> None:
         "## What this does not tell, and what would",
     ]
     assert "- Use batch 512 with the learning rate 0.4 (rule linear with gradual warm-up)" in text
+    assert "| rate | median error | seeds |" in text
+    assert "The median error is that over the evaluations of a run's last 5 epochs." in text
     assert "| 1024 | linear | gradual | 0.8 | 10." in text
 
 

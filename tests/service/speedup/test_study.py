@@ -66,7 +66,7 @@ def test_measured_and_predicted_stand_side_by_side(tmp_path: Path) -> None:
     assert (two.predicted_speed_up, four.predicted_speed_up) == (pytest.approx(200 / 110), pytest.approx(300 / 110))
     assert (two.target_s, two.improvement, two.predicted_target_s) == (12, pytest.approx(20 / 12), 10)
     assert (four.state, four.examples_per_s, four.speed_up, four.predicted_target_s) == ("NOT RUN", None, None, None)
-    assert study.notes == ("4 workers share 2 cores: their rates say what this machine has, not what more would",)
+    assert study.notes[1:] == ("4 workers share 2 cores: their rates say what this machine has, not what more would",)
 
 
 def test_a_target_that_no_run_reached_is_not_guessed(tmp_path: Path) -> None:
@@ -87,6 +87,8 @@ def test_without_a_prediction_only_the_runs_are_told(tmp_path: Path) -> None:
     study = study_of(DOWNPOUR, [1, 2], ran(tmp_path, None, RUNS), None, cores=2)
     assert [row.predicted_per_s for row in study.rows] == [None, None]
     assert "| 2 | 16 | 15.00 % | 12.0 | 1.67 |" in study_page(study)
+    assert "| median error | time, s |" in study_page(study)
+    assert "The median error is that over the evaluations of a run's last 5 epochs." in study_page(study)
     assert Study.model_validate_json(study.model_dump_json()) == study
 
 
