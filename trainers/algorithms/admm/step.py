@@ -222,14 +222,18 @@ class ConsensusAdmm(Algorithm):
         self.moved = False
 
     def _weigh(self, rank: int, into: Tensor) -> None:
-        """into <- N_i (x_i + u_i), (P,)."""
-        agent = self.agents[rank]
-        if into.is_cuda:
-            torch.add(agent.x, agent.u, out=into).mul_(agent.examples)
-        else:
-            from trainers.algorithms.admm import kernel
+        """What a virtual worker adds to the sum of which z is the mean; (P,)."""
+        _weigh(self.agents[rank], into)
 
-            kernel.weighted(*(vector.numpy() for vector in (agent.x, agent.u, into)), np.float32(agent.examples))
+
+def _weigh(agent: Agent, into: Tensor) -> None:
+    """into <- N_i (x_i + u_i), (P,)."""
+    if into.is_cuda:
+        torch.add(agent.x, agent.u, out=into).mul_(agent.examples)
+    else:
+        from trainers.algorithms.admm import kernel
+
+        kernel.weighted(*(vector.numpy() for vector in (agent.x, agent.u, into)), np.float32(agent.examples))
 
 
 def _follow(agent: Agent, z: Tensor) -> None:
