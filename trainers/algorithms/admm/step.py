@@ -144,7 +144,7 @@ class ConsensusAdmm(Algorithm):
         assert context.collectives is not None
         self.rho = RHO if config.rho is None else config.rho
         self.num_steps = STEPS if config.steps is None else config.steps
-        self.config, self.context, self.replica = config, context, context.replica
+        self.context, self.replica = context, context.replica
         self.average = Average(context.collectives, context.num_virtual, context.replica.layout.numel)
         start = context.start.buffers
         self.average.begin(start.state.get(Z, start.params))
