@@ -28,6 +28,7 @@ from tests.faults.test_workers import EXAMPLES, coordinator, fault, has_trained,
 from tests.runtime.runs import WITHIN_S, Watched, start
 from trainers import TrainSpec
 from trainers.models.weights import load_weights
+from trainers.runtime.cluster.connection import RAYLET_ENVIRONMENT
 
 SYNC = {"name": "sync", "form": "parameter_server"}
 CPUS = 2
@@ -46,7 +47,9 @@ def spec(plan: Path, pause_s: float = 0.01, **fields: Any) -> TrainSpec:
 
 def be_patient() -> None:
     """Give a node that is added here longer than Ray's half minute until its head knows it: on a busy machine that was
-    too short. Ray makes a client for each question, so it is asked as seldom as Ray itself does."""
+    too short. Ray makes a client for each question, so it is asked as seldom as Ray itself does. And let a raylet look
+    for its own store as long as those that are started elsewhere do: it ends itself otherwise, and nobody knows it."""
+    os.environ.update(RAYLET_ENVIRONMENT)
     get_node = services.get_node
 
     def got_node(*node: str) -> Any:
