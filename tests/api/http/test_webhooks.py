@@ -236,7 +236,7 @@ def test_what_could_not_be_stored_is_read_again(
     job = service.client.submit({})
     eventually(lambda: not failures)
     service.started(job.id).succeed()
-    eventually(lambda: [one["state"] for one in receiver.told] == ["QUEUED", "SUCCEEDED"], within_s=10)
+    eventually(lambda: [one["state"] for one in receiver.told] == ["QUEUED", "SUCCEEDED"])
 
 
 class LongLook(Webhooks):
