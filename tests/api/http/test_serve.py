@@ -228,7 +228,7 @@ def test_a_job_goes_on_from_its_checkpoint_when_the_server_and_its_whole_ray_die
                     os.kill(pid, signal.SIGKILL)
         with Serving(state_dir) as url, httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
             jobs = Jobs(http)
-            eventually(lambda: bool(told(log, "step")) and told(log, "step")[-1]["seq"] > lost(log), within_s=WITHIN_S)
+            trains_again(log)
             jobs.tell(job, "cancel")
             jobs.reached(job, "CANCELLED")
         assert [event["seq"] for event in told(log)] == list(range(1, len(told(log)) + 1))
@@ -255,7 +255,7 @@ def test_a_service_whose_ray_dies_begins_anew_and_its_job_goes_on(died: str, tmp
             for pid in using(temp):
                 if died in Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]:
                     os.kill(pid, signal.SIGKILL)
-            eventually(lambda: bool(told(log, "step")) and told(log, "step")[-1]["seq"] > lost(log), within_s=WITHIN_S)
+            trains_again(log)
             assert json.loads((state_dir / "cluster.json").read_text())["temp_dir"] != temp
             jobs.tell(job, "cancel")
             jobs.reached(job, "CANCELLED")
@@ -277,6 +277,11 @@ def lost(log: Path) -> float:
     """The number of the event that tells that the coordinator died. It may have gone on for a while without its Ray."""
     states = (event for event in told(log, "state") if event["data"]["reason"] == "CoordinatorLost")
     return next((int(event["seq"]) for event in states), math.inf)
+
+
+def trains_again(log: Path) -> None:
+    """Wait until there was a step after the coordinator had died."""
+    eventually(lambda: bool(told(log, "step")) and told(log, "step")[-1]["seq"] > lost(log), within_s=WITHIN_S)
 
 
 def left(address: str, job: str) -> list[str]:
