@@ -5,6 +5,8 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from api.http.one_write import OneWrite
+
 WITHIN_S = 60.0
 """For a request's headers and body: 4 KB a second, where the body is as large as it may be."""
 
@@ -16,7 +18,7 @@ class PromptRequests(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Somebody has connected."""
-        super().connection_made(transport)
+        super().connection_made(OneWrite(transport, self.loop))
         self._await_request()
 
     def data_received(self, data: bytes) -> None:

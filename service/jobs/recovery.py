@@ -117,43 +117,43 @@ class Watchdog:
     async def look(self) -> None:
         """Look at all jobs that have not ended, once."""
         before, deaf_before, self.suspects, self.deaf = self.suspects, self.deaf, {}, {}
-        for job in await asyncio.to_thread(self.lifecycle.store.unfinished):
-            active = self.lifecycle.active.get(job.id)
-            if not self._is_moved(job, active):
-                mark = self.suspects[job.id] = job.state, 0 if active is None else active.log.progress.seq
-                if before.get(job.id) == mark:
-                    await self._take_up(job)
-            elif active is not None and active.handle is not None and _is_deaf(job, active):
-                self.deaf[job.id] = job.state
-                if deaf_before.get(job.id) is job.state:
-                    await self.lifecycle.forward_request(job.state, active.handle)
+        for job_id, state in (await asyncio.to_thread(self.lifecycle.store.unfinished_states)).items():
+            active = self.lifecycle.active.get(job_id)
+            if not self._is_moved(job_id, state, active):
+                mark = self.suspects[job_id] = state, 0 if active is None else active.log.progress.seq
+                if before.get(job_id) == mark:
+                    await self._take_up(job_id, state)
+            elif active is not None and active.handle is not None and _is_deaf(state, active):
+                self.deaf[job_id] = state
+                if deaf_before.get(job_id) is state:
+                    await self.lifecycle.forward_request(state, active.handle)
 
-    def _is_moved(self, job: Job, active: ActiveJob | None) -> bool:
+    def _is_moved(self, job_id: str, state: State, active: ActiveJob | None) -> bool:
         """Whether somebody works at it, or it rests, or nobody here can."""
         lifecycle = self.lifecycle
         recovery = self.recovery
-        if job.id in self.launches or job.id in recovery.waiting or job.id in recovery.unreadable:
+        if job_id in self.launches or job_id in recovery.waiting or job_id in recovery.unreadable:
             return True
-        if lifecycle.is_recording(job.id):
+        if lifecycle.is_recording(job_id):
             return True
         if active is None:
             return False
         if active.follower is not None:
             return not active.follower.done()
-        rests = job.state is State.PAUSED and active.log.progress.state is State.PAUSED
-        return rests or job.id in lifecycle.queue.waiting
+        rests = state is State.PAUSED and active.log.progress.state is State.PAUSED
+        return rests or job_id in lifecycle.queue.waiting
 
-    async def _take_up(self, job: Job) -> None:
+    async def _take_up(self, job_id: str, state: State) -> None:
         try:
-            now = await asyncio.to_thread(self.lifecycle.store.get, job.id)
-            if now.state is not job.state or self._is_moved(now, self.lifecycle.active.get(job.id)):
+            job = await asyncio.to_thread(self.lifecycle.store.get, job_id)
+            if job.state is not state or self._is_moved(job_id, state, self.lifecycle.active.get(job_id)):
                 return  # while others were taken up
-            logger.warning("nobody works at job %s, %s: it is taken up", job.id, job.state, extra={"job": job.id})
-            await self.recovery.take_up(now)
+            logger.warning("nobody works at job %s, %s: it is taken up", job_id, state, extra={"job": job_id})
+            await self.recovery.take_up(job)
         except Exception:  # one job must not keep the others from being looked at
-            logger.exception("could not take up job %s", job.id, extra={"job": job.id})
+            logger.exception("could not take up job %s", job_id, extra={"job": job_id})
 
 
-def _is_deaf(job: Job, active: ActiveJob) -> bool:
+def _is_deaf(state: State, active: ActiveJob) -> bool:
     """Whether the coordinator trains on although it was to stop."""
-    return job.state in (State.CANCELLING, State.PAUSING) and active.log.progress.state in AT_WORK
+    return state in (State.CANCELLING, State.PAUSING) and active.log.progress.state in AT_WORK

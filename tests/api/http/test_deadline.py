@@ -1,5 +1,6 @@
-"""Connections on which a request never becomes whole."""
+"""Connections: requests that never become whole, and answers that leave in one piece."""
 
+import asyncio
 import socket
 import time
 from urllib.parse import urlsplit
@@ -7,10 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.http import deadline
+from api.http.one_write import OneWrite
 from tests.api.conftest import Service
 
 HEAD = b"POST /v1/jobs?dry_run=true HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 WHOLE = HEAD + b"Content-Length: 2\r\n\r\n{}"
+ANSWER = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 @pytest.fixture
@@ -82,3 +85,55 @@ def test_an_answer_may_take_longer_than_that(service: Service) -> None:
             more = connection.recv(65536)
             assert more, text
             text += more
+
+
+class Written(asyncio.Transport):
+    """What was written, call by call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[bytes] = []
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.calls.append(data)
+
+    def writelines(self, list_of_data: object) -> None:
+        self.calls.append(b"".join(list_of_data))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.calls.append(b"closed")
+
+
+@pytest.mark.parametrize(
+    ("writes", "calls"),
+    [
+        ([ANSWER, b"body"], [ANSWER + b"body"]),
+        ([ANSWER, b"one", b"two"], [ANSWER + b"one", b"two"]),
+        ([ANSWER, b"", ANSWER, b"body"], [ANSWER, ANSWER + b"body"]),
+        ([ANSWER, ANSWER, b"body"], [ANSWER + ANSWER, b"body"]),
+        ([ANSWER], [ANSWER]),
+    ],
+    ids=["with its body", "body in parts", "no body", "two heads", "waits for an event"],
+)
+def test_a_head_waits_for_what_follows(writes: list[bytes], calls: list[bytes]) -> None:
+    async def written() -> list[bytes]:
+        transport = Written()
+        one = OneWrite(transport, asyncio.get_running_loop())
+        for data in writes:
+            one.write(data)
+        await asyncio.sleep(0)
+        return transport.calls
+
+    assert asyncio.run(written()) == calls
+
+
+def test_a_head_is_sent_before_the_connection_is_closed() -> None:
+    async def written() -> list[bytes]:
+        transport = Written()
+        one = OneWrite(transport, asyncio.get_running_loop())
+        one.write(ANSWER)
+        one.close()
+        await asyncio.sleep(0)
+        return transport.calls
+
+    assert asyncio.run(written()) == [ANSWER, b"closed"]

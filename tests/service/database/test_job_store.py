@@ -107,6 +107,7 @@ def test_the_log_is_begun_once_the_job_is_durable_and_only_if_it_is_new(store: S
 
 def test_of_many_changes_from_one_state_one_wins(store: Store, tmp_path: Path) -> None:
     job, _ = store.add(Submission(SPEC), tmp_path)
+    assert store.unfinished_states() == {job.id: State.QUEUED}
     with ThreadPoolExecutor(8) as pool:
         won = list(
             pool.map(lambda to: store.move(job.id, [State.QUEUED], Status(to)), [State.STARTING, State.CANCELLING] * 8)
@@ -117,6 +118,7 @@ def test_of_many_changes_from_one_state_one_wins(store: Store, tmp_path: Path) -
     found = store.get(job.id)
     assert (found.state, found.reason, found.message, found.finished) == (State.FAILED, "Why", "because", 5.0)
     assert store.unfinished() == []
+    assert store.unfinished_states() == {}
 
 
 def test_everything_is_there_after_opening_again(store: Store, url: str, tmp_path: Path) -> None:
