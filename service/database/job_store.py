@@ -208,13 +208,8 @@ class Store:
 
     def find(self, query: Query) -> list[Job]:
         """Jobs, newest first."""
-        texts = (
-            query.user,
-            query.project,
-            query.name,
-            query.algorithm,
-            *(one for pair in query.labels for one in pair),
-        )
+        fields = (query.user, query.project, query.name, query.algorithm)
+        texts = (*fields, *(text for pair in query.labels for text in pair))
         if not all(is_text(text) for text in texts if text is not None):
             return []
         statement = _SELECT.where(JobRow.archived.is_(query.archived)).order_by(JobRow.id.desc()).limit(query.limit)
@@ -378,8 +373,7 @@ def _insert(connection: Connection, job: Job, new: Submission) -> bool:
 
 
 def _new_job(new: Submission, runs_dir: Path) -> Job:
-    job_id, forked_from = new.fork or (new_job_id(), None)
-    spec = new.spec
+    spec, (job_id, forked_from) = new.spec, new.fork or (new_job_id(), None)
     return Job(
         id=job_id,
         created=time.time(),
