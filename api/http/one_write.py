@@ -35,6 +35,6 @@ class OneWrite:
         self.transport.close()
 
     def _send_head(self) -> None:
-        if self.head:
-            head, self.head = self.head, b""
+        head, self.head = self.head, b""
+        if head and not self.transport.is_closing():  # whoever asked may have gone since
             self.transport.write(head)

@@ -93,6 +93,10 @@ class Written(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[bytes] = []
+        self.gone = False
+
+    def is_closing(self) -> bool:
+        return self.gone
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.calls.append(data)
@@ -137,3 +141,14 @@ def test_a_head_is_sent_before_the_connection_is_closed() -> None:
         return transport.calls
 
     assert asyncio.run(written()) == [ANSWER, b"closed"]
+
+
+def test_a_head_is_not_sent_to_who_has_gone() -> None:
+    async def written() -> list[bytes]:
+        transport = Written()
+        OneWrite(transport, asyncio.get_running_loop()).write(ANSWER)
+        transport.gone = True
+        await asyncio.sleep(0)
+        return transport.calls
+
+    assert asyncio.run(written()) == []
