@@ -118,6 +118,11 @@ class Audit:
         with Session(self.engine) as session:
             return [AuditEntry.model_validate(row) for row in session.scalars(statement)]
 
+    def submitter(self, job_id: str) -> Requester | None:
+        """Who has submitted a job, or forked it; none where that is not known any more."""
+        found = self.find(AuditQuery(target=job_id, actions=frozenset({"job.submit", "job.fork"}), limit=1))
+        return Requester.model_validate(found[0], from_attributes=True) if found else None
+
     def prune(self, most: int) -> None:
         """Keep the newest `most` changes, and as many refusals: whoever is refused again and again drives out no
         change."""

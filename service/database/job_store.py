@@ -22,8 +22,8 @@ from service.database.tables import JobRow, LabelRow, ProjectRow, SweptRow
 from service.errors import JobNotFound, KeyReused, SpecInvalid, TooManyWaiting
 from service.ids import new_job_id
 from service.spec import JobSpec, is_text, stored
-from service.status import Status
-from trainers import Event, FieldError, State
+from service.status import SUBMITTED, Status
+from trainers import FieldError, State
 
 T = TypeVar("T")
 Argument = TypeVar("Argument")
@@ -67,6 +67,11 @@ class Job(BaseModel):
         return Status(self.state, self.reason, self.message)
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has begun anything of it: it has no run directory yet, and needs none."""
+        return self.status == SUBMITTED and self.forked_from is None
+
+    @property
     def job_spec(self) -> JobSpec:
         """The spec, parsed. Raises SpecUnreadable."""
         return stored(JobSpec, self.spec, f"job {self.id}")
@@ -104,8 +109,6 @@ class Added(NamedTuple):
 
     job: Job
     is_new: bool
-    first: Event | None = None
-    """The first event of a new job's log, if that could be written."""
 
 
 class Store:
@@ -162,18 +165,9 @@ class Store:
         added = self.submit(new, runs_dir).result()
         return added.job, added.is_new
 
-    def submit(
-        self, new: Submission, runs_dir: Path, begin: Callable[[Job], Event | None] | None = None
-    ) -> "Future[Added]":
-        """The same without waiting for it; several submissions may share a transaction.
-
-        begin: Writes the first event of a new job's log once the job is durable, in the writer's thread.
-        """
-
-        def begun(added: Added) -> Added:
-            return added if begin is None or not added.is_new else added._replace(first=begin(added.job))
-
-        return self.writer.submit(lambda connection: _add(connection, new, runs_dir), begun, begin is not None)
+    def submit(self, new: Submission, runs_dir: Path, may_wait: bool = False) -> "Future[Added]":
+        """The same without waiting for it. may_wait: For others, to share a transaction with."""
+        return self.writer.submit(lambda connection: _add(connection, new, runs_dir), may_wait=may_wait)
 
     def add_trials(self, sweep: str, trials: Mapping[str, tuple[JobSpec, Path]], user: str) -> None:
         """Add the trials of a sweep, job id -> spec and run directory, that are not stored yet."""
@@ -381,9 +375,7 @@ def _new_job(new: Submission, runs_dir: Path) -> Job:
         labels=spec.labels,
         priority=spec.priority,
         spec=spec.model_dump(mode="json"),
-        state=State.QUEUED,
-        reason="Submitted",
-        message="waits for its turn",
+        **vars(SUBMITTED),
         run_dir=runs_dir / job_id,
         finished=None,
         progress=None,

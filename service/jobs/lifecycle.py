@@ -22,10 +22,10 @@ from service.jobs.progress import LOST, Progress
 from service.jobs.queueing.claims import Claim
 from service.jobs.queueing.queue import JobQueue
 from service.jobs.runs import RunHandle, Runs
-from service.status import Status, append_status
+from service.status import Status, append_status, submission
 from service.storage.run_dirs import RunDirs
 from service.tracking.tracker import Tracking
-from trainers import NO_ROOM, RETRYING, Event, EventLog, State
+from trainers import NO_ROOM, RETRYING, Event, State
 
 LOSSES = 2
 """How often a job that loses its coordinator, with its node or the whole cluster, goes on from its last checkpoint
@@ -99,15 +99,10 @@ class Lifecycle:
 
     # -- recording ------------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job, first: Event | None, claim: Claim) -> None:
-        """Put a job that was just submitted into the queue. first: The first event of its log, if it was written."""
-        active = self.active.add(job)
-        if first is None:
-            self.pending_writes[job.id] = job.status, False
-            self.trouble[job.id] = f"waits for its log, which cannot be written now: {job.run_dir}"
-        else:
-            active.log.begin(first)
-            self.queue.add(claim)
+    def begin(self, job: Job, claim: Claim, by: Requester | None = None) -> None:
+        """Put a job into the queue that was submitted, and has done nothing yet. by: Who has submitted it."""
+        (self.active.get(job.id) or self.active.add(job)).log.begin(first_event(job, by))
+        self.queue.add(claim)
 
     async def move(self, job_id: str, from_states: Collection[State], status: Status) -> bool:
         """Change the status in the store, if the job is in one of these states. Returns whether it was."""
@@ -316,6 +311,11 @@ def _tell(handle: RunHandle, requests: list[dict[str, Any]]) -> None:
             logger.exception("could not write down %s", request)
 
 
+def first_event(job: Job, by: Requester | None) -> Event:
+    """The first event of a job's log. by: Who has submitted it."""
+    return submission(job.created, None if by is None else by.model_dump(mode="json"))
+
+
 def final_status(job: Job, progress: Progress) -> Status:
     """The status of a job whose log has ended. Only the service knows of deadlines."""
     if progress.state is State.CANCELLED and job.reason == DEADLINE:
@@ -328,16 +328,3 @@ def deadline_message(job: Job) -> str:
     passed = f"its deadline, {job.spec['deadline_s']:g} s after its submission, has passed"
     awaited = f"; it still {job.message}" if job.reason == NO_ROOM else ""
     return f"stopped, with a checkpoint if it had begun: {passed}{awaited}"
-
-
-def begin_log(job: Job, by: Requester | None = None) -> Event | None:
-    """Write the first event of a new job's log, with who has submitted it; none if the disk is full. It blocks.
-
-    The store has the job durably by then, so this line need not be: a restart writes it if it is missing.
-    """
-    try:
-        told = {} if by is None else {"by": by.model_dump(mode="json")}
-        return EventLog.begin(job.run_dir, "state", job.status.data | told)
-    except OSError:
-        logger.exception("could not begin the log of job %s", job.id, extra={"job": job.id})
-        return None

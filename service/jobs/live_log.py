@@ -1,6 +1,7 @@
 """The event log of a live job, read as it grows for everybody who watches it."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from service.jobs.progress import Progress
 from service.tracking.tensorboard import EventFile
-from trainers import Event, EventLogReader
+from trainers import Event, EventLog, EventLogReader
 
 TAIL = 1000  # events in memory for readers who are up to date; those further behind read the file
 BATCH = 500
@@ -23,11 +24,15 @@ class LiveLog:
         self.board = EventFile(run_dir)
         self.progress = Progress()
         self.tail: deque[Event] = deque(maxlen=TAIL)
+        self.first: Event | None = None
+        """The first event, as long as it is in no file: a job that waits has none."""
         self.ended = False
         self.grown = asyncio.Event()
 
     def begin(self, first: Event) -> None:
-        """Take the first event, which this process has just written."""
+        """Take the first event. It is written once there is more to tell, or to be read: most jobs wait, and a log for
+        each would cost more than storing it."""
+        self.first = first
         self.reader.after = first.seq
         self._add([first])
 
@@ -37,7 +42,7 @@ class LiveLog:
         write: Writes to the log first. It blocks, as reading does, and runs in the same thread.
         """
         try:
-            if write is None and self.reader.path.stat().st_size <= self.reader.offset:
+            if write is None and self.first is None and self.reader.path.stat().st_size <= self.reader.offset:
                 return []
         except FileNotFoundError:
             return []
@@ -54,6 +59,11 @@ class LiveLog:
             self.wake()
 
     def _take(self, write: Callable[[], object] | None) -> list[Event]:
+        if self.first is not None:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(EventLog(self.run_dir)) as log:
+                log.begin(self.first)
+            self.first = None
         if write is not None:
             write()
         events = list(islice(self.reader.read(), BATCH))
@@ -69,6 +79,10 @@ class LiveLog:
         """Wake all readers."""
         self.grown.set()
         self.grown = asyncio.Event()
+
+    def so_far(self, after: int = 0) -> AsyncIterator[list[Event]]:
+        """The events up to now with a number above `after`, in batches."""
+        return read_batches(self.run_dir, after) if self.first is None else _one_batch(self.first, after)
 
     async def follow(self, after: int) -> AsyncIterator[list[Event]]:
         """All events with a number above `after`, in batches, until the log ends."""
@@ -95,3 +109,8 @@ async def read_batches(run_dir: Path, after: int = 0) -> AsyncIterator[list[Even
     reader = EventLogReader(run_dir, after)
     while events := await asyncio.to_thread(lambda: list(islice(reader.read(), BATCH))):
         yield events
+
+
+async def _one_batch(event: Event, after: int) -> AsyncIterator[list[Event]]:
+    if event.seq > after:
+        yield [event]

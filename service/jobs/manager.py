@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from service.database.job_store import Job, Submission
 from service.errors import LimitReached, SpecInvalid, StateConflict
 from service.ids import new_job_id
 from service.jobs.fork import choose, forked_spec
-from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, begin_log, deadline_message
+from service.jobs.lifecycle import AT_REST, AT_WORK, DEADLINE, Lifecycle, deadline_message
 from service.jobs.queueing.claims import Quotas
 from service.jobs.queueing.entrance import Entrance
 from service.jobs.queueing.growth import Growth
@@ -200,11 +199,11 @@ class JobManager(JobReader):
         return job, await self.check(forked_spec(job, changes, begin), user), begin
 
     async def _accept(self, new: Submission) -> tuple[JobView, bool]:
-        added = await asyncio.wrap_future(self.store.submit(new, self.config.runs_dir, partial(begin_log, by=new.by)))
+        added = await asyncio.wrap_future(self.store.submit(new, self.config.runs_dir, may_wait=True))
         job = added.job
         if not added.is_new:
             return await self.show(job.id), False
-        self.lifecycle.begin(job, added.first, self.queue.claim(job, new.spec))
+        self.lifecycle.begin(job, self.queue.claim(job, new.spec), new.by)
         return view(*current(job, self.active.get(job.id)), self.queue.outlook(job.id), new.spec), True
 
     # -- stopping and resuming ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from service.database.job_query import Query
@@ -59,7 +58,10 @@ class JobReader:
         active = self.active.get(job_id)  # before the store: a job that ends in between has its progress in one of them
         job = await self.store.read(self.store.get, job_id)
         shown = self._with_trouble(view(*current(job, active), self.queue.outlook(job_id)))
-        return shown if self.mirror is None else shown.model_copy(update={"storage": self.mirror.describe(job_id)})
+        if self.mirror is None:
+            return shown
+        copied = "has nothing to copy yet" if job.is_untouched else self.mirror.describe(job_id)
+        return shown.model_copy(update={"storage": copied})
 
     async def events(self, job_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
         """The log above the number `after`, in batches, as it grows; ends with the terminal event."""
@@ -71,7 +73,7 @@ class JobReader:
         """The events that the log holds now above `after`, at most `limit` of them."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
         events: list[Event] = []
-        async for batch in read_batches(job.run_dir, after):
+        async for batch in self._so_far(job, after):
             events += batch
             if len(events) >= limit:
                 break
@@ -80,7 +82,7 @@ class JobReader:
     async def log_lines(self, job_id: str, wanted: LogFilter) -> AsyncIterator[str]:
         """The lines of the log for people, as far as it goes now."""
         job = await asyncio.to_thread(self.run_dirs.find, job_id)
-        return _lines(job.run_dir, wanted)
+        return _lines(self._so_far(job), wanted)
 
     async def line(self, job_id: str, name: str, axis: str, points: int) -> Line:
         """One metric over the run, downsampled to so many points. Raises SeriesNotFound."""
@@ -133,6 +135,10 @@ class JobReader:
             )
         return await self.exports.open(job.run_dir, which, form, user)
 
+    def _so_far(self, job: Job, after: int = 0) -> AsyncIterator[list[Event]]:
+        active = self.active.get(job.id)
+        return read_batches(job.run_dir, after) if active is None else active.log.so_far(after)
+
     def _with_trouble(self, shown: S) -> S:
         """The same job, with what keeps its state from being written."""
         trouble = self.lifecycle.trouble.get(shown.id)
@@ -163,8 +169,8 @@ def current(job: Job, active: ActiveJob | None) -> tuple[Job, Progress]:
     return job, progress
 
 
-async def _lines(run_dir: Path, wanted: LogFilter) -> AsyncIterator[str]:
-    async for batch in read_batches(run_dir):
+async def _lines(batches: AsyncIterator[list[Event]], wanted: LogFilter) -> AsyncIterator[str]:
+    async for batch in batches:
         lines = [line for event in batch if (line := wanted.line(event)) is not None]
         if lines:
             yield "\n".join(lines) + "\n"

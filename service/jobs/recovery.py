@@ -9,7 +9,7 @@ from functools import partial
 from service.database.job_store import Job
 from service.errors import SpecUnreadable
 from service.jobs.active_jobs import ActiveJob
-from service.jobs.lifecycle import AT_REST, AT_WORK, HELD, Lifecycle
+from service.jobs.lifecycle import AT_REST, AT_WORK, HELD, Lifecycle, first_event
 from service.jobs.progress import LOST
 from trainers import State
 
@@ -63,6 +63,12 @@ class Recovery:
         handle = await asyncio.to_thread(lifecycle.runs.find_run, job.id)
         while await active.log.read():
             pass
+        if active.log.progress.seq == 0:
+            by = await asyncio.to_thread(lifecycle.store.audit.submitter, job.id)
+            if job.is_untouched and handle is None:
+                lifecycle.begin(job, lifecycle.queue.claim(job), by)
+                return
+            active.log.begin(first_event(job, by))
         progress = active.log.progress
         if active.log.ended:
             await lifecycle.finish(job.id)

@@ -56,7 +56,7 @@ class RunDirs:
             self.mirror.look(job.id, job.run_dir)
 
     def _restore(self, job: Job) -> Job:
-        if self.mirror is None or job.run_dir.exists():
+        if self.mirror is None or job.is_untouched or job.run_dir.exists():
             return job
         # Without its parent, the job ran on another machine.
         path = job.run_dir if job.run_dir.parent.exists() else self.mirror.runs_dir / job.id

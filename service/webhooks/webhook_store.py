@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from service.database.tables import DeliveryRow, JobCursorRow, JobRow, SweepCursorRow, WebhookRow
 from service.errors import WebhookNotFound
 from service.ids import new_job_id
+from service.status import SUBMITTED, submission
 from service.sweeps.trial_store import TrialStore
 from service.webhooks.signature import new_secret
 from trainers import Documented, Event, EventLogReader, State
@@ -151,7 +152,8 @@ class Webhooks:
 
     def _collect_jobs(self, hooks: list[Webhook]) -> None:
         since = min(hook.created for hook in hooks)
-        statement = select(JobRow.id, JobRow.name, JobRow.run_dir, JobRow.state, JobCursorRow.seq)
+        about = JobRow.id, JobRow.name, JobRow.run_dir, JobRow.state, JobRow.reason, JobRow.created
+        statement = select(*about, JobCursorRow.seq)
         statement = statement.outerjoin(JobCursorRow, JobCursorRow.job_id == JobRow.id)
         statement = statement.where(or_(JobCursorRow.state.is_(None), JobCursorRow.state != JobRow.state))
         statement = statement.where(or_(JobRow.finished.is_(None), JobRow.finished >= since))
@@ -160,8 +162,10 @@ class Webhooks:
         self.readers = {
             row.id: self.readers.get(row.id) or EventLogReader(Path(row.run_dir), row.seq or 0) for row in changed
         }
-        for job_id, name, _, state, _ in changed:
+        for job_id, name, _, state, reason, created, seq in changed:
             states = [event for event in self.readers[job_id].read() if event.type == "state"]
+            if not states and seq is None and (state, reason) == (SUBMITTED.state, SUBMITTED.reason):
+                states = [submission(created)]  # its log begins with that, once it begins
             if states:
                 state_now = str(states[-1].data["state"])
                 kept = JobCursorRow(job_id=job_id, seq=states[-1].seq, state=state_now)

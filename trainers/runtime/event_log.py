@@ -33,30 +33,18 @@ class EventLog:
         with suppress(OSError), self.reserve.open("wb") as reserve:  # the disk may be full already
             os.posix_fallocate(reserve.fileno(), 0, RESERVE_BYTES)
 
-    @classmethod
-    def begin(cls, run_dir: Path, event_type: EventType, data: dict[str, Any]) -> Event:
-        """Write the first event of a run that has none, in as few system calls as possible, because many runs may be
-        submitted at once. The event is not flushed to the disk: that is left to the caller."""
-        event = Event(seq=1, time=time.time(), type=event_type, data=data)
-        line = event.model_dump_json().encode() + b"\n"
-        folder = str(run_dir)
-        try:
-            os.mkdir(folder)
-        except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
-        except FileExistsError:
-            pass  # the run begins with a checkpoint of another, which was put there
-        file = os.open(f"{folder}/{FILE_NAME}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            if os.write(file, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(file)
-        return event
+    def begin(self, first: Event) -> None:
+        """Write the first event, which readers know already, unless the log has it."""
+        if self.seq == 0:
+            self._write(first)
 
     def append(self, event_type: EventType, data: dict[str, Any]) -> Event:
         """Write one event and return it with its number."""
         event = Event(seq=self.seq + 1, time=time.time(), type=event_type, data=data)
+        self._write(event)
+        return event
+
+    def _write(self, event: Event) -> None:
         line = event.model_dump_json().encode() + b"\n"
         size = os.fstat(self.file.fileno()).st_size  # where the write begins; after a failed one `tell` is beyond it
         try:
@@ -66,7 +54,6 @@ class EventLog:
             self.file.truncate(size)
             raise
         self.seq = event.seq
-        return event
 
     def append_last(self, event_type: EventType, data: dict[str, Any]) -> Event:
         """Write the last event of a run, for which room was kept."""

@@ -31,9 +31,17 @@ class Launcher:
             await asyncio.to_thread(trial.give_turn)
             return
         job = await asyncio.to_thread(self.store.get, job_id)
-        progress = self.lifecycle.active[job_id].log.progress
+        log = self.lifecycle.active[job_id].log
+        progress = log.progress
         queued = progress.ended or job.created  # its last event says that it waits
         self.metrics.queue_wait.observe(max(0.0, time.time() - queued))
+        try:
+            await log.read()
+        except OSError:
+            logger.exception("could not begin the log of job %s", job_id, extra={"job": job_id})
+            self.lifecycle.queue.release(job_id)
+            await self.lifecycle.record_state(job, progress.status, is_written=True)  # it waits until there is room
+            return
         try:
             handle = await asyncio.to_thread(self._start, job, progress)
         except Exception as error:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -204,9 +203,14 @@ def test_logs_that_cannot_be_written_are_written_when_there_is_room(
     asyncio.run(scenario())
 
 
+def begin(log: Path, line: bytes) -> None:
+    log.parent.mkdir(parents=True)
+    log.write_bytes(line)
+
+
 @pytest.mark.parametrize("left", [None, b"", b'{"seq":1,"time":17'])
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_log_whose_beginning_went_with_the_machine_begins_again(
+def test_a_log_that_was_to_begin_when_the_machine_went_begins_again(
     left: bytes | None, managed: Managed, runs: FakeRuns
 ) -> None:
     async def scenario() -> None:
@@ -214,10 +218,8 @@ def test_a_log_whose_beginning_went_with_the_machine_begins_again(
             await manager.submit(parse_spec({"workers": 4}))
             waiting, _ = await manager.submit(SPEC, "key")
         run_dir = Path(waiting.run_dir)
-        if left is None:
-            shutil.rmtree(run_dir)
-        else:
-            (run_dir / "events.jsonl").write_bytes(left)
+        if left is not None:
+            begin(run_dir / "events.jsonl", left)
         async with managed() as manager:
             assert (await manager.submit(SPEC, "key"))[0].id == waiting.id
             await manager.cancel(waiting.id)

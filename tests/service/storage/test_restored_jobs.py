@@ -198,6 +198,28 @@ def test_while_the_storage_does_not_answer_no_job_is_given_up(serving: Serving, 
     asyncio.run(scenario())
 
 
+def test_a_job_that_has_only_waited_needs_no_storage(serving: Serving, runs: FakeRuns, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving("first") as manager:
+            first, _ = await manager.submit(parse_spec({"workers": 4}))
+            waiting, _ = await manager.submit(parse_spec({"workers": 4}))
+            (await started(runs, first.id)).succeed()
+            await reached(manager, first.id, State.SUCCEEDED)
+            await started(runs, waiting.id)
+            last, _ = await manager.submit(SPEC)
+            assert (await manager.show(last.id)).storage == "has nothing to copy yet"
+        (tmp_path / "copies").rename(tmp_path / "unplugged")
+        (tmp_path / "copies").write_text("no folder")
+        async with serving("first") as manager:
+            await eventually(lambda: waits(manager, waiting.id))
+            assert [event.seq for event in await manager.events_so_far(last.id, 0, 10)] == [1]
+            runs.runs[waiting.id].succeed()
+            (await started(runs, last.id)).succeed()
+            await reached(manager, last.id, State.SUCCEEDED)
+
+    asyncio.run(scenario())
+
+
 def test_a_storage_that_fails_never_holds_up_a_run(serving: Serving, runs: FakeRuns, tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "copies").write_text("no folder")
