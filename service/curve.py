@@ -1,6 +1,6 @@
 """A figure over a run in a handful of values, as a list of jobs shows it."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 MOST = 24
 """Values that are kept: the curve is as wide as a word."""
@@ -9,7 +9,7 @@ MOST = 24
 class Curve(BaseModel):
     """Values at even distances: of more than `MOST`, every second, fourth, eighth ... is kept, from the first."""
 
-    values: list[float] = []
+    values: list[float] = Field(default_factory=list)
     every: int = 1
     """One of so many is kept."""
     seen: int = 0

@@ -8,9 +8,12 @@ from pydantic import BaseModel
 from service.spec import JobSpec
 
 
-def short_spec(spec: JobSpec) -> dict[str, Any]:
-    """Reading it gives the same spec. A section of which only the name differs is its name."""
-    return _differing(spec, spec.model_dump(mode="json"))
+def short_spec(spec: JobSpec, dumped: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Reading it gives the same spec. A section of which only the name differs is its name.
+
+    dumped: The spec as JSON, where somebody has made that already.
+    """
+    return _differing(spec, spec.model_dump(mode="json") if dumped is None else dumped)
 
 
 def _differing(section: BaseModel, dumped: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-import uuid
+import secrets
 from typing import Any
 
 from fastapi import Request
@@ -55,7 +55,7 @@ class Auditing:
             return
         state = scope.setdefault("state", {})
         given = Headers(scope=scope).get(REQUEST_ID, "")
-        state["request_id"] = given if PLAIN.match(given) else uuid.uuid4().hex
+        state["request_id"] = given if PLAIN.match(given) else secrets.token_hex(16)
 
         async def audited(message: Message) -> None:
             if message["type"] == "http.response.start":

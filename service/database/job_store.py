@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, Table, and_, delete, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, selectinload
@@ -94,6 +95,8 @@ class Submission:
     """Who has sent it, for the audit."""
     changes: Mapping[str, Any] | None = None
     """What a fork changes in the spec."""
+    text: str = ""
+    """The spec as JSON, where somebody has made that already."""
 
     @property
     def act(self) -> Act:
@@ -368,13 +371,14 @@ def _insert(connection: Connection, job: Job, new: Submission) -> bool:
 
 def _new_job(new: Submission, runs_dir: Path) -> Job:
     spec, (job_id, forked_from) = new.spec, new.fork or (new_job_id(), None)
+    text = new.text or spec.model_dump_json()
     return Job(
         id=job_id,
         created=time.time(),
         name=spec.name,
         labels=spec.labels,
         priority=spec.priority,
-        spec=spec.model_dump(mode="json"),
+        spec=from_json(text),
         **vars(SUBMITTED),
         run_dir=runs_dir / job_id,
         finished=None,

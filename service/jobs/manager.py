@@ -155,7 +155,8 @@ class JobManager(JobReader):
             TooManyWaiting: As many of the user's jobs wait as are allowed.
         """
         spec = await self.check(spec, user)
-        new = Submission(spec, key, _digest(key, spec), user, self.config.quotas.waiting_jobs, by=by)
+        text = spec.model_dump_json()
+        new = Submission(spec, key, _digest(key, text), user, self.config.quotas.waiting_jobs, by=by, text=text)
         return await self._accept(new)
 
     async def fork(
@@ -179,7 +180,9 @@ class JobManager(JobReader):
         job, spec, begin = await self.forked(job_id, changes, step, user)
         parent, new_id = f"{job_id}/{begin.step}", new_job_id()
         most = self.config.quotas.waiting_jobs
-        new = Submission(spec, key, _digest(key, spec, parent), user, most, (new_id, parent), by, changes)
+        new = Submission(
+            spec, key, _digest(key, spec.model_dump_json(), parent), user, most, (new_id, parent), by, changes
+        )
         # Its folder first: without the checkpoint, the job would train from the start.
         await asyncio.to_thread(give, job.run_dir, begin.step, self.config.runs_dir / new_id)
         is_new = False
@@ -387,6 +390,6 @@ class JobManager(JobReader):
         await asyncio.to_thread(self.removal.remove, [job])
 
 
-def _digest(key: str | None, spec: JobSpec, *more: str) -> str:
+def _digest(key: str | None, *parts: str) -> str:
     """Equal for two submissions under one key that ask for the same."""
-    return "" if key is None else hashlib.sha256("\n".join((spec.model_dump_json(), *more)).encode()).hexdigest()
+    return "" if key is None else hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from service.curve import Curve
 from service.status import Status
@@ -49,19 +49,19 @@ class Progress(BaseModel):
     """Time and epochs of the first report."""
     metrics: Metrics | None = None
     metrics_time: float = 0.0
-    fetch_latency: LatencyCounts = {}
+    fetch_latency: LatencyCounts = Field(default_factory=dict)
     """Of all fetches so far, whoever coordinated them."""
-    push_latency: LatencyCounts = {}
+    push_latency: LatencyCounts = Field(default_factory=dict)
     usage: Usage | None = None
     """What each actor used of its machine, as it was told last."""
     epoch_loss: float | None = None
     """Mean training loss over the last complete epoch."""
     evaluation: dict[str, Any] | None = None
-    curve: Curve = Curve()
+    curve: Curve = Field(default_factory=Curve)
     """The headline of the evaluations by which the run is judged."""
-    workers: list[str] = []
+    workers: list[str] = Field(default_factory=list)
     """Names of the workers, as in Ray's dashboard."""
-    shards: list[str] = []
+    shards: list[str] = Field(default_factory=list)
     wanted: int = 0
     """Workers that it was last asked to have since it has started; 0: it was not asked."""
     result: Result | None = None

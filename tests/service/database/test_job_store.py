@@ -12,12 +12,12 @@ from sqlalchemy.exc import IntegrityError
 
 from service.database import connection
 from service.database.job_query import Query
-from service.database.job_store import Job, Store, Submission
+from service.database.job_store import Store, Submission
 from service.errors import JobNotFound, KeyReused, TooManyWaiting
 from service.ids import new_job_id
 from service.spec import parse_spec
 from service.status import Status
-from trainers.events import Event, State
+from trainers.events import State
 
 SPEC = parse_spec({"name": "a", "labels": {"x": "y"}})
 
@@ -91,18 +91,12 @@ def test_what_fails_among_many_changes_nothing_and_keeps_nobody(store: Store, tm
     assert {job.name for job in there} == {"a"}
 
 
-def test_the_log_is_begun_once_the_job_is_durable_and_only_if_it_is_new(store: Store, tmp_path: Path) -> None:
-    found = []
-
-    def begin(job: Job) -> Event:
-        found.append(store.get(job.id))  # read by another connection: it is committed
-        return Event(seq=1, time=0.0, type="state", data={"state": "QUEUED"})
-
-    first, second = (store.submit(Submission(SPEC, "key", "hash"), tmp_path, begin).result(60) for _ in range(2))
-    assert first.first == begin(first.job)
-    assert (second.first, second.is_new) == (None, False)
-    assert found[:1] == [first.job]
-    assert len(found) == 2
+def test_a_job_is_durable_once_it_is_answered_for_and_new_once(store: Store, tmp_path: Path) -> None:
+    new = Submission(SPEC, "key", "hash", text=SPEC.model_dump_json())
+    first, second = (store.submit(new, tmp_path, may_wait=True).result(60) for _ in range(2))
+    assert (first.is_new, second.is_new) == (True, False)
+    assert store.get(first.job.id) == first.job == second.job  # read by another connection: it is committed
+    assert first.job.job_spec == SPEC
 
 
 def test_of_many_changes_from_one_state_one_wins(store: Store, tmp_path: Path) -> None:
