@@ -141,7 +141,7 @@ def _bent(data: Any, model: BaseModel) -> list[FieldError]:
     return [
         FieldError(pointer=pointer, message=f"this is {_kind(found)} where {_kind(value)} belongs")
         for pointer, found, value in _scalars(data, model, "")
-        if _kind(found) != _kind(value)
+        if type(found) is not type(value) and _kind(found) != _kind(value)
     ]
 
 
@@ -180,6 +180,8 @@ def _scalars(data: Any, value: Any, pointer: str) -> Iterator[tuple[str, Any, An
     elif isinstance(data, SCALARS) and isinstance(value, BaseModel):  # a short form: one of its fields has it
         if vars(value).get(str(data)) is True:
             return  # or is it, and is on: `compress: sign`
+        if any(type(read) is type(data) and read == data for read in vars(value).values()):
+            return
         same = [read for read in vars(value).values() if isinstance(read, SCALARS) and str(read) == str(data)]
         same += [read for read in vars(value).values() if isinstance(read, SCALARS) and read == data]
         yield pointer, data, next((read for read in same if _kind(read) == _kind(data)), same[0] if same else value)

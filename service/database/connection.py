@@ -1,5 +1,6 @@
 """The database behind the store: SQLite, or PostgreSQL by a URL. It opens, migrates and locks it, and writes to it."""
 
+import json
 import queue
 import sqlite3
 import threading
@@ -45,17 +46,27 @@ HELD_S = 2.0
 DISK_FULL = "53100"  # of PostgreSQL
 
 
+class AsJSON(str):
+    """What a column of JSON is to hold, as text already."""
+
+    __slots__ = ()
+
+
 def connect(url: str, foreign_keys: bool = True) -> Engine:
     """An engine for the URL. For PostgreSQL it uses psycopg 3 if the URL names no driver."""
     parsed = make_url(url)
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     is_sqlite = parsed.get_backend_name() == "sqlite"
-    engine = create_engine(parsed, pool_pre_ping=not is_sqlite)
+    engine = create_engine(parsed, pool_pre_ping=not is_sqlite, json_serializer=_serialized)
     if is_sqlite:
         event.listen(engine, "connect", lambda connection, _: _tune_sqlite(connection, foreign_keys))
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _serialized(value: Any) -> str:
+    return value if isinstance(value, AsJSON) else json.dumps(value)
 
 
 def migrate(url: str) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, selectinload
 
 from service.database.audit import Act, Audit, insert_entry
-from service.database.connection import Writer, connect, hold, migrate, release
+from service.database.connection import AsJSON, Writer, connect, hold, migrate, release
 from service.database.identity import Requester
 from service.database.job_changes import JobChanges, apply_changes
 from service.database.job_query import Query
@@ -98,6 +99,11 @@ class Submission:
     text: str = ""
     """The spec as JSON, where somebody has made that already."""
 
+    @cached_property
+    def json(self) -> str:
+        """The spec as JSON."""
+        return self.text or self.spec.model_dump_json()
+
     @property
     def act(self) -> Act:
         """What the audit says of it."""
@@ -179,10 +185,9 @@ class Store:
             known = set(connection.scalars(select(SweptRow.job_id).where(SweptRow.sweep == sweep)))
             for job_id, (spec, run_dir) in trials.items():
                 if job_id not in known:
-                    trial = {"id": job_id, "run_dir": run_dir, "reason": "InSweep"}
-                    trial["message"] = "waits for its turn in its sweep"
-                    job = _new_job(Submission(spec, user=user), run_dir.parent).model_copy(update=trial)
-                    _insert(connection, job, Submission(spec))
+                    waits = {"reason": "InSweep", "message": "waits for its turn in its sweep"}
+                    new, trial = Submission(spec, user=user), {"id": job_id, "run_dir": run_dir, **waits}
+                    _insert(connection, _new_job(new, run_dir.parent).model_copy(update=trial), new)
                     connection.execute(insert(SweptRow).values(job_id=job_id, sweep=sweep))
 
         self.writer.submit(work).result()
@@ -361,7 +366,7 @@ def _insert(connection: Connection, job: Job, new: Submission) -> bool:
     The statements are built once, and from tables instead of classes: building one takes longer than executing it.
     """
     values = {name: getattr(job, name) for name in _COLUMNS} | {"run_dir": str(job.run_dir), "ttl_s": new.spec.ttl_s}
-    values |= {"idempotency_key": new.key, "body_hash": new.body_hash}
+    values |= {"idempotency_key": new.key, "body_hash": new.body_hash, "spec": AsJSON(new.json)}
     if connection.execute(_INSERT[connection.dialect.name], values).rowcount == 0:
         return False
     if job.labels:
@@ -371,14 +376,13 @@ def _insert(connection: Connection, job: Job, new: Submission) -> bool:
 
 def _new_job(new: Submission, runs_dir: Path) -> Job:
     spec, (job_id, forked_from) = new.spec, new.fork or (new_job_id(), None)
-    text = new.text or spec.model_dump_json()
     return Job(
         id=job_id,
         created=time.time(),
         name=spec.name,
         labels=spec.labels,
         priority=spec.priority,
-        spec=from_json(text),
+        spec=from_json(new.json),
         **vars(SUBMITTED),
         run_dir=runs_dir / job_id,
         finished=None,

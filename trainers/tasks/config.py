@@ -72,6 +72,10 @@ class TaskSpec(Section):
     for each class) of that and of `segmentation`, `loss` (`mse`, `mae` or `huber`) of `regression`, `aux_weight` of
     `segmentation`, `head` of `transformers`."""
 
+    def __hash__(self) -> int:
+        """By its name. Pydantic copies a default that has no hash, with all in it, for each spec that is read."""
+        return hash(self.name)
+
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
