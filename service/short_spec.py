@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from service.spec import JobSpec
 
@@ -17,24 +18,24 @@ def short_spec(spec: JobSpec, dumped: dict[str, Any] | None = None) -> dict[str,
 
 
 def _differing(section: BaseModel, dumped: dict[str, Any]) -> dict[str, Any]:
-    """Of a section, as it is and as JSON."""
-    found = {}
-    for name, (default, is_kind) in _defaults(type(section)).items():
-        value = getattr(section, name)
-        if not is_kind and value == default:
+    """Of a section, as it is and as JSON. What is compared is JSON: dictionaries compare themselves."""
+    found, (defaults, is_of_a_kind) = {}, _defaults(type(section))
+    for name, value in dumped.items():
+        if name in defaults and value == defaults[name] and not (is_of_a_kind and name == "name"):
             continue
-        short = _differing(value, dumped[name]) if isinstance(value, BaseModel) else dumped[name]
-        if short == {} and isinstance(value, BaseModel):
-            continue
-        found[name] = short["name"] if isinstance(value, BaseModel) and short.keys() == {"name"} else short
+        inner = getattr(section, name)
+        if not isinstance(inner, BaseModel):
+            found[name] = value
+        elif short := _differing(inner, value):
+            found[name] = short["name"] if short.keys() == {"name"} else short
     return found
 
 
 @cache
-def _defaults(kind: type[BaseModel]) -> dict[str, tuple[Any, bool]]:
-    """Field -> its default, and whether it says which kind of section this is. To make a default anew for each
-    comparison takes longer than all else here."""
-    return {
-        name: (field.get_default(call_default_factory=True), field.annotation is not str and name == "name")
-        for name, field in kind.model_fields.items()
-    }
+def _defaults(kind: type[BaseModel]) -> tuple[dict[str, Any], bool]:
+    """Field -> its default as JSON, and whether the section's name says of which kind it is."""
+    fields = kind.model_fields
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    is_of_a_kind = "name" in fields and fields["name"].annotation is not str
+    found = {name: value for name, value in defaults.items() if value is not PydanticUndefined}
+    return to_jsonable_python(found), is_of_a_kind

@@ -16,7 +16,7 @@ from api.http.deadline import PromptRequests
 from api.http.sse import Streams
 
 GRACE_S = 5
-GARBAGE = 10_000
+GARBAGE = 50_000
 """New objects after which Python looks for garbage among them."""
 
 SWITCH_S = 0.001

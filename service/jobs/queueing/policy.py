@@ -12,7 +12,7 @@
    deadlines for run times).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -103,9 +103,9 @@ def decide(
 
 
 def _by_project(line: Sequence[Claim]) -> dict[str, deque[Claim]]:
-    queues: dict[str, deque[Claim]] = {}
+    queues = defaultdict[str, deque[Claim]](deque)
     for claim in line:
-        queues.setdefault(claim.project, deque()).append(claim)
+        queues[claim.project].append(claim)
     return queues
 
 
