@@ -14,7 +14,8 @@ BEAT_S = 1.5
 """Between two heartbeats of an actor."""
 
 SILENCE_S = 4.5
-"""An actor that has not answered for so long is looked at from outside: three heartbeats that were missed."""
+"""An actor that has not answered for so long is looked at from outside: three heartbeats that were missed. Where actors
+take turns, so that each has longer between two heartbeats, it is so much longer."""
 
 DEAF_S = 60.0
 """An actor that neither answers nor uses CPU time for so long hangs, in whatever holds Python's lock."""
@@ -144,6 +145,8 @@ class HeartbeatHistory:
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     told: tuple[float, float] | None = None
     """When it last told its CPU time, and what that was."""
+    turn_s: float = 0.0
+    """How much longer than BEAT_S it has between two heartbeats, because others have their turns."""
     seen: tuple[float, float] | None = None
     """When its CPU time was last seen from outside, with what it waited for, and what it was."""
 
@@ -172,7 +175,7 @@ class HeartbeatHistory:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether somebody should look at its process."""
-        return now_s - self.heard_s >= SILENCE_S
+        return now_s - self.heard_s >= SILENCE_S + self.turn_s
 
     def fault(self, now_s: float, read_within_s: float, deaf_s: float = DEAF_S) -> str | None:
         """Why the actor counts as hung; None while it does not.

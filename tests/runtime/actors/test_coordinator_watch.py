@@ -69,6 +69,32 @@ def test_the_node_is_asked_until_the_coordinator_is_gone(
     assert node.asked == [process] * times
 
 
+def test_a_coordinator_that_has_many_to_ask_may_be_silent_for_longer(
+    monkeypatch: pytest.MonkeyPatch, node: Node
+) -> None:
+    """As long as it has said; it is gone then."""
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def get_actor(*_: object) -> None:
+        looked_at.append(now_s)
+        raise ValueError
+
+    looked_at: list[float] = []
+    monkeypatch.setattr(coordinator_watch, "SILENCE_S", 6.0)
+    monkeypatch.setattr(coordinator_watch, "LOOK_S", 1.0)
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(time, "sleep", sleep)
+    watch = CoordinatorWatch("job/coordinator")
+    watch.clock.read = lambda: now_s  # type: ignore[method-assign]
+    watch.hear(ProcessId("a", 7, 1.0), turn_s=4.5)
+    watch.run()
+    assert looked_at[0] == 11.0
+
+
 def test_a_coordinator_that_is_found_running_is_looked_at_ever_less_often(
     monkeypatch: pytest.MonkeyPatch, node: Node
 ) -> None:

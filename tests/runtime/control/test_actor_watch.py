@@ -9,11 +9,11 @@ import ray
 
 from tests.runtime.control.fakes import FakeLog, prepared
 from tests.runtime.runs import spec
-from trainers.elastic.heartbeat import DEAF_S, SILENCE_S, Heartbeat, HeartbeatHistory
+from trainers.elastic.heartbeat import BEAT_S, DEAF_S, SILENCE_S, Heartbeat, HeartbeatHistory
 from trainers.runtime.actor_handles import WorkerHandle
 from trainers.runtime.actor_pool import ActorPool
 from trainers.runtime.control import actor_watch
-from trainers.runtime.control.actor_watch import ActorWatch, WatchedActor
+from trainers.runtime.control.actor_watch import TOGETHER, ActorWatch, WatchedActor
 from trainers.runtime.control.onlookers.usage import UsageLog
 from trainers.runtime.processes import ProcessId, ProcessState
 
@@ -70,6 +70,48 @@ def test_the_time_until_there_was_a_process_is_not_its_silence(monkeypatch: pyte
     now_s += DEAF_S
     watch._judge(one)
     assert one.fault == f"did not answer for {3 * DEAF_S:.1f} s, nor use CPU time"
+
+
+@pytest.mark.parametrize(("count", "turns"), [(1, 1), (TOGETHER, 1), (TOGETHER + 1, 2), (4 * TOGETHER, 4)])
+def test_a_crowd_is_asked_in_turns_and_has_so_much_longer(count: int, turns: int) -> None:
+    """256 actors on two cores spent a quarter of these on answering."""
+    watch, asked = (
+        ActorWatch(ActorPool("job", spec(), None, None), print, UsageLog(FakeLog())),
+        list[tuple[int, float]](),
+    )
+
+    class Answering:
+        def __init__(self, number: int) -> None:
+            self.process = Method(ProcessId("a", number, 1.0))
+            self.beat, self.number = self, number
+
+        def options(self, **_: Any) -> "Answering":
+            return self
+
+        async def remote(self, _: ProcessId, turn_s: float) -> Heartbeat:
+            asked.append((self.number, turn_s))
+            return Heartbeat()
+
+    async def rounds() -> list[set[tuple[int, float]]]:
+        found = []
+        for number in range(1 + turns):
+            asked.clear()
+            watch._ask_in_turns(number, ProcessId("a", 0, 1.0))
+            await asyncio.gather(*(one.asking for one in watch.watched.values() if one.asking is not None))
+            found.append(set(asked))
+        return found
+
+    for number in range(count):
+        watch.watched[number] = WatchedActor(Answering(number), "", HeartbeatHistory(0.0, 0.0))
+    first, *later = asyncio.run(rounds())
+    everybody = {(number, (turns - 1) * BEAT_S) for number in range(count)}
+    assert first == everybody  # nobody has said a word before
+    assert sum(map(len, later)) == count
+    assert set[tuple[int, float]].union(*later) == everybody
+    assert max(map(len, later)) <= TOGETHER
+    history = watch.watched[0].history
+    late_s = history.heard_s + (turns - 1) * BEAT_S
+    assert [history.is_silent(late_s + since_s) for since_s in (SILENCE_S - 0.1, SILENCE_S)] == [False, True]
 
 
 class Starting:

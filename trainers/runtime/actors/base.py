@@ -43,10 +43,13 @@ class BaseActor:
 
         return this_process(ray.get_runtime_context().get_node_id())
 
-    def beat(self, coordinator: ProcessId) -> Heartbeat:
-        """Take note that the coordinator is alive, and tell what this actor does."""
+    def beat(self, coordinator: ProcessId, turn_s: float = 0.0) -> Heartbeat:
+        """Take note that the coordinator is alive, and tell what this actor does.
+
+        turn_s: How much longer than BEAT_S it is to the next time, since other actors have their turns.
+        """
         if self.watch is not None:
-            self.watch.hear(coordinator)
+            self.watch.hear(coordinator, turn_s)
         device = None if self.setup is None else self.setup.replica.device
         return replace(self.heartbeat(), printed=self.printing.take(), reading=self.usage.read_if_due(device))
 

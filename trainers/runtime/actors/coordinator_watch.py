@@ -31,13 +31,13 @@ class CoordinatorWatch:
         """name: The coordinator's, as Ray knows it."""
         self.name = name
         self.clock = OwnTime(2 * LOOK_S)
-        self.heard_s = 0.0
+        self.heard_s = self.turn_s = 0.0
         self.process: ProcessId | None = None
         self.misses = 0
 
-    def hear(self, process: ProcessId) -> None:
-        """The coordinator has spoken, from this process."""
-        self.process = process
+    def hear(self, process: ProcessId, turn_s: float = 0.0) -> None:
+        """The coordinator has spoken, from this process. turn_s: How much longer than BEAT_S it is silent by design."""
+        self.process, self.turn_s = process, turn_s
         self.heard_s = self.clock.passed_s
 
     def run(self) -> None:
@@ -45,7 +45,7 @@ class CoordinatorWatch:
         pause_s = LOOK_S
         while self.misses < MISSES:
             time.sleep(pause_s)
-            if self.clock.read() - self.heard_s < SILENCE_S:
+            if self.clock.read() - self.heard_s < SILENCE_S + self.turn_s:
                 self.misses, pause_s = 0, LOOK_S
             elif self.is_there():
                 self.misses, pause_s = 0, min(2 * pause_s, RARELY_S)
