@@ -1,5 +1,7 @@
 """Which actors hang: decided from what they and the system say, without a machine."""
 
+import pytest
+
 from trainers.elastic.heartbeat import (
     BEAT_S,
     BUSY_TIMES,
@@ -55,6 +57,24 @@ def test_a_process_that_is_stopped_is_found_at_once() -> None:
     actor.answers(6)
     actor.is_silent(SILENCE_S + BEAT_S, stopped=True)
     assert actor.fault == "did not answer for 6.0 s: its process is stopped"
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 8, 64])
+def test_who_has_its_turn_less_often_is_judged_so_much_later(turns: int) -> None:
+    """Between two turns nothing is known of what it did, however long that is."""
+    turn_s = (turns - 1) * BEAT_S
+    history = HeartbeatHistory(0.0, 0.0, turn_s=turn_s)
+    for step in range(1, 20):
+        now_s = step * turns * BEAT_S
+        for since_s in (0.5, 0.9, 1.0):  # each answer comes within its turn
+            assert history.fault(now_s - turns * BEAT_S * (1 - since_s), READ_WITHIN_S) is None
+        history.hear(now_s, Heartbeat(0, step, True, 7.0))
+    assert history.fault(now_s + turn_s + SILENCE_S - 0.1, READ_WITHIN_S) is None
+    history.see(now_s + turn_s + SILENCE_S, True, 7.0)
+    assert str(history.fault(now_s + turn_s + SILENCE_S, READ_WITHIN_S)).endswith("its process is stopped")
+    history.is_stopped = False
+    assert history.fault(now_s + turn_s + DEAF_S - 0.1, READ_WITHIN_S) is None
+    assert str(history.fault(now_s + turn_s + DEAF_S, READ_WITHIN_S)).endswith("nor use CPU time")
 
 
 def test_a_process_that_was_stopped_for_a_moment_is_left_alone() -> None:

@@ -146,7 +146,8 @@ class HeartbeatHistory:
     told: tuple[float, float] | None = None
     """When it last told its CPU time, and what that was."""
     turn_s: float = 0.0
-    """How much longer than BEAT_S it has between two heartbeats, because others have their turns."""
+    """How much longer than BEAT_S it has between two heartbeats, because others have their turns. So much later is what
+    it did known, too, and it is judged so much later."""
     seen: tuple[float, float] | None = None
     """When its CPU time was last seen from outside, with what it waited for, and what it was."""
 
@@ -192,7 +193,7 @@ class HeartbeatHistory:
         silent_s = now_s - self.heard_s
         if self.is_stopped:
             return f"did not answer for {silent_s:.1f} s: its process is stopped"
-        if now_s - max(self.heard_s, self.busy_s) >= deaf_s:
+        if now_s - max(self.heard_s, self.busy_s) >= deaf_s + self.turn_s:
             return f"did not answer for {silent_s:.1f} s, nor use CPU time"
         return None
 
@@ -200,9 +201,9 @@ class HeartbeatHistory:
         still_s = now_s - self.moved_s
         usual_s = median(self.steps_s) if self.steps_s else None
         stall_s = FIRST_STEP_S if usual_s is None else max(STALL_S, STALL_STEPS * usual_s)
-        if now_s - max(self.moved_s, self.busy_s) >= stall_s:
+        if now_s - max(self.moved_s, self.busy_s) >= stall_s + self.turn_s:
             return f"made no step for {still_s:.1f} s, nor used CPU time"
-        if still_s >= max(FIRST_STEP_S, BUSY_TIMES * (usual_s or 0.0)):
+        if still_s >= max(FIRST_STEP_S, BUSY_TIMES * (usual_s or 0.0)) + self.turn_s:
             return f"made no step for {still_s:.1f} s"
         return None
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.runtime.control.fakes import FakeLog
-from trainers.elastic.heartbeat import Reading
+from trainers.elastic.heartbeat import BEAT_S, Reading
 from trainers.errors import Fenced
 from trainers.events import Usage
 from trainers.runtime.actors.usage import GpuMeter, UsageMeter
@@ -131,6 +131,19 @@ def test_an_actor_that_is_gone_is_told_no_more(usage: UsageLog, log: FakeLog, cl
     usage.tell()
     assert not usage.courses
     assert len(log.of("usage")) == 2
+
+
+def test_of_a_crowd_all_are_told_however_long_their_turns_take(usage: UsageLog, log: FakeLog, clock: Clock) -> None:
+    turns = 20
+    usage.turn_s = (turns - 1) * BEAT_S
+    for number in range(8 * turns):
+        clock.now_s += BEAT_S
+        for actor in range(number % turns, 3 * turns, turns):
+            usage.hear(reading(f"worker/{actor}", clock.now_s, clock.now_s / 2))
+        usage.look()
+    _, *later = log.of("usage")
+    assert len(later) >= 3
+    assert all(len(told["actors"]) == 3 * turns for told in later)
 
 
 def test_a_long_run_is_told_less_often(usage: UsageLog, log: FakeLog, clock: Clock) -> None:

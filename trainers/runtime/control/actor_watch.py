@@ -174,9 +174,10 @@ class ActorWatch:
 
     def _ask_in_turns(self, number: int, here: ProcessId) -> None:
         """Judge all actors, and ask those whose turn it is in this round, and those that have not said a word yet."""
-        turns = math.ceil(len(self.watched) / TOGETHER)
+        turns = max(1, math.ceil(len(self.watched) / TOGETHER))
+        self.usage.turn_s = turn_s = (turns - 1) * BEAT_S
         for place, one in enumerate(self.watched.values()):
-            one.history.turn_s = (turns - 1) * BEAT_S
+            one.history.turn_s = turn_s
             self._judge(one)
             if one.asking is None and (one.process is None or place % turns == number % turns):
                 one.asking = asyncio.create_task(self._ask(one, here))

@@ -44,6 +44,8 @@ class UsageLog:
         self.own = UsageMeter("coordinator")
         self.courses: dict[str, _Course] = {}  # by the actor's name
         self.begun_s = self.told_s = clock()
+        self.turn_s = 0.0
+        """How much longer than a heartbeat it takes until all actors have said something again."""
 
     def hear(self, reading: Reading) -> None:
         """An actor says what it uses."""
@@ -60,7 +62,7 @@ class UsageLog:
         now_s = self.clock()
         if (own := self.own.read_if_due()) is not None:
             self.hear(own)
-        if now_s - self.told_s >= min(LONGEST_S, max(EVERY_S, (now_s - self.begun_s) / RESOLUTION)):
+        if now_s - self.told_s >= min(LONGEST_S, max(EVERY_S, (now_s - self.begun_s) / RESOLUTION)) + self.turn_s:
             self.tell()
 
     def tell(self) -> None:
@@ -71,7 +73,7 @@ class UsageLog:
         self.courses = {
             actor: _Course(course.readings[-1], course.heard_s) if actor in told else course
             for actor, course in self.courses.items()
-            if now_s - course.heard_s < SILENT_S
+            if now_s - course.heard_s < SILENT_S + self.turn_s
         }
         if told:
             self.log.usage(_usage(since_s, dict(sorted(told.items(), key=lambda item: _place(item[0])))))
