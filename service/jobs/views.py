@@ -59,12 +59,12 @@ def summary(job: Job, progress: Progress, outlook: Outlook | None) -> JobSummary
 
 def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | None = None) -> JobView:
     """A job in full. spec: What it was submitted with, if that is still at hand."""
-    result, short = progress.result_so_far(job.id, job.spec), None if spec is None else short_spec(spec, job.spec)
+    result, dumped = progress.result_so_far(job.id, job.spec), None if spec is None else job.spec
     spec = spec or job.job_spec
     return JobView(
         **_summary(job, progress, outlook),
         spec=spec,
-        short_spec=short or short_spec(spec),
+        short_spec=short_spec(spec, dumped),
         if_scaled=if_scaled(spec),
         forked_from=job.forked_from,
         notes=job.notes,
