@@ -63,7 +63,8 @@ def fuzz(service: Service, provider: Provider, folder: Path, *options: str, with
     command = [ST, "--config-file", str(CONFIG), "run", f"{service.url}/openapi.json", "--no-color"]
     command += [f"--request-timeout={ANSWERS_WITHIN_S}", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False, cwd=folder)
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
+    (whole := folder / "schemathesis.txt").write_text(done.stdout)  # one exception of its own may fill the screen
+    assert done.returncode == 0, f"{done.stdout[-20_000:]}{done.stderr[-2000:]}\nThe whole of it is in {whole}."
     (cases,) = re.findall(r"([\d,]+) generated", done.stdout)
     return int(cases.replace(",", ""))
 
