@@ -179,10 +179,8 @@ class JobManager(JobReader):
         """
         job, spec, begin = await self.forked(job_id, changes, step, user)
         parent, new_id = f"{job_id}/{begin.step}", new_job_id()
-        most = self.config.quotas.waiting_jobs
-        new = Submission(
-            spec, key, _digest(key, spec.model_dump_json(), parent), user, most, (new_id, parent), by, changes
-        )
+        text, most = spec.model_dump_json(), self.config.quotas.waiting_jobs
+        new = Submission(spec, key, _digest(key, text, parent), user, most, (new_id, parent), by, changes, text)
         # Its folder first: without the checkpoint, the job would train from the start.
         await asyncio.to_thread(give, job.run_dir, begin.step, self.config.runs_dir / new_id)
         is_new = False
