@@ -37,7 +37,7 @@ class JobQueue:
         self.quotas = quotas
         self.growth = growth or Growth()
         self.waiting: dict[str, Claim] = {}
-        """Waiting jobs whose log has begun. While a job waits, no coordinator writes its log."""
+        """Waiting jobs. While a job waits, no coordinator writes its log."""
         self.line: list[Claim] = []
         """The same jobs by priority and time: the order in which those of one project start."""
         self.came_s = -math.inf
