@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from api.http.problems import ProblemError
+from api.http.several import may_repeat
 from service import unknown
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -22,23 +24,32 @@ class Exact(APIRoute):
         answer = super().get_route_handler()
 
         async def exact(request: Request) -> Response:
-            self.refuse_unknown(request)
+            self.refuse_misspelt(request)
             return await answer(_ExactRequest(request.scope, request.receive))
 
         return exact
 
-    def refuse_unknown(self, request: Request) -> None:
-        """Raise ProblemError at a query parameter that this route has not."""
+    @cached_property
+    def several(self) -> dict[str, bool]:
+        """Its query parameters, and which may stand several times."""
+        told = (self.openapi_extra or {}).get("parameters", [])
+        found = {field.alias: may_repeat(field.field_info.annotation) for field in self.dependant.query_params}
+        return found | {one["name"]: False for one in told if one["in"] == "query"}
+
+    def refuse_misspelt(self, request: Request) -> None:
+        """Raise ProblemError at a query parameter that this route has not, or that stands twice where it takes one."""
         if not request.scope["query_string"]:
             return
-        told = (self.openapi_extra or {}).get("parameters", [])
-        names = [field.alias for field in self.dependant.query_params]
-        names += [one["name"] for one in told if one["in"] == "query"]
-        for name in request.query_params:
-            if name not in names:
-                said = unknown(name[:100], names) if names else f"there is no {name[:100]!r}; this address has none"
+        several, seen = self.several, set[str]()
+        for name, _ in request.query_params.multi_items():
+            if name not in several:
+                said = unknown(name[:100], several) if several else f"there is no {name[:100]!r}; this address has none"
                 remedy = "write the parameter as it is named, or leave it out"
                 raise ProblemError(422, f"query parameter: {said}", f"/query/{escaped(name[:100])}", remedy=remedy)
+            if name in seen and not several[name]:
+                remedy = "give it once; the others would be ignored"
+                raise ProblemError(422, f"query parameter: {name!r} stands twice", f"/query/{name}", remedy=remedy)
+            seen.add(name)
 
 
 class Direct(Exact):
@@ -48,7 +59,7 @@ class Direct(Exact):
         """The endpoint."""
 
         async def direct(request: Request) -> Response:
-            self.refuse_unknown(request)
+            self.refuse_misspelt(request)
             response: Response = await self.endpoint(request)
             return response
 

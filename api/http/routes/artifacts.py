@@ -10,6 +10,7 @@ from api.http.auth import caller
 from api.http.exact import Exact
 from api.http.files import OpenFile
 from api.http.problems import ProblemError, answers
+from api.http.several import Several
 from service import SUFFIX, CheckpointView, FileFormat, JobManager, Line
 
 FILE: dict[int | str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ Format = Annotated[
     ),
 ]
 Jobs = Annotated[
-    list[Annotated[str, Query(pattern="^[0-9a-z]{12}$")]],
+    Several[Annotated[str, Query(pattern="^[0-9a-z]{12}$")]],
     Query(min_length=1, max_length=200, description="Which runs, by the ids of their jobs."),
 ]
 

@@ -8,9 +8,12 @@ from pydantic import BaseModel
 
 from api.http.exact import Exact
 from api.http.problems import answers
+from api.http.several import Several
 from service import Audit, AuditEntry, AuditQuery
 
 Name = Annotated[str | None, Query(max_length=64)]
+Action = Annotated[str, Query(pattern=r"^([a-z]{1,31}\.[a-z]{1,31}|other)$")]
+"""A noun and a verb. A word alone, as `cancel`, would quietly find nothing."""
 Moment = Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -29,9 +32,7 @@ def router(audit: Audit) -> APIRouter:
     @routes.get("", responses=answers(422))
     async def list_audit(
         user: Annotated[Name, Query(description="By this user only.")] = None,
-        action: Annotated[
-            list[Annotated[str, Query(max_length=64)]] | None, Query(description="Any of these, such as `job.cancel`.")
-        ] = None,
+        action: Annotated[Several[Action] | None, Query(description="Any of these, such as `job.cancel`.")] = None,
         target: Annotated[Name, Query(description="The id of a job, sweep, webhook or token.")] = None,
         since: Annotated[Moment, Query(description="Seconds since 1970.")] = None,
         until: Annotated[Moment, Query(description="Seconds since 1970.")] = None,

@@ -13,6 +13,7 @@ from api.http.body import read_job_spec
 from api.http.exact import Direct, Exact
 from api.http.problems import ProblemError, answers
 from api.http.routes.submission import asked, spec_in_body, tell_where
+from api.http.several import Several
 from service import Event, JobManager, JobSpec, JobSummary, JobView, LogFilter, State, own_code
 from service import Query as JobQuery
 
@@ -36,7 +37,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 }
 LABEL = r"^[^=]+(=.*)?$"
 Labels = Annotated[
-    list[Annotated[str, Query(pattern=LABEL)]] | None,
+    Several[Annotated[str, Query(pattern=LABEL)]] | None,
     Query(description="All of these, as `key=value` or `key`."),
 ]
 
@@ -113,7 +114,7 @@ def _add_submit(routes: APIRouter, manager: JobManager, access: Access) -> None:
 def _add_views(routes: APIRouter, manager: JobManager) -> None:
     @routes.get("", responses=answers(422))
     async def list_jobs(
-        state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
+        state: Annotated[Several[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
         project: Annotated[str | None, Query(max_length=64, description="Of this project only.")] = None,

@@ -14,6 +14,7 @@ from api.http.exact import Exact
 from api.http.problems import answers
 from api.http.routes.jobs import MAX_EVENTS, STREAM, Labels, pairs
 from api.http.routes.submission import asked, spec_in_body, tell_where
+from api.http.several import Several
 from service import (
     AnyReport,
     Documented,
@@ -113,7 +114,7 @@ def _add_views(routes: APIRouter, manager: SweepManager, streams: sse.Streams) -
 
     @routes.get("", responses=answers(422))
     async def list_sweeps(
-        state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
+        state: Annotated[Several[State] | None, Query(description="Any of these.")] = None,
         label: Labels = None,
         user: Annotated[str | None, Query(max_length=64, description="Of this user only.")] = None,
         project: Annotated[str | None, Query(max_length=64, description="Of this project only.")] = None,

@@ -129,7 +129,9 @@ def test_pages_and_filters(guarded: Service) -> None:
     assert audit_of(guarded, user="nobody") == []
     assert audit_of(guarded, user="ann", since=time.time()) == audit_of(guarded, user="ann", until=before) == []
     assert len(audit_of(guarded, user="ann", since=before, until=time.time())) == 5
-    assert guarded.http.get("/v1/audit", params={"page_token": "x"}, headers=admin).status_code == 422
+    for wrong in ({"page_token": "x"}, {"action": "cancel"}, {"action": ["job.cancel", "false"]}):
+        assert guarded.http.get("/v1/audit", params=wrong, headers=admin).status_code == 422
+    assert audit_of(guarded, action=["job.cancel", "other"]) == []
     assert guarded.http.get("/v1/audit", headers=user).status_code == 403
     with Client(guarded.url, token=admin["Authorization"].partition(" ")[2]) as client:
         assert [entry.target for entry in client.audit(actions=("job.submit",))] == jobs[::-1]

@@ -214,6 +214,8 @@ def test_openapi_is_complete(service: Service) -> None:
         ("GET", "/v1/jobs?state=RUNNINGX", "/query/state/0", "did you mean RUNNING"),
         ("GET", "/v1/models?state=RUNNING", "/query/state", "has none"),
         ("POST", "/v1/jobs?dry_rum=true", "/query/dry_rum", "did you mean dry_run"),
+        ("GET", "/v1/jobs?user=ann&user=bob", "/query/user", "stands twice"),
+        ("POST", "/v1/jobs?dry_run=true&dry_run=false", "/query/dry_run", "stands twice"),
     ],
 )
 def test_a_parameter_that_there_is_not_is_refused(

@@ -268,7 +268,9 @@ def test_a_service_whose_ray_dies_begins_anew_and_its_job_goes_on(died: str, tmp
 
 
 def told(log: Path, event_type: str | None = None) -> list[dict[str, Any]]:
-    """The events in a run's log, of one type or all."""
+    """The events in a run's log, of one type or all; none before the job begins."""
+    if not log.exists():
+        return []
     events = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [event for event in events if event_type in (None, event["type"])]
 
