@@ -92,7 +92,7 @@ def test_the_whole_api_in_short(service: Service, provider: Provider, tmp_path: 
 @pytest.mark.timeout(WHOLE_WITHIN_S + 60)
 def test_the_whole_api_in_full(service: Service, provider: Provider, tmp_path: Path) -> None:
     """By several processes at once: one alone waits for answers most of the time. Its own `--workers` are threads, in
-    which Hypothesis fails now and then as it parses code, before CPython 3.11.8 (python/cpython#106905)."""
+    which Hypothesis fails now and then as it parses code, on CPython 3.11 (python/cpython#106905)."""
     fuzz = Fuzz(service, provider, tmp_path, WHOLE_WITHIN_S)
 
     def some(part: int) -> int:
