@@ -108,7 +108,8 @@ def test_one_job_is_measured_on_one_node(ledger: Ledger) -> None:
 
 @pytest.mark.long  # starts Ray on two nodes
 @pytest.mark.skipif(not namespaces.is_possible(), reason="links need root and iproute2")
-def test_links_and_a_job_are_measured_between_nodes(ledger: Ledger) -> None:
+def test_links_and_a_job_are_measured_between_nodes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # Ray asks for a token here, and reads this as it is imported
     place = Place(0.2)
     case = Case("sync", "auto", place)
     assert alone(measure_place, place, [case], ledger, Times(run_s=1.0, links_s=2.0), timeout_s=280) == 0

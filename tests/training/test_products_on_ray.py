@@ -13,7 +13,7 @@ from trainers import ClusterInfo
 from trainers.models.products.choice import UNMEASURED
 from trainers.training.checkpoint import Checkpoint, read_checkpoint
 
-LARGE: dict[str, Any] = {"model": {"name": "mlp", "kwargs": {"hidden": 1024}}, "epochs": 3}
+LARGE: dict[str, Any] = {"model": {"name": "mlp", "kwargs": {"hidden": 1024}}, "epochs": 20}
 
 
 def kept(run: Watched) -> Checkpoint:

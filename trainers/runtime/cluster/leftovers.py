@@ -18,6 +18,8 @@ from trainers.data.loading.files import remove_forsaken_files
 PREFIX = "millrace-"
 OWNER = ".owner"
 """Locked by the process that a folder belongs to."""
+UNLOCKED = ".owner.new"
+"""What that file is called until it is locked."""
 LONGEST_TEMP = 40  # bytes; Ray adds 62 of its own, and a unix socket's path holds 107
 
 _held: dict[Path, int] = {}
@@ -33,8 +35,9 @@ def own_temporary_folder() -> Path:
     """The same for a Ray that ends with this process. Removes what others have left that did not get to it."""
     remove_leftovers()
     path = temporary_folder()
-    _held[path] = os.open(path / OWNER, os.O_WRONLY | os.O_CREAT, 0o600)
+    _held[path] = os.open(path / UNLOCKED, os.O_WRONLY | os.O_CREAT, 0o600)
     fcntl.flock(_held[path], fcntl.LOCK_EX)
+    (path / UNLOCKED).rename(path / OWNER)  # unlocked, it would be taken for left behind
     return path
 
 
