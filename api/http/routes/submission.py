@@ -30,7 +30,8 @@ class Asked(NamedTuple):
 
 def asked(request: Request) -> Asked:
     """Raises RequestValidationError, as FastAPI would."""
-    dry_run, key = request.query_params.get("dry_run"), request.headers.get("idempotency-key")
+    has_query, key = bool(request.scope["query_string"]), request.headers.get("idempotency-key")
+    dry_run = request.query_params.get("dry_run") if has_query else None
     return Asked(
         False if dry_run is None else _read(DRY_RUN, dry_run, "query", "dry_run"),
         None if key is None else _read(KEY, key, "header", "Idempotency-Key"),

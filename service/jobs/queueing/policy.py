@@ -103,6 +103,9 @@ def decide(
 
 
 def _by_project(line: Sequence[Claim]) -> dict[str, deque[Claim]]:
+    projects = {claim.project for claim in line}
+    if len(projects) == 1:  # divided one by one, a line of thousands took longer than all that is decided
+        return {projects.pop(): deque(line)}
     queues = defaultdict[str, deque[Claim]](deque)
     for claim in line:
         queues[claim.project].append(claim)
