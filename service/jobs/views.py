@@ -11,7 +11,8 @@ from service.short_spec import short_spec
 from service.spec import JobSpec
 from trainers import Metrics, Result, State, Usage, metrics_of, set_of
 
-AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING, State.PAUSING, State.CANCELLING)
+GOING_ON = (State.STARTING, State.RUNNING, State.RECOVERING)
+AT_WORK = (*GOING_ON, State.PAUSING, State.CANCELLING)
 
 
 class JobView(JobSummary):
@@ -113,7 +114,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         **why,
         "algorithm": job.spec["algorithm"]["name"],
         "progress": progress.fraction(epochs),
-        "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
+        "eta_s": progress.eta_s(epochs) if job.state in GOING_ON else None,
         "headline": headline and headline[0],
         "headline_value": headline and headline[1],
         "measured": measured(progress.evaluation or {}),

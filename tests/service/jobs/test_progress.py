@@ -12,6 +12,7 @@ from api.cli.display import evaluation_line
 from service.database.job_store import Job
 from service.jobs.progress import Progress, log_line
 from service.jobs.reader import current
+from service.jobs.views import view
 from service.spec import parse_spec
 from service.tracking.scalars import Scalars
 from tests.service.fakes import FakeRun, whole_run
@@ -48,6 +49,21 @@ def test_share_and_eta_follow_the_mean_pace(run: FakeRun) -> None:
     run.state(State.FAILED)
     progress = folded(run)
     assert (progress.eta_s(4), progress.fraction(4)) == (None, 1.5 / 4)
+
+
+@pytest.mark.parametrize(
+    ("state", "has_eta"), [(State.RUNNING, True), (State.PAUSING, False), (State.CANCELLING, False)]
+)
+def test_a_job_that_stops_has_workers_but_no_time_left(run: FakeRun, state: State, has_eta: bool) -> None:
+    run.emit("actors", workers=[{"name": "job/worker/0"}], shards=[])
+    run.state(State.RUNNING)
+    run.step(0.5)
+    run.step(1.5)
+    told = {"message": "", "reason": "", "notes": "", "forked_from": None, "run_dir": run.run_dir}
+    told |= {"user": "", "project": "", "labels": {}, "priority": 0, "archived": False, "created": 0.0}
+    job = Job.model_construct(id="job", name="job", spec=SPEC.model_dump(), state=state, finished=None, **told)
+    shown = view(job, folded(run), None, SPEC)
+    assert (shown.eta_s is not None, shown.workers) == (has_eta, 1)
 
 
 def test_a_metric_that_has_no_value_is_told_as_none(run: FakeRun) -> None:
