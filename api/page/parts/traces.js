@@ -17,7 +17,7 @@ export function tracesPanel(id) {
   const path = `v1/jobs/${encodeURIComponent(id)}/traces`;
   const body = el("tbody"),
     drawn = el("div"),
-    none = el("p", { class: "note" }, "None yet. A trace shows what a worker does in a step; the button Trace makes one."),
+    none = el("p", { class: "note" }, "None yet. A trace shows what a worker does in a step. The button Trace takes one while the job runs."),
     now = el("p", { class: "number", hidden: true });
   const list = table("Traces", COLUMNS, body);
   list.hidden = true;
