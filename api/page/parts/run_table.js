@@ -74,7 +74,7 @@ export class RunTable {
     const line = el(
       "tr",
       { onpointerenter: bring, onpointerleave: back, onfocusin: bring, onfocusout: back },
-      el("td", { class: "pick" }, box),
+      el("td", { class: "pick" }, el("label", {}, box)),
       el("td", { class: "named" }, swatch, link(`#/jobs/${run.id}`, run.name), el("span", { class: "id" }, run.id)),
     );
     return { line, swatch, cells: [] };

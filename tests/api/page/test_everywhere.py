@@ -45,6 +45,10 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: En
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, view
+    for view in ("jobs", "compare"):  # what a finger is to hit
+        page.goto(f"{service.url}/#/{view}")
+        target = page.locator(".pick label").first.bounding_box()
+        assert target and min(target["width"], target["height"]) >= 44, view
     page.goto(f"{service.url}/#/jobs/{job}")
     small = (
         "(nodes) => nodes.filter((node) => node.offsetParent && node.offsetHeight < 24).map((node) => node.textContent)"
