@@ -53,7 +53,7 @@ function withLabels({ spec, labels }) {
 
 function factsOf({ result, headline, headline_value: value }) {
   return [
-    ...(headline ? [{ title: metricTitle(headline), value, show: metricFormat(headline, 2) }] : []),
+    ...(headline ? [{ title: `Evaluated ${headline.replaceAll("_", " ")}`, value, show: metricFormat(headline, 2) }] : []),
     { title: "Epochs", value: result.epochs, show: figure },
     { title: "Examples", value: result.examples, show: count },
     { title: "Took", value: result.wall_s, show: duration },
