@@ -38,7 +38,7 @@ export function compareView(main, { query }, signal) {
     if (!comparison) {
       const runs = await told(await chosen(query, signal), signal);
       comparison = new Comparison(runs, looks, query, signal);
-      place.replaceChildren(...(runs.length ? comparison.elements : [nothing()]));
+      place.replaceChildren(...(runs.length ? [unasked(query, runs), ...comparison.elements] : [nothing()]).filter(Boolean));
     }
     await comparison.refresh();
   });
@@ -47,6 +47,13 @@ export function compareView(main, { query }, signal) {
 }
 
 const nothing = () => el("p", { class: "note" }, "Tick jobs in the ", el("a", { href: "#/jobs" }, "list"), ", and press Compare there.");
+
+/** Which runs these are where the address names none. */
+function unasked(query, runs) {
+  if (query.get("jobs") || query.get("sweep")) return null;
+  const last = runs.length === 1 ? "This is the last job. " : `These are the last ${runs.length} jobs. `;
+  return el("p", { class: "note" }, last, "Tick others in the ", el("a", { href: "#/jobs" }, "list"), ", and press Compare there.");
+}
 
 function looksOf(query) {
   const asked = query.get("figure") ?? "",
