@@ -222,7 +222,7 @@ function untilTarget({ target, recommended }) {
 }
 
 function options({ options: found }) {
-  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "slower than the fastest by"];
+  const names = ["algorithm", "minibatch", "shards", "workers", "examples a second", "below the fastest at this minibatch"];
   const frame = table("What else it could be", names);
   frame.querySelector("tbody").append(
     ...found.map((one) =>
