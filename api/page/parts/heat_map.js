@@ -3,6 +3,8 @@
 import { el } from "../lib/dom.js";
 import { compared, count, figure } from "../lib/format.js";
 
+const SIGNS = { within: " ✓", beyond: " ✗" };
+
 /** How a cell's rate followed the batch, in words. */
 export function method({ rule, warmup, multiple }) {
   const gently = warmup === "none" ? "" : `, ${warmup} warm-up`;
@@ -35,7 +37,8 @@ export function heatMap(cells, question) {
     ),
   );
   const base = `Base batch ${count(question.base_batch)} at rate ${figure(question.base_lr)}`;
-  const note = `${base}; ✓ is within ${tells.gap(question.tolerance)} of its ${tells.name}, ✗ beyond, with 95 % confidence.`;
+  const signs = `; ✓ is within ${tells.gap(question.tolerance)} of its ${tells.name}, ✗ beyond, with 95 % confidence`;
+  const note = `${base}${cells.some(({ mean, verdict }) => mean !== null && SIGNS[verdict]) ? signs : ""}.`;
   return el(
     "div",
     { class: "frame", tabindex: 0, role: "region", "aria-label": "Heat map" },
@@ -45,7 +48,7 @@ export function heatMap(cells, question) {
 }
 
 function filled(cell, share, tells) {
-  const sign = { within: " ✓", beyond: " ✗" }[cell.verdict] ?? "";
+  const sign = SIGNS[cell.verdict] ?? "";
   const lost = [
     ["diverged", cell.diverged],
     ["stopped", cell.stopped],
