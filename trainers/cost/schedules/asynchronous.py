@@ -92,7 +92,7 @@ def mixed_step(spec: TrainSpec, config: MixedConfig, work: Workload, pace: Pace,
     copies = COPIED / rhythm.num_fetch + pushed + copies_of_sum(group) + IN_PLACE / members
     think = (visits.alone_s + copies * pace.copy_s) * fleet.crowding
     served = visits.exchange(fleet.workers // members, think + pace.data_s + inner, nothing)
-    return _step(spec, fleet, pace, think, served, (Exchange("means of a group", inner, nothing, sent),))
+    return _step(spec, fleet, pace, think, served, (Exchange("averages within the group", inner, nothing, sent),))
 
 
 def members_of(config: MixedConfig, fleet: Fleet) -> Ints:
