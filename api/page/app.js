@@ -66,7 +66,7 @@ function show(moved) {
     else one.removeAttribute("aria-current");
   }
   if (!found) {
-    main.append(heading("Not found"), el("p", {}, `There is nothing at ${path}. `, el("a", { href: "#/jobs" }, "All jobs")));
+    main.append(heading("Not found"), el("p", {}, "There is nothing at ", el("code", {}, path), ". ", el("a", { href: "#/jobs" }, "All jobs")));
     document.title = "Not found · Millrace";
     return;
   }

@@ -32,7 +32,7 @@ function register(id) {
       ["raw", "the one without ema"],
     ].map(([value, label]) => el("option", { value }, label)),
   );
-  const notes = el("textarea", { rows: 3, maxlength: 10000, "aria-label": "Notes", placeholder: "what is to be said of it" });
+  const notes = el("textarea", { rows: 3, maxlength: 10000, "aria-label": "Notes" });
   const action = async () => {
     const made = await post("v1/registry", { name: name.value.trim(), job: id, which: which.value, notes: notes.value });
     announce(`Registered as ${made.id}`);

@@ -133,6 +133,6 @@ async function fork(path, job) {
     return true;
   };
   const text =
-    "A new job from a checkpoint of this one. What changes in its spec, as YAML; nothing: it goes on as it was.";
+    "A new job from a checkpoint of this one. What changes in its spec, as YAML. Leave it empty to go on as it was.";
   await dialog(`Fork ${job.name}`, [el("p", {}, text), el("label", {}, "Checkpoint ", choice), el("label", {}, "Changes ", changes)], [{ label: "Fork", action }]);
 }

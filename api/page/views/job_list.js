@@ -42,7 +42,7 @@ class JobList {
     this.menu = el("details", { class: "menu" }, el("summary", { class: "button" }, "Columns"), this.choices);
     this.table = new JobTable({
       onSort: (sort) => this.#look({ sort }),
-      pick: (row) => (row.sweep ? this.sweeps.opener(row, () => this.refresh()) : this.#box(row)),
+      pick: (row) => (row.sweep ? this.sweeps.opener(row, () => this.refresh()) : el("label", {}, this.#box(row))),
       name: nameCell,
     });
     this.table.arrange(this.columns, this.sort);
@@ -73,7 +73,7 @@ class JobList {
     this.table.show(rows);
     this.#offer(rows);
     this.none.hidden = rows.length > 0 && !(this.sort && page.next_page_token);
-    const nothing = looksForSome(query) ? "No job is like that." : "No jobs yet. New job, or the key n, leads to where one is written.";
+    const nothing = looksForSome(query) ? "No jobs match these filters." : "No jobs yet. Press New job, or the key n, to write one.";
     setText(this.none, rows.length ? `Only the ${rows.length} rows of this page are sorted.` : nothing);
     turnPage(this.older, "#/jobs", query, page.next_page_token);
     this.#tell(page.jobs);

@@ -27,7 +27,7 @@ export function modelsView(main, { query }, signal) {
     if (query.get("page_token")) asked.set("page_token", query.get("page_token"));
     const { versions, next_page_token: next } = await api(`v1/registry?${asked}`, { signal });
     none.hidden = versions.length > 0;
-    setText(none, "No model is registered. The page of a job that has ended registers its model.");
+    setText(none, "No model is registered. Open a job that has ended to register its model.");
     turnPage(older, "#/models", query, next);
     keyed(
       body,

@@ -24,7 +24,7 @@ export function sweepsView(main, { query }, signal) {
   every(REFRESH_MS, signal, async () => {
     const { sweeps, next_page_token: next } = await api(`v1/sweeps?${wanted(query)}`, { signal });
     none.hidden = sweeps.length > 0;
-    setText(none, query.size ? "No sweep is like that." : "No sweeps yet. A spec with axes makes one: New sweep leads to where it is written.");
+    setText(none, query.size ? "No sweeps match these filters." : "No sweeps yet. Press New sweep to write one: it is a spec with axes.");
     turnPage(older, "#/sweeps", query, next);
     keyed(body, sweeps, (sweep) => sweep.id, row, update);
   });
@@ -60,5 +60,6 @@ function update(line, sweep) {
 /** How many trials there are, with what they are called, and how many are how. */
 export function countsOf({ trials }, called = "") {
   const some = Object.entries(trials).filter(([state, number]) => state !== "total" && number > 0);
+  if (some.length === 1) return `${some[0][1]} of ${trials.total}${called} ${some[0][0]}`;
   return `${trials.total}${called}: ${some.map(([state, number]) => `${number} ${state}`).join(", ") || "none yet"}`;
 }

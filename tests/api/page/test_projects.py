@@ -60,7 +60,7 @@ def test_projects_are_filtered_chosen_and_shown(service: Service, visit: Callabl
 
     page = one.go("sweeps?project=vision")
     expect(page.get_by_label("Project", exact=True)).to_have_value("vision")
-    expect(page.get_by_text("No sweep is like that.")).to_be_visible()
+    expect(page.get_by_text("No sweeps match these filters.")).to_be_visible()
     assert any("v1/sweeps?" in url and "project=vision" in url for url in one.asked)
 
     page = one.go("new")

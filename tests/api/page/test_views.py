@@ -36,7 +36,7 @@ def test_the_list_of_jobs_is_live(service: Service, visit: Enter) -> None:
     run.succeed()
     expect(row.locator(".badge")).to_have_text("SUCCEEDED")
     page.get_by_label("State", exact=True).select_option("FAILED")
-    expect(page.get_by_text("No job is like that")).to_be_visible()
+    expect(page.get_by_text("No jobs match these filters")).to_be_visible()
     page.get_by_label("State", exact=True).select_option("")
     expect(row).to_be_visible()
     page.get_by_label("Label", exact=True).fill("team=blue")
@@ -217,6 +217,10 @@ def test_several_jobs_are_compared(service: Service, visit: Enter) -> None:
     expect(runs).to_have_count(2)
     page.goto(f"{service.url}/#/compare?jobs={','.join(ids)}")
     expect(runs).to_have_count(3)
+    expect(page.get_by_text("These are the last")).to_have_count(0)
+    page.goto(f"{service.url}/#/compare")
+    expect(page.get_by_text("These are the last 3 jobs.")).to_be_visible()
+    expect(runs).to_have_count(3)
 
 
 def test_a_comparison_tells_values_specs_and_groups(service: Service, visit: Enter) -> None:
@@ -224,7 +228,7 @@ def test_a_comparison_tells_values_specs_and_groups(service: Service, visit: Ent
     table = page.get_by_role("region", name="Runs")
     rows = table.locator("tbody tr")
     heads = table.get_by_role("columnheader")
-    facts = ["State", "Accuracy", "Epochs", "Examples", "Took"]
+    facts = ["State", "Evaluated accuracy", "Epochs", "Examples", "Took"]
     expect(heads).to_have_text(["Shown", "Run", "Training loss last", *facts, "optimizer.lr", "label of"])
     expect(rows.nth(2).locator("td").nth(8)).to_have_text("0.05")
     canvas = page.locator("canvas")
