@@ -48,7 +48,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(service: Service, visit: En
     for view in ("jobs", "compare"):  # what a finger is to hit
         page.goto(f"{service.url}/#/{view}")
         target = page.locator(".pick label").first.bounding_box()
-        assert target and min(target["width"], target["height"]) >= 44, view
+        assert target is not None
+        assert min(target["width"], target["height"]) >= 44, view
     page.goto(f"{service.url}/#/jobs/{job}")
     small = (
         "(nodes) => nodes.filter((node) => node.offsetParent && node.offsetHeight < 24).map((node) => node.textContent)"
