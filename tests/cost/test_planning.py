@@ -66,6 +66,16 @@ def test_the_fewest_workers_near_the_fastest_are_recommended() -> None:
     assert plan.recommended <= max(plan.corner + 2, best.workers)
 
 
+def test_a_recommendation_that_is_slower_than_one_worker_says_so() -> None:
+    spec = spec_of(workers=4)
+    profile = profile_of(spec, link_bytes_per_s=1e5)
+    assert "exchanges nothing" not in plan_spec(spec, PlanRequest(profile=profile)).reason  # which recommends one
+    plan = plan_spec(spec, PlanRequest(profile=profile, workers=(2, 4)))
+    slower = 1 / plan.of(plan.recommended).speed_up
+    assert slower > 2
+    assert plan.reason.endswith(f"; one worker that exchanges nothing is {slower:.3g} times as fast")
+
+
 def test_this_machine_from_a_profile() -> None:
     spec = spec_of(workers={"count": 2, "virtual": 4})
     plan = plan_spec(spec, PlanRequest(profile=profile_of(spec)))

@@ -246,6 +246,8 @@ def recommended(candidates: tuple[Candidate, ...]) -> tuple[int, str, float]:
         words += f", within 5 % of the {rate_words(best.examples_per_s)} of {best.workers}"
     if least.bottleneck:
         words += f"; held back by {least.bottleneck}"
+    if least.workers > 1 and least.speed_up < 1:
+        words += f"; one worker that exchanges nothing is {1 / least.speed_up:.3g} times as fast"
     return least.workers, words, 1 - least.examples_per_s / best.examples_per_s
 
 

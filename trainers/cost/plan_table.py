@@ -78,7 +78,10 @@ class PlanTable:
         plan = self.plan
         yield f"Recommended: {plan.recommended} worker{'s' if plan.recommended > 1 else ''}: {plan.reason}."
         if plan.corner is not None:
-            yield f"The shards are busy all the time from (T + tau)/tau = {plan.corner:,.4g} workers on."
+            yield (
+                f"The shards are busy all the time from (T + tau)/tau = {plan.corner:,.4g} workers on: T is a worker's "
+                "own time for a step, tau that of the shards for its push."
+            )
         best = plan.of(plan.recommended)
         if best.bottleneck and best.next_bottleneck:
             faster = f"{best.without_bottleneck / best.examples_per_s - 1:.0%}"

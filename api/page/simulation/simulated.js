@@ -26,7 +26,7 @@ export function simulatedParts({ candidates, recommended }) {
 
 function about({ examples_per_s, low, high, steps, timeline }) {
   const rate = `${count(examples_per_s)} examples a second over ${count(steps)} steps of each worker`;
-  const blocks = `the 5th and the 95th percentile of twentieths of the run are ${count(low)} and ${count(high)}`;
+  const blocks = `of 20 equal parts of the run, nine in ten have ${count(low)} to ${count(high)}`;
   const step = timeline.steps === 1 ? "one step" : `${timeline.steps} steps`;
   const missing = timeline.left_out ? ` ${count(timeline.left_out)} more workers are not drawn.` : "";
   return `Simulated: ${rate}; ${blocks}. Below is ${step}.${missing}`;
@@ -35,9 +35,9 @@ function about({ examples_per_s, low, high, steps, timeline }) {
 function costs({ of, mean_s, share, without_one_s, quantiles_s }) {
   const ms = (seconds) => `${figure(1000 * seconds)} ms`;
   return [
-    ["Who meet", `${of} workers`],
+    ["Meeting each other", `${of} workers`],
     ["The slowest costs", `${ms(mean_s)}, ${percent(share, 1)} of the time between two meetings`],
-    ["Nine meetings of ten", `${ms(quantiles_s[1])} to ${ms(quantiles_s[19])}`],
+    ["In nine of ten meetings", `${ms(quantiles_s[1])} to ${ms(quantiles_s[19])}`],
     ["Without the slowest", ms(without_one_s)],
   ];
 }

@@ -183,8 +183,8 @@ function draw(chart, { candidates, corner }) {
 
 function limit({ corner }) {
   if (corner === null) return null;
-  const text = `The shards are busy all the time from (T + tau)/tau = ${figure(corner)} workers on, the dashed line.`;
-  return el("p", { class: "note" }, text);
+  const from = `The shards are busy all the time from (T + tau)/tau = ${figure(corner)} workers on, the dashed line: `;
+  return el("p", { class: "note" }, from, "T is a worker's own time for a step, tau that of the shards for its push.");
 }
 
 const megabytes = (bytes) => (bytes === null ? "unknown" : `${figure(bytes / 1e6)} MB at least`);
