@@ -5,14 +5,14 @@ from typing import Any
 
 from service.database.job_store import Job
 from service.job_summary import JobSummary
+from service.jobs.lifecycle import AT_WORK
 from service.jobs.progress import Progress
 from service.jobs.queueing.queue_outlook import Outlook
 from service.short_spec import short_spec
 from service.spec import JobSpec
 from trainers import Metrics, Result, State, Usage, metrics_of, set_of
 
-GOING_ON = (State.STARTING, State.RUNNING, State.RECOVERING)
-AT_WORK = (*GOING_ON, State.PAUSING, State.CANCELLING)
+HAVE_WORKERS = (*AT_WORK, State.PAUSING, State.CANCELLING)
 
 
 class JobView(JobSummary):
@@ -73,7 +73,7 @@ def view(job: Job, progress: Progress, outlook: Outlook | None, spec: JobSpec | 
         metrics=progress.metrics,
         evaluation=progress.evaluation,
         usage=progress.usage,
-        workers=result.workers if job.state in AT_WORK else 0,
+        workers=result.workers if job.state in HAVE_WORKERS else 0,
         run_dir=str(job.run_dir),
         result=result.model_copy(update={"state": job.state, "message": job.message}),
     )
@@ -114,7 +114,7 @@ def _summary(job: Job, progress: Progress, outlook: Outlook | None) -> dict[str,
         **why,
         "algorithm": job.spec["algorithm"]["name"],
         "progress": progress.fraction(epochs),
-        "eta_s": progress.eta_s(epochs) if job.state in GOING_ON else None,
+        "eta_s": progress.eta_s(epochs) if job.state in AT_WORK else None,
         "headline": headline and headline[0],
         "headline_value": headline and headline[1],
         "measured": measured(progress.evaluation or {}),
