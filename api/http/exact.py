@@ -17,7 +17,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class Exact(APIRoute):
-    """A route that refuses parameters that it has not, and keys that stand in its body twice."""
+    """A route that refuses parameters that it has not, and what stands twice in its address or its body."""
 
     def get_route_handler(self) -> Handler:
         """FastAPI's own, behind that."""
