@@ -3,10 +3,13 @@
 import os
 import re
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 _HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s*(.*)$")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+LOWEST = 19
+"""Of priorities, as `nice` counts them."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -25,6 +28,19 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def stand_back(pid: int) -> None:
+    """Have a process, with all its threads, run only where others leave it a core: the lowest priority.
+
+    Linux weighs sessions against each other where it groups processes by them, and threads otherwise.
+    """
+    with suppress(OSError):  # it is gone, or the system groups none
+        Path(f"/proc/{pid}/autogroup").write_text(str(LOWEST))
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), LOWEST)
 
 
 def title(pid: int) -> str:

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=COUNTS, help="how many sleep (default 8 32 128 256)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of one measurement (default 30)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of one measurement (default 60)")
     parser.add_argument("--think", type=float, default=3.2, help="T, seconds of a worker's minibatch (default 3.2)")
     parser.add_argument("--serve", type=float, default=0.05, help="tau, seconds of a push at a shard (default 0.05)")
     parser.add_argument("--report", action="store_true", help="write the dated report into benchmarks/results")

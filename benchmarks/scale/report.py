@@ -75,7 +75,9 @@ def markdown(report: Report) -> str:
         "why these": f"{1 / sleepers.serve_s:g} steps a second at most, so that two cores carry 256 workers: what "
         "limits is the shard's sleep, not the processor",
         "run": "`downpour`, 1/1, any staleness; coordinator, shard, workers, leases, journal and log as in any run",
-        "rate": f"slope of the examples in the log over {report.seconds:g} s, after 1.5 steps of all workers",
+        "cores": "the workers, which stand for as many machines, get what coordinator, shard and Ray leave: the lowest "
+        "priority, once all of them train",
+        "rate": f"slope of the updates in the log over {report.seconds:g} s, after 1.5 steps of all workers",
         "ms a step": "CPU milliseconds of the role's processes, divided by the steps of all workers; what goes on by "
         "the clock, as heartbeats do, is in them",
     }

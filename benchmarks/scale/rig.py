@@ -69,7 +69,7 @@ class _Seen:
     workers: int
     pids: dict[str, list[int]] = field(default_factory=dict)
     samples: list[tuple[float, int, int, dict[str, float]]] = field(default_factory=list)
-    """Time, examples, number of the event, CPU seconds by role, where they were read."""
+    """Time, updates, number of the event, CPU seconds by role, where they were read."""
     sampled_at: float = 0.0
 
     def take(self, event: Event) -> None:
@@ -83,7 +83,7 @@ class _Seen:
             sampled = self.pids if event.time >= self.sampled_at + SAMPLE_S else {}
             self.sampled_at = event.time if sampled else self.sampled_at
             cpu = {role: sum(map(proc.cpu_seconds, pids)) for role, pids in sampled.items()}
-            self.samples.append((event.time, int(event.data["examples"]), event.seq, cpu))
+            self.samples.append((event.time, int(event.data["step"]), event.seq, cpu))
 
 
 def measure(workers: int, sleepers: Sleepers, seconds: float, disturb: bool = False) -> Figures:
@@ -124,10 +124,17 @@ def _drive(workers: int, sleepers: Sleepers, seconds: float, disturb: bool) -> F
         run = trainers.start_run("scale", sleepers.spec(workers), Path(folder))
         events = follow(Path(folder), WITHIN_S)
         first = _until(events, seen, lambda event: event.data.get("state") == "RUNNING")
+        _stand_back(seen.pids["worker"])
         measured_from = first.time + WARM_CYCLES * cycle_s(workers, sleepers)
         _until(events, seen, lambda event: event.type == "step" and event.time >= measured_from + seconds)
         figures = _figures(seen, sleepers, measured_from, first.time - begun)
         return figures if not disturb else _disturbed(figures, seen, events, run.scale)
+
+
+def _stand_back(workers: Sequence[int]) -> None:
+    """The workers, which stand for as many machines, get the cores while coordinator, shard and Ray need none."""
+    for pid in workers:
+        proc.stand_back(pid)
 
 
 def _until(events: Iterator[Event], seen: _Seen, holds: Callable[[Event], bool]) -> Event:
