@@ -143,9 +143,10 @@ export function aligned(lines, buckets = 500) {
   const ends = lines.filter(([xs]) => xs.length).flatMap(([xs]) => [xs[0], xs[xs.length - 1]]);
   if (!ends.length) return [[], ...lines.map(() => [])];
   const low = Math.min(...ends),
-    width = (Math.max(...ends) - low) / buckets || 1;
-  const x = Array.from({ length: 2 * buckets }, (_, i) => low + ((i + 0.5) * width) / 2);
-  return [x, ...lines.map((line) => bucketed(line, low, width, buckets))];
+    span = Math.max(...ends) - low || buckets;
+  // Both ends of the axis are points of it: uPlot shows no tick beyond the last one.
+  const x = Array.from({ length: 2 * buckets }, (_, i) => low + (i / (2 * buckets - 1)) * span);
+  return [x, ...lines.map((line) => bucketed(line, low, span / buckets, buckets))];
 }
 
 function bucketed([xs, ys], low, width, buckets) {

@@ -60,6 +60,9 @@ export function facts(pairs) {
   );
 }
 
+/** A path, which breaks behind its slashes. */
+export const folder = (path) => el("code", {}, path.split(/(?<=\/)/).flatMap((part) => [part, el("wbr")]));
+
 /** Call `fn` now and again after each `ms`, until the signal comes; not while nobody looks. What there is not: `isGone`. */
 export async function every(ms, signal, fn, isGone = null) {
   while (!signal.aborted) {

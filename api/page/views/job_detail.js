@@ -9,7 +9,7 @@ import { checkpointsPanel } from "../parts/checkpoints.js";
 import { logPanel } from "../parts/log.js";
 import { predictedPanel } from "../parts/predicted.js";
 import { tracesPanel } from "../parts/traces.js";
-import { absent, badge, facts, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
+import { absent, badge, facts, folder, heading, progressBar, section, setBadge, setProgress, trouble } from "../parts/widgets.js";
 import { secondsText } from "../lib/latency.js";
 import { AXES, Curves } from "../lib/metric_series.js";
 import { ENDED } from "../lib/states.js";
@@ -220,7 +220,7 @@ class JobPage {
         ...(job.forked_from ? [["Forked from", link(`#/jobs/${job.forked_from.split("/")[0]}`, job.forked_from)]] : []),
         ...(labels.length ? [["Labels", labels]] : []),
         ...(job.notes ? [["Notes", job.notes]] : []),
-        ["Folder", el("code", {}, job.run_dir)],
+        ["Folder", folder(job.run_dir)],
       ]),
     );
   }

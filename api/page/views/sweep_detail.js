@@ -66,7 +66,7 @@ class SweepPage {
     this.needs = el("p", { class: "note needs" });
     this.report = el("div");
     this.rows = el("tbody");
-    this.trials = el("div");
+    this.trials = el("div", { class: "trials" });
     this.charts = [];
     this.buttons = {
       Pause: actionButton("Pause", "", () => this.#tell("pause")),

@@ -72,6 +72,7 @@ def test_a_spike_among_ten_thousand_points_stays(one: Visit) -> None:
     x, first, second, third = one.module("lib/metric_series.js", "m.aligned(a[0], 300)", lines)
     assert len(x) == len(first) == 600
     assert x == sorted(x)
+    assert (x[0], x[-1]) == (0, 9_999)
     assert (max(first), min(first)) == (9.0, -4.0)
     assert abs(x[first.index(9.0)] - 7_531) < 10_000 / 300
     assert abs(x[first.index(-4.0)] - 2_222) < 10_000 / 300
