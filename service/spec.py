@@ -139,7 +139,7 @@ def checked(data: dict[str, Any], kind: type[Model]) -> Model:
 def _bent(data: Any, model: BaseModel) -> list[FieldError]:
     """The values that were read as another kind than they were written."""
     return [
-        FieldError(pointer=pointer, message=f"this is {_kind(found)} where {_kind(value)} belongs")
+        FieldError(pointer=pointer, message=f"must be {_kind(value)}, not {_kind(found)}")
         for pointer, found, value in _scalars(data, model, "")
         if type(found) is not type(value) and _kind(found) != _kind(value)
     ]
@@ -240,7 +240,7 @@ def is_text(value: str) -> bool:
     return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-KINDS = {list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}
+KINDS = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
 
 def _kind(data: Any) -> str:

@@ -11,32 +11,32 @@ MOST = 12
 MEANT = {"gpu": "cuda"}
 """What others say for a name of ours."""
 QUOTED = re.compile(r"'([^']*)'")
-NUMBER, WHOLE = "it has to be a number", "it has to be a whole number"
-LIST = "this is a list: give what is in it in brackets, [...]"
+NUMBER, WHOLE = "must be a number", "must be a whole number"
+LIST = "this is a list: write it in brackets, [...]"
 WORDS = {
-    "bool_parsing": "it has to be true or false",
-    "bool_type": "it has to be true or false",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
     "dict_type": "this is a section, with fields of its own",
     "extra_forbidden": "there is no such field",
-    "finite_number": "it has to be a finite number",
+    "finite_number": "must be a finite number",
     "float_parsing": NUMBER,
     "float_type": NUMBER,
-    "greater_than": "it has to be greater than {gt}",
-    "greater_than_equal": "it has to be greater than or equal to {ge}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
     "int_from_float": WHOLE,
     "int_parsing": WHOLE,
     "int_type": WHOLE,
-    "less_than": "it has to be less than {lt}",
-    "less_than_equal": "it has to be less than or equal to {le}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
     "list_type": LIST,
-    "missing": "this field is needed, and has no default",
-    "multiple_of": "it has to be a multiple of {multiple_of}",
-    "string_pattern_mismatch": "it has to match the pattern {pattern}",
-    "string_too_long": "this is too long: the largest number of characters is {max_length}",
-    "string_too_short": "this is too short: the least number of characters is {min_length}",
-    "string_type": "it has to be a text",
-    "too_long": "this is too long: the largest number of entries is {max_length}",
-    "too_short": "this is too short: the least number of entries is {min_length}",
+    "missing": "is required, and has no default",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "string_too_long": "the number of characters must be at most {max_length}",
+    "string_too_short": "the number of characters must be at least {min_length}",
+    "string_type": "must be a string",
+    "too_long": "the number of entries must be at most {max_length}",
+    "too_short": "the number of entries must be at least {min_length}",
     "tuple_type": LIST,
 }
 """What belongs into a field, by the type of pydantic's error."""
@@ -44,7 +44,7 @@ KINDS = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
-    "string": "a text",
+    "string": "a string",
     "list": "a list",
     "tuple": "a list",
 }
@@ -74,7 +74,7 @@ def sentence(item: Any) -> str:
         return unknown(item["input"][:100], QUOTED.findall(context["expected"]))
     if (words := WORDS.get(item["type"])) is not None:
         bounds = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in context.items()}
-        return words.format(**bounds) + (_written(item.get("input")) if words.startswith("it has to") else "")
+        return words.format(**bounds) + (_written(item.get("input")) if words.startswith(("must be", "must match")) else "")
     return str(item["msg"]).removeprefix("Value error, ")
 
 
@@ -88,11 +88,11 @@ def neither(items: Sequence[Any]) -> str:
         kinds = [kind for kind in kinds if kind != "a whole number"]
     *first, last = dict.fromkeys(kinds)
     kind = f"{', '.join(first)} or {last}" if first else last
-    return f"it has to be {kind}{_written(items[0].get('input'))}"
+    return f"must be {kind}{_written(items[0].get('input'))}"
 
 
 def _written(value: Any) -> str:
     """What stands in a field instead, if it is short."""
     if isinstance(value, str | int | float) and len(text := json.dumps(value)) <= WRITTEN:
-        return f", and is {text}"
+        return f", but is {text}"
     return ""

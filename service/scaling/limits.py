@@ -30,7 +30,7 @@ class Reach(ReportModel):
     """The largest batch shown to be within the tolerance, with none below it shown to be beyond; at least the base,
     which is as good as itself."""
     estimated: int
-    """The best guess, without confidence: the largest batch at which the excess, fitted so that it never falls, is
+    """The most likely limit, without confidence: the largest batch at which the excess, fitted so that it never falls, is
     within the tolerance."""
     breaks_at: int | None
     """The smallest batch shown to be beyond the tolerance, with none above it shown to be within; null: there is

@@ -83,7 +83,7 @@ def _reach(reach: Reach, question: Question) -> str:
         held = f"is shown to be as good up to batch {reach.shown}, {reach.shown / base:g} times the base"
     else:
         held = "is not shown to be as good at any larger batch"
-    likely = f"; the best guess is up to {_batch(reach.estimated, base)}" if reach.estimated != reach.shown else ""
+    likely = f"; the most likely limit is {_batch(reach.estimated, base)}" if reach.estimated != reach.shown else ""
     if reach.breaks_at is not None:
         broke = f"it is shown to break by batch {reach.breaks_at}"
     else:
@@ -116,9 +116,9 @@ def _use(best: Reach, question: Question) -> str:
         rate = question.predicted_lr(best.rule, best.shown) * best.multiple
         claim = f"Batch {best.shown} with the learning rate {rate:.4g} (rule {best.method}) is shown to hold"
         return f"{claim}, but not at a safe distance from where it may break; batch {base} is safe."
-    until = ", until more seeds show what the best guess says" if best.estimated > base else ""
+    until = ", until more seeds confirm the most likely limit" if best.estimated > base else ""
     return f"Stay at batch {base} with the learning rate {question.base_lr:g}{until}."
 
 
 def _batch(batch: int, base: int) -> str:
-    return f"batch {batch}" if batch > base else "the base only"
+    return f"batch {batch}" if batch > base else "the base"

@@ -203,9 +203,9 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "/device": "there is no 'cpuu'; did you mean cpu?",
         "/workers/cuont": "there is no such field; did you mean count?",
         "/clip": "this is a section, with fields of its own: norm, value",
-        "/epochs": 'it has to be a whole number, and is "many"',
-        "/batch": "this is a text where a number belongs",
-        "/seed": "this is a truth value where a number belongs",
+        "/epochs": 'must be a whole number, but is "many"',
+        "/batch": "must be a number, not a string",
+        "/seed": "must be a number, not a boolean",
     }
 
 

@@ -10,32 +10,31 @@ from trainers.spec.spec_errors import in_words
 from trainers.spelling import WORDS, sentence
 
 Strict = create_model("Strict", __config__=ConfigDict(extra="forbid"), needed=int)
-LONG, SHORT = "this is too long: the largest number of", "this is too short: the least number of"
 CASES: list[tuple[Any, Any, str, str]] = [
-    (bool, "maybe", "bool_parsing", 'it has to be true or false, and is "maybe"'),
-    (bool, [], "bool_type", "it has to be true or false"),
+    (bool, "maybe", "bool_parsing", 'must be true or false, but is "maybe"'),
+    (bool, [], "bool_type", "must be true or false"),
     (dict[str, int], 3, "dict_type", "this is a section, with fields of its own"),
     (Strict, {"needed": 1, "more": 2}, "extra_forbidden", "there is no such field"),
-    (FiniteFloat, float("inf"), "finite_number", "it has to be a finite number, and is Infinity"),
-    (float, "many", "float_parsing", 'it has to be a number, and is "many"'),
-    (float, {}, "float_type", "it has to be a number"),
-    (Annotated[float, Field(gt=0)], 0, "greater_than", "it has to be greater than 0, and is 0"),
-    (Annotated[int, Field(ge=1)], -1, "greater_than_equal", "it has to be greater than or equal to 1, and is -1"),
-    (int, 1.5, "int_from_float", "it has to be a whole number, and is 1.5"),
-    (int, "two", "int_parsing", 'it has to be a whole number, and is "two"'),
-    (int, None, "int_type", "it has to be a whole number"),
-    (Annotated[float, Field(lt=1.0)], 1.0, "less_than", "it has to be less than 1, and is 1.0"),
-    (Annotated[float, Field(le=4.0)], 5, "less_than_equal", "it has to be less than or equal to 4, and is 5"),
-    (list[int], 3, "list_type", "this is a list: give what is in it in brackets, [...]"),
-    (Strict, {}, "missing", "this field is needed, and has no default"),
-    (Annotated[int, Field(multiple_of=8)], 9, "multiple_of", "it has to be a multiple of 8, and is 9"),
-    (Annotated[str, Field(pattern="^a")], "b", "string_pattern_mismatch", 'it has to match the pattern ^a, and is "b"'),
-    (Annotated[str, Field(max_length=3)], "long", "string_too_long", f"{LONG} characters is 3"),
-    (Annotated[str, Field(min_length=1)], "", "string_too_short", f"{SHORT} characters is 1"),
-    (str, 3, "string_type", "it has to be a text, and is 3"),
-    (Annotated[list[int], Field(max_length=1)], [1, 2], "too_long", f"{LONG} entries is 1"),
-    (Annotated[list[int], Field(min_length=1)], [], "too_short", f"{SHORT} entries is 1"),
-    (tuple[int, ...], 3, "tuple_type", "this is a list: give what is in it in brackets, [...]"),
+    (FiniteFloat, float("inf"), "finite_number", "must be a finite number, but is Infinity"),
+    (float, "many", "float_parsing", 'must be a number, but is "many"'),
+    (float, {}, "float_type", "must be a number"),
+    (Annotated[float, Field(gt=0)], 0, "greater_than", "must be greater than 0, but is 0"),
+    (Annotated[int, Field(ge=1)], -1, "greater_than_equal", "must be at least 1, but is -1"),
+    (int, 1.5, "int_from_float", "must be a whole number, but is 1.5"),
+    (int, "two", "int_parsing", 'must be a whole number, but is "two"'),
+    (int, None, "int_type", "must be a whole number"),
+    (Annotated[float, Field(lt=1.0)], 1.0, "less_than", "must be less than 1, but is 1.0"),
+    (Annotated[float, Field(le=4.0)], 5, "less_than_equal", "must be at most 4, but is 5"),
+    (list[int], 3, "list_type", "this is a list: write it in brackets, [...]"),
+    (Strict, {}, "missing", "is required, and has no default"),
+    (Annotated[int, Field(multiple_of=8)], 9, "multiple_of", "must be a multiple of 8, but is 9"),
+    (Annotated[str, Field(pattern="^a")], "b", "string_pattern_mismatch", 'must match the pattern ^a, but is "b"'),
+    (Annotated[str, Field(max_length=3)], "long", "string_too_long", "the number of characters must be at most 3"),
+    (Annotated[str, Field(min_length=1)], "", "string_too_short", "the number of characters must be at least 1"),
+    (str, 3, "string_type", "must be a string, but is 3"),
+    (Annotated[list[int], Field(max_length=1)], [1, 2], "too_long", "the number of entries must be at most 1"),
+    (Annotated[list[int], Field(min_length=1)], [], "too_short", "the number of entries must be at least 1"),
+    (tuple[int, ...], 3, "tuple_type", "this is a list: write it in brackets, [...]"),
 ]  # fmt: skip
 
 
@@ -54,32 +53,32 @@ def test_each_kind_is_shown_here() -> None:
 def test_what_is_long_is_not_repeated() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(int).validate_python("x" * 100)
-    assert sentence(refused.value.errors()[0]) == "it has to be a whole number"
+    assert sentence(refused.value.errors()[0]) == "must be a whole number"
 
 
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
-        ({"data": {"validation": 1.0}}, {"data.validation": "it has to be less than 1, and is 1.0"}),
-        ({"data": {"validation": []}}, {"data.validation": "it has to be a number or a text"}),
+        ({"data": {"validation": 1.0}}, {"data.validation": "must be less than 1, but is 1.0"}),
+        ({"data": {"validation": []}}, {"data.validation": "must be a number or a string"}),
         (
             {"task": {"kwargs": {"class_weight": {"a": 1}, "label_smoothing": None}}},
             dict.fromkeys(
                 ("task.kwargs.class_weight", "task.kwargs.label_smoothing"),
-                "it has to be true or false, a number, a text or a list",
+                "must be true or false, a number, a string or a list",
             ),
         ),
         (
             {"model": {"kwargs": {"sizes": [[1], 2]}}},
-            {"model.kwargs.sizes.0": "it has to be true or false, a number or a text"},
+            {"model.kwargs.sizes.0": "must be true or false, a number or a string"},
         ),
         (
             {"model": {"checkpoint_activations": [3]}},
-            {"model.checkpoint_activations.0": "it has to be a text, and is 3"},
+            {"model.checkpoint_activations.0": "must be a string, but is 3"},
         ),
         (
             {"data": {"random_erasing": {"value": "noise"}}},
-            {"data.random_erasing.value": """it has to be a number or 'random', and is "noise\""""},
+            {"data.random_erasing.value": """must be a number or 'random', but is "noise\""""},
         ),
     ],
 )
@@ -99,7 +98,7 @@ def test_a_spec_that_is_written_in_python_has_the_same_sentences() -> None:
     assert found == {
         "epoch": "there is no such field; did you mean epochs?",
         "algorithm.connect.rnk": "there is no such field; did you mean rank?",
-        "seed": "it has to be greater than or equal to 0, and is -1",
+        "seed": "must be at least 0, but is -1",
     }
     many = {f"field{number}": 1 for number in range(1000)}
     with pytest.raises(ValidationError, match="and 950 more errors"):

@@ -111,7 +111,7 @@ def test_a_spec_is_checked_while_it_is_written_and_submitted_once(service: Servi
     field.fill("name: from-the-page\nworkers: two\nalgorithm:\n  name: downpour\n  num_push: 0\n")
     expect(verdict).to_have_text("2 things are wrong.")
     problems = page.locator(".problems li")
-    expect(problems.nth(0)).to_have_text('line 2workers.countit has to be a whole number, and is "two".')
+    expect(problems.nth(0)).to_have_text('line 2workers.countmust be a whole number, but is "two".')
     expect(problems.nth(1)).to_contain_text(re.compile("line 5algorithm.num_push"))
     expect(page.locator(".line.wrong .of")).to_have_text(["workers: two", "  num_push: 0"])
     expect(field).to_have_attribute("aria-invalid", "true")

@@ -44,7 +44,7 @@ def test_one_seed_shows_nothing_and_more_are_asked_for() -> None:
     assert reach(variant, "linear").estimated == 512
     assert gaps(variant, "baseline")[0].proposals[0].seeds == [1, 2, 3, 4]
     assert variant.answer[-1] == (
-        "Stay at batch 64 with the learning rate 0.05, until more seeds show what the best guess says."
+        "Stay at batch 64 with the learning rate 0.05, until more seeds confirm the most likely limit."
     )
 
 
