@@ -74,7 +74,8 @@ def sentence(item: Any) -> str:
         return unknown(item["input"][:100], QUOTED.findall(context["expected"]))
     if (words := WORDS.get(item["type"])) is not None:
         bounds = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in context.items()}
-        return words.format(**bounds) + (_written(item.get("input")) if words.startswith(("must be", "must match")) else "")
+        repeats = words.startswith(("must be", "must match"))
+        return words.format(**bounds) + (_written(item.get("input")) if repeats else "")
     return str(item["msg"]).removeprefix("Value error, ")
 
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 while something is still to be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="how often every job is measured (default 2)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement (default 6)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="each of three parts of a run (default 4)")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no more is begun (default 40)")
     parser.add_argument("--ledger", type=Path, help="default: benchmarks/results/<today>-predictions-<maker>.jsonl")
     parser.add_argument("--place", choices=[place.title for place in PLACES], help="measure this one only")
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_on_sigterm()
         if not namespaces.is_possible():
             parser.error("throttled links need root and iproute2")
-        times = Times(run_s=options.seconds, until=time.time() + 60 * options.minutes)
+        times = Times(part_s=options.seconds, until=time.time() + 60 * options.minutes)
         chosen = [place for place in PLACES if options.place in (None, place.title)]
         measure(ledger, options.rounds, times, console, chosen)
     missing = sum(len(ledger.missing(place, options.rounds)) for place in PLACES)

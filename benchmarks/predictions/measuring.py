@@ -2,28 +2,35 @@
 
 import math
 import os
+import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import trainers
 from benchmarks.links import endless, namespaces
 from benchmarks.measurement import machine
-from benchmarks.measurement.millrace_runs import SETTLE_S, follow
+from benchmarks.measurement.millrace_runs import SETTLE_S, follow, worker_pids
 from benchmarks.measurement.others import Others
 from benchmarks.measurement.processes import MeasurementError
 from benchmarks.predictions.cases import Case, Place, workload
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.yardstick import yardstick
-from trainers.events import Metrics
+from benchmarks.predictions.yardstick import Taken, Yardstick, yardstick
+from trainers.events import Event, Metrics
 from trainers.runtime.probe.link_end import busy_s
 
 WORKERS = 2
 AT_ONCE = (1, 2)
 GBIT = 8.0
+PARTS = 3
+"""Of a run, between which the steps are timed while it stands still."""
+AFRESH_S, AFRESH = 0.7, 2 * WORKERS
+"""After that nothing is measured for so long, and so many minibatches: the first step takes longer."""
+LEAST_MINIBATCHES = 20
+Reports = Sequence[tuple[float, Metrics]]
 AT_REST, SETTLED_S = 0.1, 30.0
 """Of the cores, and how long that is waited for."""
 
@@ -32,8 +39,8 @@ AT_REST, SETTLED_S = 0.1, 30.0
 class Times:
     """How long is measured."""
 
-    run_s: float = 6.0
-    """Of a job, after its first steps."""
+    part_s: float = 4.0
+    """Each part of a run."""
     links_s: float = 20.0
     """For all transfers of a place."""
     until: float = math.inf
@@ -61,7 +68,7 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
             if time.time() > times.until:
                 break
             try:
-                measured = _measured(case, times.run_s)
+                measured, between = _measured(case, steps, times.part_s)
             except MeasurementError as error:
                 failed += 1
                 print(f"{case.key}: {error}", flush=True)
@@ -70,33 +77,82 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
             mark, after = Others(), steps.measure()
             print(f"{case.key}: {measured['examples_per_s']:,.0f} examples/s", flush=True)
             about = {"commit": machine.commit(), "load": machine.load()}
-            profile = steps.profile(before, after).model_dump(mode="json", exclude={"of"})
+            profile = steps.profile(before, *between, after).model_dump(mode="json", exclude={"of"})
             ledger.add("rate", case=case.key, **measured, profile=profile, others=since.share(), **about)
             since, before = mark, after
     return failed
 
 
-def rate_of(reports: Sequence[tuple[float, Metrics]]) -> float:
-    """Examples a second: the line through all reports, since workers that exchange seldom come in bursts.
+def rate_of(reports: Reports) -> float:
+    """Examples a second: the mean of what the workers say, whose reports have whole steps and the time of these.
 
     Raises:
         MeasurementError: Nothing was trained.
     """
-    times, examples = zip(*((at, metrics.examples) for at, metrics in reports), strict=True)
-    if examples[0] == examples[-1]:
-        raise MeasurementError(f"nothing was trained in {times[-1] - times[0]:.1f} s")
-    return statistics.linear_regression(times, examples).slope
+    found = statistics.fmean(metrics.examples_per_s for _, metrics in reports)
+    if not found:
+        raise MeasurementError("nothing was trained while it was measured")
+    return found
 
 
-def _measured(case: Case, run_s: float) -> dict[str, Any]:
+def _measured(case: Case, steps: Yardstick, part_s: float) -> tuple[dict[str, Any], list[Taken]]:
     """Examples a second, the share of the time in which workers waited for communication, and what a worker spent on
-    the parts of a minibatch, in seconds."""
+    the parts of a minibatch, in seconds; and the steps that were timed while the run stood still."""
+    taken = list[Taken]()
     with endless.started(case.spec, "predicted") as (_, folder):
-        reports = list(endless.measured(follow(folder, endless.RUN_S), replace(workload(), seconds=run_s)))
-    minibatches = (reports[-1][1].examples - reports[0][1].examples) / workload().minibatch
+        events, pids = follow(folder, endless.RUN_S), list[int]()
+        first = _reports(events, pids, 0.0)
+        while (begun := next(first))[1].step < workload().warmup_steps:
+            pass
+        parts = [_part(events, pids, begun[0], part_s)]
+        while len(parts) < PARTS:
+            with _standing(pids):
+                taken.append(steps.measure())
+            parts.append(_part(events, pids, time.time() + AFRESH_S, part_s))
     names = ("compute_s", "wait_communication_s", "wait_data_s", "wait_fetch_s", "wait_push_s")
-    parts = {name: sum(getattr(metrics, name) for _, metrics in reports[1:]) / minibatches for name in names}
-    return {"examples_per_s": rate_of(reports), "waiting": endless.analyse(reports).waiting, "parts": parts}
+    minibatches = sum(part[-1][1].examples - part[0][1].examples for part in parts) / workload().minibatch
+    spent = {n: sum(getattr(m, n) for part in parts for _, m in part[1:]) / minibatches for n in names}
+    waiting = statistics.fmean(endless.analyse(part).waiting for part in parts)
+    rate = rate_of([report for part in parts for report in part])
+    return {"examples_per_s": rate, "waiting": waiting, "parts": spent}, taken
+
+
+def _part(events: Iterator[Event], pids: list[int], since: float, part_s: float) -> Reports:
+    """All reports from then on, for so long, and of so many minibatches at least; without the first of each worker,
+    which has the time in which it stood still."""
+    found, seen = list[tuple[float, Metrics]](), None
+    for at, metrics in _reports(events, pids, since):
+        seen = metrics.examples if seen is None else seen
+        trained = (metrics.examples - seen) / workload().minibatch
+        if trained < AFRESH:
+            continue
+        found.append((at, metrics))
+        if at >= found[0][0] + part_s and trained >= AFRESH + LEAST_MINIBATCHES:
+            break
+    return found
+
+
+def _reports(events: Iterator[Event], pids: list[int], since: float) -> Iterator[tuple[float, Metrics]]:
+    """From then on; the workers' processes, where the log tells them, are put into `pids`."""
+    for event in events:
+        if event.is_terminal:
+            raise MeasurementError(f"the job ended as {event.data}")
+        if event.type == "actors":
+            pids[:] = worker_pids(event)
+        if event.type == "step" and event.time >= since:
+            yield event.time, Metrics.model_validate(event.data)
+
+
+@contextmanager
+def _standing(pids: Sequence[int]) -> Iterator[None]:
+    """The workers are stopped, for less time than after which a run takes them to hang."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _settle() -> None:

@@ -18,8 +18,8 @@ MEDIAN, P90, NAMED, REGRET = 0.03, 0.06, 0.9, 0.03
 LEAST_CASES = 40
 ONCE = "There is one profile for all runs."
 PAIRED = (
-    "Each run has a profile of its own, of 8 steps right before it and 8 right after it, beside a second worker that "
-    "computes too."
+    "Each run has a profile of its own, of steps right before it, right after it, and twice in between, while it "
+    "stands still; beside a second worker that computes too."
 )
 DIVIDED = ("hybrid", "spatial")
 """Which divide the layers of the model, each in its own way: what they do is counted by itself."""
@@ -98,7 +98,7 @@ class Answer:
 def beside_each_other(profile: StepProfile) -> StepProfile:
     """Of a worker on a node whose neighbour is the other node: both are this machine."""
     parts = {
-        name: Timed(median_s=profile.contention * part.median_s, spread_s=profile.contention * part.spread_s)
+        name: Timed(median_s=profile.contention * part.seconds, spread_s=profile.contention * part.spread_s)
         for name in ("data", "forward", "backward", "update")
         if isinstance(part := getattr(profile, name), Timed)
     }

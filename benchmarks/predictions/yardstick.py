@@ -1,7 +1,8 @@
-"""Times the step right before and right after each run, beside another worker that computes too, as in the run: the
-machine is shared, and for minutes a tenth slower or faster."""
+"""Times the step before, between and after the parts of each run, beside another worker that computes too, as in the
+run: the machine is shared, and for seconds or minutes a tenth slower or faster."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from trainers.cost.profiles.step_timing import LAYER_STEPS, PARTS, ROW_PARTS, ti
 from trainers.cost.timing import hardware_of
 from trainers.spec import TrainSpec, WorkersSpec
 
-STEPS = 8
-"""Before a run, and as many after it."""
+MEASURED_S, LEAST = 1.5, 3
+"""One measurement, and how many steps it has at least."""
+FIRST = 2
+"""Steps after a rest, of which the first takes twice as long: not timed."""
 Taken = dict[str, list[float]]
 """Seconds of each part, one number a step."""
 
@@ -32,11 +35,14 @@ class Yardstick:
     about: StepProfile
     """All of a profile but how long the parts took."""
 
-    def measure(self, steps: int = STEPS) -> Taken:
-        """Make so many steps, and the neighbours theirs."""
-        self.timer.forget()
+    def measure(self, seconds: float = MEASURED_S) -> Taken:
+        """Make steps for so long, and the neighbours theirs."""
         with computing(self.lines):
-            for _ in range(steps):
+            for _ in range(FIRST):
+                self.timer.step()
+            self.timer.forget()
+            until = time.monotonic() + seconds
+            while time.monotonic() < until or len(self.timer.forward) < LEAST:
                 self.timer.step()
         return {name: list(getattr(self.timer, name)) for name in PARTS}
 

@@ -30,8 +30,8 @@ class Reach(ReportModel):
     """The largest batch shown to be within the tolerance, with none below it shown to be beyond; at least the base,
     which is as good as itself."""
     estimated: int
-    """The most likely limit, without confidence: the largest batch at which the excess, fitted so that it never falls, is
-    within the tolerance."""
+    """The most likely limit, without confidence: the largest batch at which the excess, fitted so that it never falls,
+    is within the tolerance."""
     breaks_at: int | None
     """The smallest batch shown to be beyond the tolerance, with none above it shown to be within; null: there is
     none."""

@@ -10,15 +10,15 @@ from benchmarks.links import namespaces
 from benchmarks.measurement import machine
 from benchmarks.measurement.processes import MeasurementError, alone
 from benchmarks.predictions.__main__ import main
-from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of
+from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of, workload
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import Times, measure_place, rate_of
+from benchmarks.predictions.measuring import LEAST_MINIBATCHES, Times, _part, measure_place, rate_of
 from benchmarks.predictions.report import Comparison
-from benchmarks.predictions.yardstick import yardstick
+from benchmarks.predictions.yardstick import LEAST, yardstick
 from tests.cost.test_links import link, table
 from tests.cost.test_planning import profile_of
 from trainers.cost.search import NAMES
-from trainers.events import Metrics
+from trainers.events import Event, Metrics
 
 ONE = Place()
 
@@ -101,7 +101,7 @@ def test_predictions_are_held_against_runs_and_the_fastest_is_named(ledger: Ledg
 def test_one_job_is_measured_on_one_node(ledger: Ledger) -> None:
     """Its links are in the ledger, and are not measured."""
     case = Case("downpour", "object_store", ONE)
-    assert alone(measure_place, ONE, [case], ledger, Times(run_s=1.0), timeout_s=250) == 0
+    assert alone(measure_place, ONE, [case], ledger, Times(part_s=1.0), timeout_s=250) == 0
     (record,) = ledger.records("rate")
     assert (record["case"], record["examples_per_s"] > 0) == (case.key, True)
 
@@ -112,7 +112,7 @@ def test_links_and_a_job_are_measured_between_nodes(ledger: Ledger, monkeypatch:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # Ray asks for a token here, and reads this as it is imported
     place = Place(0.2)
     case = Case("sync", "auto", place)
-    assert alone(measure_place, place, [case], ledger, Times(run_s=1.0, links_s=2.0), timeout_s=280) == 0
+    assert alone(measure_place, place, [case], ledger, Times(part_s=1.0, links_s=2.0), timeout_s=280) == 0
     links = ledger.links(place)
     assert links is not None
     assert len(links.nodes) == 2
@@ -142,20 +142,31 @@ def test_each_run_is_predicted_from_the_profile_of_its_own_minute(ledger: Ledger
 @pytest.mark.long  # times steps
 def test_a_step_is_timed_before_and_after(ledger: Ledger) -> None:
     with yardstick(Case("sync", "auto", ONE).spec, 2) as steps:
-        found = steps.profile(steps.measure(2), steps.measure(3))
-    assert (found.steps, found.contention) == (5, 1.0)
+        found = steps.profile(steps.measure(0.0), steps.measure(0.0))
+    assert (found.steps, found.contention) == (2 * LEAST, 1.0)
     assert found.forward.median_s > 0
     assert {"conv1", "fc1"} <= set(found.layers)
 
 
-def test_a_rate_is_the_line_through_all_reports() -> None:
-    def report(examples: int) -> Metrics:
-        return Metrics.model_construct(examples=examples)
-
-    bursts = [(float(at), report(100 * (at - at % 2))) for at in range(11)]
-    assert rate_of(bursts) == pytest.approx(100, rel=0.02)
+def test_a_rate_is_the_mean_of_what_the_workers_say() -> None:
+    """The examples that are told jump by whole reports, and by none where one comes too late for an event."""
+    reports = [(float(at), Metrics.model_construct(examples_per_s=rate)) for at, rate in enumerate((90, 100, 110))]
+    assert rate_of(reports) == 100
     with pytest.raises(MeasurementError, match="nothing was trained"):
-        rate_of([(0.0, report(1)), (1.0, report(1))])
+        rate_of([(0.0, Metrics.model_construct(examples_per_s=0.0))])
+
+
+def test_a_part_begins_when_each_worker_has_reported_after_the_rest() -> None:
+    """The first report of each has the time in which it stood still; and what the log told before that is passed by."""
+
+    def step(seconds: float, minibatches: int) -> Event:
+        data = Metrics.model_construct(examples=workload().minibatch * minibatches).model_dump(warnings=False)
+        return Event.model_construct(seq=0, time=seconds, type="step", data=data)
+
+    events = iter([step(9.0, 1), *(step(10.0 + at, 2 * at) for at in range(40))])
+    times = [at for at, _ in _part(events, [], 10.0, 4.0)]
+    assert times[0] == 12.0  # two minibatches a second, and two of each worker are passed by
+    assert times[-1] == 12.0 + LEAST_MINIBATCHES / 2
 
 
 def test_without_runs_it_says_what_is_missing(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

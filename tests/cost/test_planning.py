@@ -205,11 +205,22 @@ def test_the_interval_follows_the_measured_spread() -> None:
     assert all(each.least_per_s == each.examples_per_s == each.most_per_s for each in steady.candidates)
     uneven = {"forward": Timed(median_s=0.01, spread_s=0.001), "backward": Timed(median_s=0.02, spread_s=0.002)}
     plan = plan_spec(spec, PlanRequest(workers=(1, 2), profile=profile_of(spec, **uneven)))
-    error = 1.645 * (1.5708 / 20 + 1 / 20) ** 0.5 * (0.001 + 0.002)
+    error = 1.645 * (2 / 20) ** 0.5 * (0.001 + 0.002)
     (one, two) = plan.candidates
     assert one.least_per_s == pytest.approx(8 * 32 / (one.step_s + 8 * error))
     assert two.least_per_s < two.examples_per_s < two.most_per_s  # type: ignore[operator]
     assert planned(spec, 1).of(1).least_per_s is None
+
+
+def test_a_rate_follows_the_mean_of_the_steps_and_of_older_profiles_the_median() -> None:
+    spec, usual = spec_of(), Timed(median_s=0.02)
+
+    def alone(**timed: Timed) -> float:
+        profile = profile_of(spec, **timed)
+        return plan_spec(spec, PlanRequest(workers=(1,), profile=profile)).of(1).step_s
+
+    late = Timed(median_s=0.02, mean_s=0.021)
+    assert alone(backward=late) - alone(backward=usual) == pytest.approx(8 * 0.001)
 
 
 def test_staleness_is_that_of_the_others_between_fetch_and_push() -> None:

@@ -83,9 +83,10 @@ def test_each_layer_is_timed_forward_and_backward() -> None:
         assert sum(getattr(each, part) for each in found.values()) == pytest.approx(seconds)
 
 
-def test_one_disturbed_step_moves_neither_median_nor_spread() -> None:
-    assert step_timing.timed([1.0] * 19 + [50.0]) == Timed(median_s=1.0, spread_s=0.0)
-    assert step_timing.timed([2.0]) == Timed(median_s=2.0)
+def test_one_disturbed_step_moves_neither_mean_nor_spread() -> None:
+    assert step_timing.timed([1.0] * 19 + [50.0]) == Timed(median_s=1.0, spread_s=0.0, mean_s=1.0)
+    assert step_timing.timed([1.0] * 19 + [1.8]) == Timed(median_s=1.0, spread_s=0.0, mean_s=1.04)
+    assert step_timing.timed([2.0]) == Timed(median_s=2.0, mean_s=2.0)
 
 
 @pytest.mark.long  # starts two processes with torch

@@ -26,6 +26,13 @@ class Timed(Figures):
     median_s: float = Field(ge=0)
     spread_s: float = Field(default=0.0, ge=0)
     """Standard deviation."""
+    mean_s: float | None = Field(default=None, ge=0)
+    """Which the rate of a run follows; null in older profiles."""
+
+    @property
+    def seconds(self) -> float:
+        """The mean, or else the median."""
+        return self.median_s if self.mean_s is None else self.mean_s
 
 
 class StepProfile(Figures):

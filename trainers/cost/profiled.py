@@ -12,7 +12,7 @@ from trainers.spec import TrainSpec
 NINE_OF_TEN = 1.645
 """Standard deviations of a normal distribution on either side of its mean that hold so many."""
 LEAST = 0.1
-"""Of its median: no part is taken to be quicker, however widely few steps have spread."""
+"""Of its mean: no part is taken to be quicker, however widely few steps have spread."""
 
 
 def processor() -> str:
@@ -58,16 +58,16 @@ def check_profile(spec: TrainSpec, profile: StepProfile) -> None:
 
 def pace_of_profile(profile: StepProfile) -> Pace:
     """The same seconds, as the schedules take them."""
-    passes = profile.forward.median_s + profile.backward.median_s
+    passes = profile.forward.seconds + profile.backward.seconds
     spread = (profile.forward.spread_s**2 + profile.backward.spread_s**2) ** 0.5
     return Pace(
-        forward_s=profile.forward.median_s,
-        backward_s=profile.backward.median_s,
-        update_s=profile.update.median_s,
-        data_s=profile.data.median_s,
+        forward_s=profile.forward.seconds,
+        backward_s=profile.backward.seconds,
+        update_s=profile.update.seconds,
+        data_s=profile.data.seconds,
         spread=spread / passes if passes else 0.0,
-        copy_s=profile.copied.median_s,
-        in_place_s=None if profile.in_place is None else profile.in_place.median_s,
+        copy_s=profile.copied.seconds,
+        in_place_s=None if profile.in_place is None else profile.in_place.seconds,
     )
 
 
@@ -79,11 +79,11 @@ def contention_of(profile: StepProfile) -> float:
 def between(profile: StepProfile) -> tuple[Pace, Pace]:
     """The paces between which that of nine runs of ten lies, if steps of a run spread as those that were timed.
 
-    A median of n steps is known to 1.25 s / sqrt(n) where one step spreads by s, and the mean over as many steps of a
-    run differs from what it would be in the long run by s / sqrt(n). Nothing is taken to cancel: in a slow run all
-    parts are slow.
+    The mean of n steps is known to s / sqrt(n) where one step spreads by s, and that over as many steps of a run
+    differs by as much from what it would be in the long run. Nothing is taken to cancel: in a slow run all parts are
+    slow.
     """
-    error = NINE_OF_TEN * (1.5708 / profile.steps + 1 / profile.steps) ** 0.5
+    error = NINE_OF_TEN * (2 / profile.steps) ** 0.5
     pace = pace_of_profile(profile)
     parts = {"forward_s": profile.forward, "backward_s": profile.backward, "update_s": profile.update}
     parts |= {"data_s": profile.data, "copy_s": profile.copied}
@@ -91,8 +91,7 @@ def between(profile: StepProfile) -> tuple[Pace, Pace]:
 
     def moved(way: int) -> Pace:
         seconds = {
-            name: max(LEAST * part.median_s, part.median_s + way * error * part.spread_s)
-            for name, part in parts.items()
+            name: max(LEAST * part.seconds, part.seconds + way * error * part.spread_s) for name, part in parts.items()
         }
         return replace(pace, **seconds)
 

@@ -141,11 +141,11 @@ def print_step(spec_file: Path, sets: list[str], as_json: bool) -> None:
         return
     title = f"a minibatch of {found.of['batch.per_worker']} on {found.device}, {found.steps} steps"
     table = Table("part", title=title, title_justify="left", box=None)
-    for heading in ("median, ms", "spread, ms"):
+    for heading in ("mean, ms", "spread, ms"):
         table.add_column(heading, justify="right")
     for name in ("data", "forward", "backward", "update"):
         timed = getattr(found, name)
-        table.add_row(name, f"{1000 * timed.median_s:.4g}", f"{1000 * timed.spread_s:.2g}")
+        table.add_row(name, f"{1000 * timed.seconds:.4g}", f"{1000 * timed.spread_s:.2g}")
     wide_console().print(table)
     typer.echo(
         f"Two workers meet in {1e6 * found.link_latency_s:.3g} us, and one adds up {found.link_bytes_per_s / 1e9:.3g} "

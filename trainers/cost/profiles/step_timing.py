@@ -18,6 +18,8 @@ from trainers.spec import TrainSpec, WorkersSpec
 STEPS = 20
 PARTS = ("data", "forward", "backward", "update", "in_place", "copied")
 ROW_PARTS = (1, 2, 4)
+DISTURBED = 2.0
+"""Steps that take so many medians are taken not to be the job's: few are timed, and one of them would tell too much."""
 LAYER_STEPS = 5
 """In which each layer is timed, too."""
 
@@ -66,11 +68,12 @@ def profile_step(
 
 
 def timed(seconds: list[float]) -> Timed:
-    """Median, and standard deviation as the quartiles tell it: what disturbs a few steps moves neither."""
+    """Mean, without what took DISTURBED medians; and the standard deviation as the quartiles tell it."""
     if len(seconds) < 2:
-        return Timed(median_s=seconds[0])
+        return Timed(median_s=seconds[0], mean_s=seconds[0])
     first, median, third = statistics.quantiles(seconds, n=4)
-    return Timed(median_s=median, spread_s=(third - first) / 1.349)
+    mean = statistics.fmean(each for each in seconds if each <= DISTURBED * median)
+    return Timed(median_s=median, spread_s=(third - first) / 1.349, mean_s=mean)
 
 
 def write_profile(profile: StepProfile, path: Path) -> None:
