@@ -160,8 +160,12 @@ def test_a_part_begins_when_each_worker_has_reported_after_the_rest() -> None:
     """The first report of each has the time in which it stood still; and what the log told before that is passed by."""
 
     def step(seconds: float, minibatches: int) -> Event:
-        data = Metrics.model_construct(examples=workload().minibatch * minibatches).model_dump(warnings=False)
-        return Event.model_construct(seq=0, time=seconds, type="step", data=data)
+        examples, rest = (
+            workload().minibatch * minibatches,
+            dict.fromkeys(("step", "epoch", "loss", "learning_rate"), 0),
+        )
+        metrics = Metrics(examples=examples, examples_per_s=1.0, workers=2, staleness={}, **rest)
+        return Event(seq=0, time=seconds, type="step", data=metrics.model_dump())
 
     events = iter([step(9.0, 1), *(step(10.0 + at, 2 * at) for at in range(40))])
     times = [at for at, _ in _part(events, [], 10.0, 4.0)]
