@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,19 +34,29 @@ class Rate:
 
 
 def analyse(reports: Sequence[tuple[float, Metrics]]) -> Rate:
-    """From the reports of the measured part, each with its time in seconds.
+    """From the reports of the measured part, each with its time in seconds; the first is of what came before.
 
     Raises:
         MeasurementError: Nothing was trained in it.
     """
-    (begun, first), (ended, last) = reports[0], reports[-1]
-    if last.examples == first.examples:
-        raise MeasurementError(f"nothing was trained in {ended - begun:.1f} s")
-    waited = sum(metrics.wait_communication_s for _, metrics in reports[1:])
-    busy = sum(metrics.compute_s + metrics.wait_data_s for _, metrics in reports[1:])
-    examples = last.examples - first.examples
-    sent = sum(metrics.sent_bytes for _, metrics in reports[1:]) / examples
-    return Rate(examples / (ended - begun), waited / (waited + busy), sent)
+    found = [metrics for _, metrics in reports[1:]]
+    waited = sum(metrics.wait_communication_s for metrics in found)
+    busy = sum(metrics.compute_s + metrics.wait_data_s for metrics in found)
+    rate, examples = rate_of(reports[1:]), reports[-1][1].examples - reports[0][1].examples
+    return Rate(rate, waited / (waited + busy), sum(metrics.sent_bytes for metrics in found) / examples)
+
+
+def rate_of(reports: Sequence[tuple[float, Metrics]]) -> float:
+    """Examples a second: the mean of what the workers say, whose reports have whole steps and the time of these. The
+    examples between two events jump by whole reports.
+
+    Raises:
+        MeasurementError: Nothing was trained.
+    """
+    found = statistics.fmean(metrics.examples_per_s for _, metrics in reports)
+    if not found:
+        raise MeasurementError("nothing was trained while it was measured")
+    return found
 
 
 def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, Metrics]]:

@@ -83,18 +83,6 @@ def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Ti
     return failed
 
 
-def rate_of(reports: Reports) -> float:
-    """Examples a second: the mean of what the workers say, whose reports have whole steps and the time of these.
-
-    Raises:
-        MeasurementError: Nothing was trained.
-    """
-    found = statistics.fmean(metrics.examples_per_s for _, metrics in reports)
-    if not found:
-        raise MeasurementError("nothing was trained while it was measured")
-    return found
-
-
 def _measured(case: Case, steps: Yardstick, part_s: float) -> tuple[dict[str, Any], list[Taken]]:
     """Examples a second, the share of the time in which workers waited for communication, and what a worker spent on
     the parts of a minibatch, in seconds; and the steps that were timed while the run stood still."""
@@ -113,7 +101,7 @@ def _measured(case: Case, steps: Yardstick, part_s: float) -> tuple[dict[str, An
     minibatches = sum(part[-1][1].examples - part[0][1].examples for part in parts) / workload().minibatch
     spent = {n: sum(getattr(m, n) for part in parts for _, m in part[1:]) / minibatches for n in names}
     waiting = statistics.fmean(endless.analyse(part).waiting for part in parts)
-    rate = rate_of([report for part in parts for report in part])
+    rate = endless.rate_of([report for part in parts for report in part])
     return {"examples_per_s": rate, "waiting": waiting, "parts": spent}, taken
 
 

@@ -19,20 +19,21 @@ from trainers.spec import DataSpec
 WORK = Workload(DataSpec(name=DIGITS))
 
 
-def report(time: float, examples: int, waited_s: float = 0.0) -> tuple[float, Metrics]:
+def report(time: float, examples: int, rate: float, waited_s: float = 0.0) -> tuple[float, Metrics]:
     metrics: dict[str, Any] = {
-        "step": examples // 32, "epoch": 0.1, "examples": examples, "examples_per_s": 1.0, "loss": 1.0,
+        "step": examples // 32, "epoch": 0.1, "examples": examples, "examples_per_s": rate, "loss": 1.0,
         "learning_rate": 0.1, "wait_data_s": 0.25, "wait_communication_s": waited_s, "compute_s": 0.5, "workers": 2,
-        "staleness": {},
+        "staleness": {}, "sent_bytes": 960,
     }  # fmt: skip
     return time, Metrics.model_validate(metrics)
 
 
-def test_a_rate_is_of_the_time_between_the_first_report_and_the_last() -> None:
-    found = endless.analyse([report(10.0, 320, 9.0), report(11.0, 640, 0.25), report(12.0, 1280, 0.25)])
-    assert found == Rate(examples_per_s=480.0, waiting=pytest.approx(0.25))
+def test_a_rate_is_the_mean_of_what_the_workers_say_after_the_first_report() -> None:
+    """The examples between two events jump by whole reports: here twice as many in the second of two seconds."""
+    reports = [report(10.0, 320, 9.0, 9.0), report(11.0, 640, 470.0, 0.25), report(12.0, 1280, 490.0, 0.25)]
+    assert endless.analyse(reports) == Rate(480.0, pytest.approx(0.25), sent_bytes=2.0)
     with pytest.raises(MeasurementError, match="nothing was trained"):
-        endless.analyse([report(10.0, 320), report(11.0, 320)])
+        endless.analyse([report(10.0, 320, 1.0), report(11.0, 320, 0.0)])
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 from benchmarks import plan
 from benchmarks.links import namespaces
 from benchmarks.measurement import machine
-from benchmarks.measurement.processes import MeasurementError, alone
+from benchmarks.measurement.processes import alone
 from benchmarks.predictions.__main__ import main
 from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of, workload
 from benchmarks.predictions.ledger import Ledger
-from benchmarks.predictions.measuring import LEAST_MINIBATCHES, Times, _part, measure_place, rate_of
+from benchmarks.predictions.measuring import LEAST_MINIBATCHES, Times, _part, measure_place
 from benchmarks.predictions.report import Comparison
 from benchmarks.predictions.yardstick import LEAST, yardstick
 from tests.cost.test_links import link, table
@@ -146,14 +146,6 @@ def test_a_step_is_timed_before_and_after(ledger: Ledger) -> None:
     assert (found.steps, found.contention) == (2 * LEAST, 1.0)
     assert found.forward.median_s > 0
     assert {"conv1", "fc1"} <= set(found.layers)
-
-
-def test_a_rate_is_the_mean_of_what_the_workers_say() -> None:
-    """The examples that are told jump by whole reports, and by none where one comes too late for an event."""
-    reports = [(float(at), Metrics.model_construct(examples_per_s=rate)) for at, rate in enumerate((90, 100, 110))]
-    assert rate_of(reports) == 100
-    with pytest.raises(MeasurementError, match="nothing was trained"):
-        rate_of([(0.0, Metrics.model_construct(examples_per_s=0.0))])
 
 
 def test_a_part_begins_when_each_worker_has_reported_after_the_rest() -> None:
