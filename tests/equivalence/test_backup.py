@@ -176,7 +176,7 @@ def first_work(run: Run) -> Work:
         (4, {"backup": 1}, "use backup: 0, or form: parameter_server"),
         (4, {"form": "all_reduce", "backup": 1}, "use backup: 0, or form: parameter_server"),
         ({"count": 4, "virtual": 6}, {"form": "parameter_server", "backup": 1}, "use workers.virtual: 0"),
-        (4, {"form": "parameter_server", "backup": -1}, "greater than or equal to 0"),
+        (4, {"form": "parameter_server", "backup": -1}, "must be at least 0"),
     ],
 )
 def test_what_cannot_be_is_refused(count: object, algorithm: dict[str, object], remedy: str) -> None:

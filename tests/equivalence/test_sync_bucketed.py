@@ -316,7 +316,7 @@ def test_a_step_sends_what_the_paper_says(count: int, algorithm: str) -> None:
         ({"reduction": "canonical"}, 2, "/algorithm/bucket_bytes", "reduction to fast"),
         ({"all_reduce": "halving_doubling"}, 3, "/algorithm/all_reduce", "use binary_blocks"),
         ({"all_reduce": "butterfly"}, 2, "/algorithm/all_reduce", "there are auto, ring"),
-        ({"in_flight": 0}, 2, "/algorithm/in_flight", "greater than or equal to 1"),
+        ({"in_flight": 0}, 2, "/algorithm/in_flight", "must be at least 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], count: int, pointer: str, remedy: str) -> None:
