@@ -144,7 +144,7 @@ def test_the_optimizer_that_is_left_out_is_adamw() -> None:
 @pytest.mark.parametrize(
     ("fields", "pointer", "message"),
     [
-        ({"algorithm": {"name": "diloco", "average_every": 0}}, "/algorithm/average_every", "greater than or equal"),
+        ({"algorithm": {"name": "diloco", "average_every": 0}}, "/algorithm/average_every", "must be at least 1"),
         ({"algorithm": {"name": "diloco", "outer": {"momentum": 1.0}}}, "/algorithm/outer/momentum", "less than 1"),
         ({"ema": {"decay": 0.9}}, "/ema", "diloco evaluates the outer parameters"),
         ({"precision": "float16"}, "/precision", "which only sync does"),

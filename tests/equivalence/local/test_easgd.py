@@ -188,7 +188,7 @@ def test_a_resumed_run_goes_on_from_the_centre_which_is_all_that_is_kept(tmp_pat
     [
         ({"algorithm": {"name": "easgd", "momentum": 0.9}}, "/algorithm/momentum", "take algorithm: eamsgd"),
         ({"algorithm": {"name": "easgd", "alpha": 1.0}}, "/algorithm/alpha", "less than 1"),
-        ({"algorithm": {"name": "eamsgd", "tau": 0}}, "/algorithm/tau", "greater than or equal to 1"),
+        ({"algorithm": {"name": "eamsgd", "tau": 0}}, "/algorithm/tau", "must be at least 1"),
         ({"algorithm": "easgd", "precision": "float16"}, "/precision", "which only sync does"),
         ({"algorithm": "easgd", "elastic": {"mode": "scale_batch"}}, "/elastic", "algorithm: sync"),
     ],
