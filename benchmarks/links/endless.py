@@ -39,24 +39,18 @@ def analyse(reports: Sequence[tuple[float, Metrics]]) -> Rate:
     Raises:
         MeasurementError: Nothing was trained in it.
     """
-    found = [metrics for _, metrics in reports[1:]]
+    examples, found = reports[-1][1].examples - reports[0][1].examples, [metrics for _, metrics in reports[1:]]
+    if not examples:
+        raise MeasurementError("nothing was trained while it was measured")
     waited = sum(metrics.wait_communication_s for metrics in found)
     busy = sum(metrics.compute_s + metrics.wait_data_s for metrics in found)
-    rate, examples = rate_of(reports[1:]), reports[-1][1].examples - reports[0][1].examples
-    return Rate(rate, waited / (waited + busy), sum(metrics.sent_bytes for metrics in found) / examples)
+    return Rate(rate_of(reports[1:]), waited / (waited + busy), sum(metrics.sent_bytes for metrics in found) / examples)
 
 
 def rate_of(reports: Sequence[tuple[float, Metrics]]) -> float:
     """Examples a second: the mean of what the workers say, whose reports have whole steps and the time of these. The
-    examples between two events jump by whole reports.
-
-    Raises:
-        MeasurementError: Nothing was trained.
-    """
-    found = statistics.fmean(metrics.examples_per_s for _, metrics in reports)
-    if not found:
-        raise MeasurementError("nothing was trained while it was measured")
-    return found
+    examples between two events jump by whole reports."""
+    return statistics.fmean(metrics.examples_per_s for _, metrics in reports)
 
 
 def measured(events: Iterator[Event], work: Workload) -> Iterator[tuple[float, Metrics]]:

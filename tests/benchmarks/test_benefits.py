@@ -33,7 +33,7 @@ def test_a_rate_is_the_mean_of_what_the_workers_say_after_the_first_report() -> 
     reports = [report(10.0, 320, 9.0, 9.0), report(11.0, 640, 470.0, 0.25), report(12.0, 1280, 490.0, 0.25)]
     assert endless.analyse(reports) == Rate(480.0, pytest.approx(0.25), sent_bytes=2.0)
     with pytest.raises(MeasurementError, match="nothing was trained"):
-        endless.analyse([report(10.0, 320, 1.0), report(11.0, 320, 0.0)])
+        endless.analyse([report(10.0, 320, 1.0), report(11.0, 320, 1.0)])
 
 
 @pytest.mark.parametrize(
