@@ -22,7 +22,7 @@ class Run:
 
     examples_per_s: float
     profile: StepProfile | None
-    """Of the step, right before the run and right after it, beside another worker; None in old ledgers, which have one
+    """Of the step, around the run and in its pauses, beside another worker; None in old ledgers, which have one
     profile for all."""
 
 

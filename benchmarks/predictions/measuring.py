@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,8 @@ class Times:
 
 def measure_place(place: Place, cases: Sequence[Case], ledger: Ledger, times: Times) -> int:
     """Measure its links, where that is not done, and these jobs one after the other, each in the ledger at once, with
-    the profile of a step from right before and right after it. Called in a process of its own, which stays on the
-    first node.
+    the profile of steps from around it and from its pauses. Called in a process of its own, which stays on the first
+    node.
 
     Returns:
         How many of the jobs failed.
@@ -125,6 +125,8 @@ def _reports(events: Iterator[Event], pids: list[int], since: float) -> Iterator
     for event in events:
         if event.is_terminal:
             raise MeasurementError(f"the job ended as {event.data}")
+        if event.type == "fault":  # as where a slow machine rested so long that the run took its workers to hang
+            raise MeasurementError(f"{event.data['actor']} {event.data['why']}")
         if event.type == "actors":
             pids[:] = worker_pids(event)
         if event.type == "step" and event.time >= since:
@@ -134,13 +136,17 @@ def _reports(events: Iterator[Event], pids: list[int], since: float) -> Iterator
 @contextmanager
 def _standing(pids: Sequence[int]) -> Iterator[None]:
     """The workers are stopped, for less time than after which a run takes them to hang."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    _signal(pids, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # the log tells of its end
+            os.kill(pid, number)
 
 
 def _settle() -> None:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import plan
 from benchmarks.links import namespaces
 from benchmarks.measurement import machine
-from benchmarks.measurement.processes import alone
+from benchmarks.measurement.processes import MeasurementError, alone
 from benchmarks.predictions.__main__ import main
 from benchmarks.predictions.cases import ALGORITHMS, PLACES, Case, Place, cases_of, workload
 from benchmarks.predictions.ledger import Ledger
@@ -163,6 +163,12 @@ def test_a_part_begins_when_each_worker_has_reported_after_the_rest() -> None:
     times = [at for at, _ in _part(events, [], 10.0, 4.0)]
     assert times[0] == 12.0  # two minibatches a second, and two of each worker are passed by
     assert times[-1] == 12.0 + LEAST_MINIBATCHES / 2
+
+
+def test_a_run_that_lost_a_worker_is_not_measured() -> None:
+    fault = Event(seq=0, time=1.0, type="fault", data={"actor": "predicted/worker/1", "why": "hangs"})
+    with pytest.raises(MeasurementError, match="worker/1 hangs"):
+        _part(iter([fault]), [], 0.0, 4.0)
 
 
 def test_without_runs_it_says_what_is_missing(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
